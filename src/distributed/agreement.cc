@@ -19,7 +19,7 @@ Tensor packed(const std::vector<std::int64_t>& values, const std::string& text) 
 
 }  // namespace
 
-void Statement::alike(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value), true, true); }
+void Statement::same(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value), Type::real, true); }
 
 void Statement::agree(Call& call) {
   require(values_.size() <= kFacts, call.operation(), ": a statement has ", static_cast<std::int64_t>(values_.size()), " facts");
@@ -40,16 +40,16 @@ void Statement::agree(Call& call) {
     refusals[from] = reinterpret_cast<const char*>(message.data<std::uint8_t>() + 8 * kFacts);
   }
   call.finish();
-  // The same on every rank, but that a rank which refuses has its own reason.
+  // If operations differ, later facts do not correspond; the operation is compared first.
   if (!refusal_.empty()) throw Refusal(ErrorCode::invalid_argument, refusal_);
   for (std::size_t i = 0; i < facts_.size(); ++i) {
-    if (!facts_[i].alike) continue;
-    for (std::size_t rank = 1; rank < all_.size(); ++rank) {
+    const Fact& fact = facts_[i];
+    for (std::size_t rank = 1; rank < all_.size() && fact.same; ++rank) {
       if (all_[rank][i] == all_[0][i]) continue;
-      // Only what the first fact, the operation, has in common tells that the others mean the same.
-      throw Refusal(ErrorCode::invalid_argument,
-                    cat(call.operation(), ": ", facts_[i].name, " differs: ", text_of(facts_[i], all_[0][i]), " on rank 0 and ", text_of(facts_[i], all_[rank][i]), " on rank ",
-                        static_cast<std::int64_t>(rank), "; all ranks must give the same"));
+      const auto other = static_cast<std::int64_t>(rank);
+      const std::string how = fact.type == Type::hash ? cat("rank ", other, " has another than rank 0")
+                                                      : cat(text_of(fact.type, all_[0][i]), " on rank 0 and ", text_of(fact.type, all_[rank][i]), " on rank ", other);
+      throw Refusal(ErrorCode::invalid_argument, cat(call.operation(), ": ", fact.name, " differs: ", how, "; all ranks must give the same"));
     }
   }
   for (std::size_t rank = 0; rank < refusals.size(); ++rank) {
@@ -57,7 +57,9 @@ void Statement::agree(Call& call) {
   }
 }
 
-std::string Statement::text_of(const Fact& fact, std::int64_t value) const { return fact.real ? cat(std::bit_cast<double>(value)) : cat(value); }
+std::string Statement::text_of(Type type, std::int64_t value) {
+  return type == Type::real ? cat(std::bit_cast<double>(value)) : type == Type::dtype ? cat(static_cast<DType>(value)) : cat(value);
+}
 
 std::vector<std::int64_t> Statement::of_ranks(const char* name) const {
   for (std::size_t i = 0; i < facts_.size(); ++i) {

@@ -5,9 +5,8 @@
 #include <optional>
 
 #include "core/shared_sums.h"
+#include "distributed/layout.h"
 #include "distributed/partial_results.h"
-#include "distributed/redistribution.h"
-#include "distributed/ring.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
 #include "sdpa/relative_bias.h"
@@ -15,80 +14,6 @@
 
 namespace polyhead::distributed {
 namespace {
-
-// The ranks of a plan as this rank sees them, and the tensors that it computes with.
-class Layout {
- public:
-  Layout(Call& call, const WholeProblem& whole, const SdpaOptions& options)
-      : call_(call),
-        whole_(whole),
-        group_(members(call.rank() / whole.plan.head_ranks * whole.plan.head_ranks, 1, whole.plan.head_ranks, call.rank())),
-        ring_(members(call.rank() % whole.plan.head_ranks, whole.plan.head_ranks, whole.plan.ring_ranks, call.rank())),
-        rows_(of_group(whole.queries, call.rank() / whole.plan.head_ranks)),
-        key_rows_(of_group(whole.keys, call.rank() / whole.plan.head_ranks)),
-        shard_{.whole = whole, .pairs = whole.pairs, .q = {}, .all_keys = whole.plan.ring_ranks == 1, .widened = whole.plan.ring_ranks > 1, .executor = options.executor, .workspace = options.workspace} {
-    const Problem& p = whole.problem;
-    for (int i = 0; i < group_.size(); ++i) {
-      heads_.push_back(heads_of_member(p.heads, p.kv_heads, i, group_.size()));
-      kv_heads_.push_back(kv_heads_of(heads_.back(), p.kv_heads > 0 ? p.heads / p.kv_heads : 1));
-      one_.push_back({0, 1});
-    }
-    shard_.heads = heads_[static_cast<std::size_t>(group_.me)], shard_.kv_heads = kv_heads_[static_cast<std::size_t>(group_.me)];
-    if (!exchanges()) return;
-    shard_.pairs.visit([&](PairTensor& tensor) {
-      if (tensor.own_rows) {
-        tensor.view = kept_.emplace_back(to_heads(call_, group_, rows_, tensor.one_head() ? one_ : heads_, tensor.view));
-      } else if (!tensor.one_head()) {
-        tensor.view = tensor.view.slice(-3, shard_.heads.first, shard_.heads.last);
-      }
-    });
-  }
-  Layout(const Layout&) = delete;
-  Layout& operator=(const Layout&) = delete;
-
-  Shard& shard() { return shard_; }
-  bool exchanges() const { return group_.size() > 1; }
-  std::int64_t rows() const { return rows_.count(); }
-
-  // A tensor of this rank's rows, as rows of the shard's heads.
-  ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
-  ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
-  // Whether ranks compute parts of a gradient of keys, which are added up.
-  bool share_keys() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
-  // And back, into `to`.
-  void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
-  void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
-  // Of a gradient with one head that the members of a group share: their sum.
-  void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
-
-  Ring ring() {
-    std::vector<std::vector<Positions>> queries, keys;
-    for (int i = 0; i < ring_.size(); ++i) {
-      queries.push_back(GroupRows(of_group(whole_.queries, i)).positions());
-      keys.push_back(GroupRows(of_group(whole_.keys, i)).positions());
-    }
-    return {call_, ring_, shard_, std::move(queries), std::move(keys)};
-  }
-
- private:
-  std::vector<std::vector<Positions>> of_group(const std::vector<std::vector<Positions>>& of_ranks, int group) const {
-    const auto first = of_ranks.begin() + std::ptrdiff_t{group} * whole_.plan.head_ranks;
-    return {first, first + whole_.plan.head_ranks};
-  }
-  void give_back(const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_heads, const TensorView& to) {
-    if (!exchanges()) return copy(of_heads, to);
-    const Tensor own = to_rows(call_, group_, rows, heads, to.extent(-3), of_heads);
-    copy(own, to);
-  }
-
-  Call& call_;
-  const WholeProblem& whole_;
-  const Members group_, ring_;
-  const GroupRows rows_, key_rows_;
-  std::vector<KeyRange> heads_, kv_heads_, one_;  // of each member of the group
-  Shard shard_;
-  std::list<Tensor> kept_;
-};
 
 Shape with(const Problem& p, std::initializer_list<std::int64_t> rest) {
   Shape shape = p.lead;
@@ -108,13 +33,14 @@ TensorView in_place_or(const TensorView& given, bool in_place, DType dtype, cons
 // Counts its lifetime as computing.
 class ComputeTime {
  public:
-  explicit ComputeTime(Call& call) : call_(call) {}
+  ComputeTime(Call& call, double multiply_adds) : call_(call), multiply_adds_(multiply_adds) {}
   ComputeTime(const ComputeTime&) = delete;
   ComputeTime& operator=(const ComputeTime&) = delete;
-  ~ComputeTime() { call_.computed(0, std::chrono::steady_clock::now() - begin_); }
+  ~ComputeTime() { call_.computed(multiply_adds_, std::chrono::steady_clock::now() - begin_); }
 
  private:
   Call& call_;
+  double multiply_adds_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
@@ -136,7 +62,8 @@ class Forward {
     out_ = in_place_or(own_.out, in_place, shard_.dtype(), of_out, out_memory);
     lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, of_lse, lse_memory);
     if (shard_.all_keys) {
-      const ComputeTime time(call_);
+      call_.finish();  // no other rank waits for rows while this one computes
+      const ComputeTime time(call_, layout_.own_multiply_adds());
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) compute(run, block, shard_.q, k, v, shard_.of_rows(out_, run, block.rows), lse_ ? shard_.of_rows(lse_, run, block.rows) : lse_);
       }
@@ -218,7 +145,12 @@ class Backward {
     if (own_.d_relative_bias) d_relative_ = Tensor(DType::f64, p.relative_bias.shape());
 
     if (shard_.all_keys) {
-      const ComputeTime time(call_);
+      call_.finish();  // no other rank waits for rows while this one computes
+      if (shard_.heads.empty()) {  // key/value heads that no query head reads
+        if (d_k_) fill(d_k_, 0);
+        if (d_v_) fill(d_v_, 0);
+      }
+      const ComputeTime time(call_, layout_.own_multiply_adds());
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) {
           compute(run, block, k, v, d_q_ ? shard_.of_rows(d_q_, run, block.rows) : d_q_, d_k_ ? shard_.of_keys(d_k_, run, block.keys) : d_k_,
@@ -237,7 +169,7 @@ class Backward {
     end_bias();
     end_sink();
     if (d_relative_) {
-      add_over_ranks(call_, d_relative_);
+      all_reduce(call_, d_relative_);
       add_up_relative_gradient(options_.relative_bias, whole_.memory.distances, d_relative_, own_.d_relative_bias);
     }
   }
@@ -364,7 +296,7 @@ class Backward {
     if (given.own_rows) return given.one_head() ? layout_.add_to_rows_of(d_bias_, to) : layout_.to_rows_of(d_bias_, to);
     Tensor all = Tensor(d_bias_.dtype(), to.shape());
     copy(d_bias_, given.one_head() ? all.view() : all.view().slice(-3, shard_.heads.first, shard_.heads.last));
-    add_over_ranks(call_, all);
+    all_reduce(call_, all);
     copy(all, to);
   }
 
@@ -375,7 +307,7 @@ class Backward {
     layout_.to_rows_of(d_sink_, rows);
     Tensor sums(DType::f64, own_.d_sink.shape());
     add_up_sink_gradient(rows, sums);
-    if (!whole_.pairs.sink.own_rows) add_over_ranks(call_, sums);
+    if (!whole_.pairs.sink.own_rows) all_reduce(call_, sums);
     copy(sums, own_.d_sink);
   }
 
@@ -399,7 +331,7 @@ class Backward {
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   run_call(communicator, "sdpa_forward", distributed.timeout, [&](Call& call) {
     const WholeProblem whole(call, own, options, distributed);
-    call.agreed();
+    call.end_agreement();
     Forward(call, whole, own, options).run();
     call.finish();
     if (distributed.report != nullptr) *distributed.report = call.report();
@@ -409,7 +341,7 @@ void sdpa_forward(Communicator& communicator, const SdpaForward& own, const Sdpa
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   run_call(communicator, "sdpa_backward", distributed.timeout, [&](Call& call) {
     const WholeProblem whole(call, own, options, distributed);
-    call.agreed();
+    call.end_agreement();
     Backward(call, whole, own, options).run();
     call.finish();
     if (distributed.report != nullptr) *distributed.report = call.report();

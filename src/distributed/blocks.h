@@ -14,7 +14,7 @@ struct Block {
   const Document* document = nullptr;
 };
 
-// The blocks of queries and keys at these positions that have a pair which causal, window and lengths of sequences leave.
+// Blocks with at least one pair that causal, window and the lengths of sequences do not mask.
 std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys);
 
 // The documents as blocks, where a rank has all queries and keys.

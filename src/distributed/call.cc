@@ -11,7 +11,9 @@ namespace polyhead::distributed {
 struct Communicator::History {
   std::string fault;
   int calls = 0;
-  // Receives the last words of each other rank. Only a rank that has waited for long listens, so that most programs never have such messages.
+  double expected = 0;                         // of the last call
+  double multiply_adds = 0, nanoseconds = 0;  // of this rank, in all calls
+  // Receives the abort message of each other rank. Only a rank that has waited for long listens, so that most programs never have such messages.
   std::vector<Call::Incoming> listening;
 };
 
@@ -20,7 +22,13 @@ Communicator::~Communicator() = default;
 
 namespace {
 
-constexpr std::int64_t kLastWords = 512;  // bytes
+constexpr std::int64_t kAbortBytes = 512;
+
+// One that is not positive is refused by all ranks together (require_timeout), which takes a call. A year is enough, and does not overflow.
+std::chrono::nanoseconds limited(std::chrono::milliseconds timeout) {
+  if (timeout.count() <= 0) return std::chrono::seconds(30);
+  return std::min(timeout, std::chrono::milliseconds(std::chrono::hours(24 * 365)));
+}
 
 Message message_of(const Tensor& tensor) {
   const auto bytes = static_cast<std::size_t>(tensor.numel()) * info(tensor.dtype()).size;
@@ -44,12 +52,12 @@ const char* name_of(Kind kind) {
 }  // namespace
 
 Call::Call(Communicator& communicator, const char* operation, std::chrono::milliseconds timeout)
-    : communicator_(communicator), operation_(operation), timeout_(timeout), rank_(communicator.rank()), size_(communicator.size()) {
+    : communicator_(communicator), operation_(operation), timeout_(limited(timeout)), rank_(communicator.rank()), size_(communicator.size()) {
   require(size_ >= 1 && rank_ >= 0 && rank_ < size_, operation, ": the communicator says rank ", rank_, " of ", size_, " ranks");
-  require(timeout.count() > 0, operation, ": the timeout is ", timeout.count(), " ms; it must be positive");
   Communicator::History& history = *communicator.history_;
   require(history.fault.empty(), operation, ": this communicator had an error, after which its ranks do not agree on their messages; make a new one. The error was: ", history.fault);
   call_ = history.calls++;
+  expected_ = history.expected;
 }
 
 void Call::send(const Tensor& tensor, Kind kind, int to) {
@@ -73,8 +81,17 @@ void Call::finish() {
   sent_.clear();
 }
 
+void require_timeout(const char* operation, std::chrono::milliseconds timeout) {
+  require(timeout.count() > 0, operation, ": the timeout is ", timeout.count(), " ms; it must be positive");
+}
+
+void Call::expect(double multiply_adds) {
+  communicator_.history_->expected = multiply_adds;
+  expected_ += multiply_adds;
+}
+
 void Call::computed(double multiply_adds, std::chrono::nanoseconds time) {
-  multiply_adds_ += multiply_adds, nanoseconds_ += static_cast<double>(time.count());
+  communicator_.history_->multiply_adds += multiply_adds, communicator_.history_->nanoseconds += static_cast<double>(time.count());
   report_.compute_seconds += std::chrono::duration<double>(time).count();
 }
 
@@ -89,59 +106,68 @@ void Call::wait(Transfer& transfer, int rank, std::string_view what) {
   report_.waiting_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+template <class F>
+std::optional<Call::AbortMessage> Call::listen(const F& wanted) {
+  std::vector<Incoming>& listening = communicator_.history_->listening;
+  for (int other = static_cast<int>(listening.size()); other < size_; ++other) {
+    Incoming incoming{Tensor(DType::u8, {kAbortBytes}), nullptr, {}, other};
+    if (other != rank_) incoming.transfer = communicator_.receive(message_of(incoming.tensor), other, kAbortTag);
+    listening.push_back(std::move(incoming));
+  }
+  for (Incoming& words : listening) {
+    if (words.from == rank_ || !words.transfer->wait(std::chrono::nanoseconds(0))) continue;
+    const std::uint8_t* const bytes = words.tensor.data<std::uint8_t>();
+    std::int64_t blamed = -1;
+    std::memcpy(&blamed, bytes, sizeof blamed);
+    if (blamed == rank_ || !wanted(words.from, static_cast<int>(blamed))) continue;  // this rank waits for another one itself
+    return AbortMessage{static_cast<int>(blamed), cat(operation_, ": rank ", words.from, " left the call: ", reinterpret_cast<const char*>(bytes + sizeof blamed))};
+  }
+  return std::nullopt;
+}
+
 void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin) {
   using Clock = std::chrono::steady_clock;
   using namespace std::chrono_literals;
   // Ranks share a machine or are of several kinds, hence the factor.
-  const double per_multiply_add = multiply_adds_ > 0 ? nanoseconds_ / multiply_adds_ : 0;
+  constexpr double kSlowest = 0.1;  // nanoseconds for a multiply-add of a rank without a vector unit to speak of, until this one has measured
+  const Communicator::History& history = *communicator_.history_;
+  const double per_multiply_add = history.multiply_adds > 0 ? history.nanoseconds / history.multiply_adds : kSlowest;
   const std::chrono::nanoseconds work(static_cast<std::int64_t>(std::min(4 * expected_ * per_multiply_add, 1e18))), timeout = timeout_;
   const auto end = begin + timeout + work;
   if (transfer.wait(std::min<std::chrono::nanoseconds>(timeout / 4, 1s))) return;
   const std::chrono::nanoseconds slice = std::min<std::chrono::nanoseconds>(timeout / 16, 20ms);
-  for (auto now = begin; now < end; now = Clock::now()) {
+  std::optional<AbortMessage> fault;
+  for (auto now = begin; now < end && !fault; now = Clock::now()) {
     if (transfer.wait(slice)) return;
-    if (const std::optional<LastWords> words = listen(-1)) throw Error(ErrorCode::communication, words->text);
+    // A rank that left because it waited for a third one in vain does not yet end this wait, unless that is the rank waited for here.
+    fault = listen([&](int from, int blamed) { return from == rank || blamed == rank || blamed < 0; });
   }
-  const auto seconds = std::chrono::duration<double>(timeout + work).count();
-  LastWords fault{rank, cat(operation_, ": rank ", rank, ' ', what, " for ", static_cast<std::int64_t>(seconds * 10) / 10.0, " s (this is rank ", rank_, " of ", size_,
-                            "; the timeout is ", static_cast<double>(timeout_.count()) / 1000, " s)")};
-  leave(fault.text, rank);
-  // The other may only be waiting for a third rank, which its last words will say.
-  for (auto now = end; now < end + timeout / 8; now = Clock::now()) {
+  if (!fault) {
+    const auto seconds = std::chrono::duration<double>(timeout + work).count();
+    fault = {rank, cat(operation_, ": rank ", rank, ' ', what, " for ", static_cast<std::int64_t>(seconds * 10) / 10.0, " s (this is rank ", rank_, " of ", size_,
+                       "; the timeout is ", std::chrono::duration<double>(timeout_).count(), " s)")};
+  }
+  leave(fault->text, fault->blamed);
+  // The rank that is blamed may itself only wait for another one, and about to say so.
+  const auto last = Clock::now() + timeout / 8;
+  while (fault->blamed >= 0 && Clock::now() < last) {
     std::this_thread::sleep_for(slice);
-    if (const std::optional<LastWords> words = listen(fault.blamed)) fault = *words;
+    const int blamed = fault->blamed;
+    if (const std::optional<AbortMessage> message = listen([&](int from, int) { return from == blamed; })) fault = message;
   }
-  throw Error(ErrorCode::communication, fault.text);
-}
-
-std::optional<Call::LastWords> Call::listen(int rank) {
-  std::vector<Incoming>& listening = communicator_.history_->listening;
-  for (int other = static_cast<int>(listening.size()); other < size_; ++other) {
-    Incoming incoming{Tensor(DType::u8, {kLastWords}), nullptr, {}, other};
-    if (other != rank_) incoming.transfer = communicator_.receive(message_of(incoming.tensor), other, kLeavingTag);
-    listening.push_back(std::move(incoming));
-  }
-  for (Incoming& words : listening) {
-    if (words.from == rank_ || (rank >= 0 && words.from != rank) || !words.transfer->wait(std::chrono::nanoseconds(0))) continue;
-    const std::uint8_t* const bytes = words.tensor.data<std::uint8_t>();
-    std::int64_t blamed = -1;
-    std::memcpy(&blamed, bytes, sizeof blamed);
-    if (blamed == rank_) continue;  // this rank waits for another one itself
-    return LastWords{static_cast<int>(blamed), cat(operation_, ": rank ", words.from, " left the call: ", reinterpret_cast<const char*>(bytes + sizeof blamed))};
-  }
-  return std::nullopt;
+  throw Error(ErrorCode::communication, fault->text);
 }
 
 void Call::leave(const std::string& why, std::int64_t blamed) {
   if (!communicator_.history_->fault.empty()) return;
   communicator_.history_->fault = why;
   try {
-    Tensor words(DType::u8, {kLastWords});
+    Tensor words(DType::u8, {kAbortBytes});
     std::memcpy(words.data<std::uint8_t>(), &blamed, sizeof blamed);
-    std::memcpy(words.data<std::uint8_t>() + sizeof blamed, why.data(), std::min<std::size_t>(why.size(), kLastWords - sizeof blamed - 1));
+    std::memcpy(words.data<std::uint8_t>() + sizeof blamed, why.data(), std::min<std::size_t>(why.size(), kAbortBytes - sizeof blamed - 1));
     for (int other = 0; other < size_; ++other) {
       // Given up at once: the transport sends it if it can, and keeps its memory.
-      if (other != rank_) communicator_.send(message_of(words), other, kLeavingTag)->wait(std::chrono::milliseconds(1));
+      if (other != rank_) communicator_.send(message_of(words), other, kAbortTag)->wait(std::chrono::milliseconds(1));
     }
   } catch (const std::exception&) {  // the error that made this rank leave is the one to tell
   }

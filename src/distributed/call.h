@@ -19,7 +19,7 @@ namespace polyhead::distributed {
 
 // What a message holds. Messages of one kind between two ranks keep their order; those of two kinds need not.
 enum class Kind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
-inline constexpr int kLeavingTag = 2047 * 16;  // of the last message of a rank; tags of calls are below
+inline constexpr int kAbortTag = 2047 * 16;  // of the last message of a rank; tags of calls are below
 
 // An error that every rank of the call has, so that they still agree on their messages.
 class Refusal : public Error {
@@ -54,11 +54,15 @@ class Call {
   void progress() { communicator_.progress(); }
 
   // A rank that computes cannot answer: what the busiest rank has to compute, and the speed of this one, from which the patience follows.
-  void expect(double multiply_adds) { expected_ = multiply_adds; }
+  void expect(double multiply_adds);
   void computed(double multiply_adds, std::chrono::nanoseconds time);
 
   const CallReport& report();
-  void agreed() { report_.agreement_seconds += report_.waiting_seconds, report_.waiting_seconds = 0; }  // what was waited for so far was the agreement
+  // The ranks agree: what was waited for so far was that.
+  void end_agreement() {
+    report_.agreement_seconds = report_.waiting_seconds;
+    report_.waiting_seconds = 0;
+  }
 
  private:
   struct Sent {
@@ -68,22 +72,27 @@ class Call {
   };
   void wait(Transfer& transfer, int rank, std::string_view what);
   void wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin);
-  struct LastWords {
+  struct AbortMessage {
     int blamed;  // the rank that was waited for in vain; -1: none
     std::string text;
   };
-  std::optional<LastWords> listen(int rank);  // what this rank said when it left the call; -1: any rank
+  // What a rank said when it left the call, of those that wanted(rank, blamed) takes.
+  template <class F>
+  std::optional<AbortMessage> listen(const F& wanted);
   int tag(Kind kind) const { return call_ % 2047 * 16 + static_cast<int>(kind); }
 
   Communicator& communicator_;
   const char* operation_;
-  std::chrono::milliseconds timeout_;
+  std::chrono::nanoseconds timeout_;
   int rank_, size_, call_;
-  double expected_ = 0, multiply_adds_ = 0, nanoseconds_ = 0;
+  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and the one before, in which it may still be
   CallReport report_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Sent> sent_;
 };
+
+// Error unless the timeout is positive. For the refusals of a rank, so that all ranks have it.
+void require_timeout(const char* operation, std::chrono::milliseconds timeout);
 
 // Runs f(call). After an error that other ranks may not have, the communicator is marked as faulty.
 template <class F>

@@ -1,25 +1,14 @@
 #include "polyhead/distributed/collectives.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "core/overlap.h"
 #include "distributed/agreement.h"
 #include "distributed/redistribution.h"
 
 namespace polyhead::distributed {
 namespace {
-
-enum class Collective : std::int64_t { add = 16, gather, add_and_cut, exchange };
-
-// Checks of this rank, made before it speaks to the others.
-template <class F>
-std::string refusal_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 int from_first(const Call& call, int axis, int rank) {
   require(axis >= -rank && axis < rank, call.operation(), ": axis ", axis, " of a tensor of ", rank, " dimensions");
@@ -39,12 +28,12 @@ View part_of(const View& view, int axis, const std::vector<std::int64_t>& bounds
 }
 
 // What every rank says of a tensor whose rows are cut along `axis`: all but that extent agree.
-void describe(Statement& statement, Collective collective, const ConstTensorView& view, int axis) {
-  statement.alike("the operation", static_cast<std::int64_t>(collective));
-  statement.alike("the dtype", static_cast<std::int64_t>(view.dtype()));
-  statement.alike("the number of dimensions", std::int64_t{view.rank()});
+void describe(Statement& statement, const ConstTensorView& view, int axis) {
+  statement.same("the dtype", view.dtype());
+  statement.same("the axis", std::int64_t{axis});
+  statement.same("the number of dimensions", std::int64_t{view.rank()});
   for (int i = 0; i < view.rank(); ++i) {
-    if (i != axis) statement.alike("an extent that is not cut", view.extent(i));
+    if (i != axis) statement.same("an extent that is not cut", view.extent(i));
   }
 }
 
@@ -62,23 +51,27 @@ std::optional<Call::Incoming> receive_like(Call& call, const ConstTensorView& vi
 
 }  // namespace
 
-void add_over_ranks(Communicator& communicator, TensorView x, const CollectiveOptions& options) {
-  run_call(communicator, "add_over_ranks", options.timeout, [&](Call& call) {
-    Statement statement;
-    describe(statement, Collective::add, x, -1);
-    statement.refuse(refusal_of([&] { require(x && is_floating(x.dtype()), call.operation(), ": the tensor is ", x.dtype(), "; it must be floating"); }));
+void all_reduce(Communicator& communicator, TensorView x, const CollectiveOptions& options) {
+  run_call(communicator, "all_reduce", options.timeout, [&](Call& call) {
+    Statement statement(call);
+    describe(statement, x, -1);
+    statement.refuse(refusal_of([&] {
+      require_timeout(call.operation(), options.timeout);
+      require(x && is_floating(x.dtype()), call.operation(), ": the tensor is ", x.dtype(), "; it must be floating");
+    }));
     statement.agree(call);
     Tensor sum = Tensor::copy_of(x);
-    add_over_ranks(call, sum);
+    all_reduce(call, sum);
     copy(sum, x);
   });
 }
 
-void gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options) {
-  run_call(communicator, "gather", options.timeout, [&](Call& call) {
-    Statement statement;
+void all_gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options) {
+  run_call(communicator, "all_gather", options.timeout, [&](Call& call) {
+    Statement statement(call);
     int at = 0;
     statement.refuse(refusal_of([&] {
+      require_timeout(call.operation(), options.timeout);
       at = from_first(call, axis, own.rank());
       Shape wanted = own.shape(), given = all.shape();
       require(given.size() == wanted.size() && all.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and all ", all.dtype(), ' ', all.shape(),
@@ -86,13 +79,13 @@ void gather(Communicator& communicator, ConstTensorView own, int axis, TensorVie
       wanted[at] = given[at] = 0;
       require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
     }));
-    describe(statement, Collective::gather, own, at);
-    statement.alike("the extent of all", all && at < all.rank() ? all.extent(at) : -1);
+    describe(statement, own, at);
+    statement.same("the extent of all", all && at < all.rank() ? all.extent(at) : -1);
     statement.own("rows", at < own.rank() ? own.extent(at) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("gather: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("all_gather: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
     const Tensor mine = Tensor::copy_of(own);
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
@@ -105,11 +98,12 @@ void gather(Communicator& communicator, ConstTensorView own, int axis, TensorVie
   });
 }
 
-void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options) {
-  run_call(communicator, "add_and_cut", options.timeout, [&](Call& call) {
-    Statement statement;
+void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options) {
+  run_call(communicator, "reduce_scatter", options.timeout, [&](Call& call) {
+    Statement statement(call);
     int at = 0;
     statement.refuse(refusal_of([&] {
+      require_timeout(call.operation(), options.timeout);
       at = from_first(call, axis, all.rank());
       require(is_floating(all.dtype()), call.operation(), ": the tensor is ", all.dtype(), "; it must be floating");
       Shape wanted = all.shape(), given = own.shape();
@@ -118,13 +112,13 @@ void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, Tens
       wanted[at] = given[at] = 0;
       require(wanted == given, call.operation(), ": own is ", own.shape(), " and all ", all.shape(), "; they must differ along axis ", at, " only");
     }));
-    describe(statement, Collective::add_and_cut, all, at);
-    statement.alike("the extent of all", at < all.rank() ? all.extent(at) : -1);
+    describe(statement, all, at);
+    statement.same("the extent of all", at < all.rank() ? all.extent(at) : -1);
     statement.own("rows", own && at < own.rank() ? own.extent(at) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> bounds = bounds_of(statement.of_ranks("rows"));
     if (bounds.back() != all.extent(at))
-      throw Refusal(ErrorCode::invalid_argument, cat("add_and_cut: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
+      throw Refusal(ErrorCode::invalid_argument, cat("reduce_scatter: the ranks have ", bounds.back(), " rows together, and all has ", all.extent(at)));
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));
     for (int i = 1; i < call.size(); ++i) {
       const int other = (call.rank() + i) % call.size();
@@ -133,11 +127,13 @@ void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, Tens
       incoming[static_cast<std::size_t>(other)] = receive_like(call, own, Kind::addends, other);
     }
     if (own.numel() == 0) return;
+    const DType wide = accumulation_dtype(all.dtype());  // rounded once, at the end
     Tensor sum;
     for (int rank = 0; rank < call.size(); ++rank) {
-      const Tensor next = rank == call.rank() ? Tensor::copy_of(part_of(all, at, bounds, rank)) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
+      Tensor next = rank == call.rank() ? Tensor::copy_of(part_of(all, at, bounds, rank)) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));
+      if (next.dtype() != wide) next = Tensor::copy_of(next, wide);
       if (rank == 0) {
-        sum = Tensor::copy_of(next);
+        sum = std::move(next);
       } else {
         add(next, sum);
       }
@@ -146,13 +142,16 @@ void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, Tens
   });
 }
 
-void exchange(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options) {
-  run_call(communicator, "exchange", options.timeout, [&](Call& call) {
-    Statement statement;
+void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options) {
+  run_call(communicator, "all_to_all", options.timeout, [&](Call& call) {
+    Statement statement(call);
     int from = 0, to = 0;
     statement.refuse(refusal_of([&] {
+      require_timeout(call.operation(), options.timeout);
       from = from_first(call, from_axis, own.rank()), to = from_first(call, to_axis, own.rank());
       require(from != to, call.operation(), ": both axes are ", from, "; they must differ");
+      const Operand outputs[] = {{"other", other}}, inputs[] = {{"own", own}};
+      require_separate(call.operation(), outputs, inputs);
       Shape wanted = own.shape(), given = other.shape();
       require(given.size() == wanted.size() && other.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and other ", other.dtype(), ' ', other.shape(),
               "; they must differ along the two axes only");
@@ -160,20 +159,21 @@ void exchange(Communicator& communicator, ConstTensorView own, int from_axis, in
       require(wanted == given, call.operation(), ": own is ", own.shape(), " and other ", other.shape(), "; they must differ along axes ", from, " and ", to, " only");
     }));
     const bool fits = own && other && other.rank() == own.rank();
-    statement.alike("the operation", static_cast<std::int64_t>(Collective::exchange));
-    statement.alike("the dtype", static_cast<std::int64_t>(own.dtype()));
-    statement.alike("the number of dimensions", std::int64_t{own.rank()});
+    statement.same("the dtype", own.dtype());
+    statement.same("the first axis", std::int64_t{from});
+    statement.same("the second axis", std::int64_t{to});
+    statement.same("the number of dimensions", std::int64_t{own.rank()});
     for (int i = 0; i < own.rank(); ++i) {
-      if (i != from && i != to) statement.alike("an extent that is not cut", own.extent(i));
+      if (i != from && i != to) statement.same("an extent that is not cut", own.extent(i));
     }
-    statement.alike("the whole extent of the first axis", fits ? other.extent(from) : -1);
-    statement.alike("the whole extent of the second axis", fits ? own.extent(to) : -1);
+    statement.same("the whole extent of the first axis", fits ? other.extent(from) : -1);
+    statement.same("the whole extent of the second axis", fits ? own.extent(to) : -1);
     statement.own("rows", fits ? own.extent(from) : -1);
     statement.own("columns", fits ? other.extent(to) : -1);
     statement.agree(call);
     const std::vector<std::int64_t> rows = bounds_of(statement.of_ranks("rows")), columns = bounds_of(statement.of_ranks("columns"));
     if (rows.back() != other.extent(from) || columns.back() != own.extent(to)) {
-      throw Refusal(ErrorCode::invalid_argument, cat("exchange: the ranks have ", rows.back(), " and ", columns.back(), " rows of the two axes together, whose extents are ", other.extent(from),
+      throw Refusal(ErrorCode::invalid_argument, cat("all_to_all: the ranks have ", rows.back(), " and ", columns.back(), " rows of the two axes together, whose extents are ", other.extent(from),
                                                      " and ", own.extent(to)));
     }
     std::vector<std::optional<Call::Incoming>> incoming(static_cast<std::size_t>(call.size()));

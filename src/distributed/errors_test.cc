@@ -61,7 +61,7 @@ class FallsSilent final : public Communicator {
  private:
   Communicator& whole_;
   int left_;
-  bool silent_;  // its last words are lost too
+  bool silent_;  // its abort message are lost too
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
@@ -86,7 +86,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // its last words pass
+    FallsSilent breaks(communicator, 5);  // its abort message pass
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");
@@ -112,7 +112,9 @@ TEST(DistributedErrors, WhatDiffersBetweenRanksIsNamedOnAllOfThemAndTheNextCallW
   const Difference differences[] = {
       {"the width of a value head differs: 3 on rank 0 and 7 on rank 1", [](Call& c) { c.v = Call::filled({2, kRows, 7}), c.out = Tensor(DType::f32, {2, kRows, 7}); }},
       {"the number of query heads differs: 2 on rank 0 and 4 on rank 1", [](Call& c) { c.q = Call::filled({4, kRows, 4}), c.out = Tensor(DType::f32, {4, kRows, 3}); }},
-      {"scale differs: -1 on rank 0 and 0.25 on rank 1", [](Call& c) { c.options.scale = 0.25; }},
+      {"whether scale is given differs: 0 on rank 0 and 1 on rank 1", [](Call& c) { c.options.scale = -1; }},
+      {"the dtype of q differs: float32 on rank 0 and float64 on rank 1", [](Call& c) { c.q = Tensor::copy_of(c.q, DType::f64), c.k = Tensor::copy_of(c.k, DType::f64), c.v = Tensor::copy_of(c.v, DType::f64), c.out = Tensor(DType::f64, c.out.shape()); }},
+      {"one_row differs: -1 on rank 0 and 1 on rank 1", [](Call& c) { c.distributed.one_row = distributed::OneRow::shared; }},
       {"the seed of dropout differs", [](Call& c) { c.options.dropout.seed = 4; }},
       {"whether the mask is causal differs: 0 on rank 0 and 1 on rank 1", [](Call& c) { c.options.mask.causal = Causal::top_left(); }},
       {"the order of slices differs", [](Call& c) { c.distributed.order = distributed::SliceOrder::zigzag; }},
@@ -144,6 +146,43 @@ TEST(DistributedErrors, ABiasHasARowForEachQueryOfTheRankAndAllKeys) {
   EXPECT_THAT(errors[0], HasSubstr("bias is [2,5,5]; it must broadcast to [*,N,T,S] = [2,5,10]"));
 }
 
+TEST(DistributedErrors, AnotherOperationIsNamed) {
+  const auto errors = run_ranks(2, [](Communicator& communicator) {
+    Call call;
+    if (communicator.rank() == 0) return call.run(communicator);
+    distributed::explain(communicator, {.q = call.q, .k = call.k, .v = call.v, .out = call.out}, call.options, call.distributed);
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("the operation differs"));
+}
+
+TEST(DistributedErrors, ATimeoutOfZeroIsRefusedByAll) {
+  const auto errors = errors_of(2, [](Call& call, Communicator& communicator) { call.distributed.timeout = std::chrono::milliseconds(communicator.rank() == 0 ? 0 : 5000); });
+  EXPECT_THAT(errors[0], HasSubstr("the timeout is 0 ms; it must be positive"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 refuses: sdpa_forward: the timeout is 0 ms"));
+}
+
+TEST(DistributedErrors, TheLongestTimeoutDoesNotOverflow) {
+  const auto errors = errors_of(2, [](Call& call, Communicator&) { call.distributed.timeout = std::chrono::milliseconds::max(); });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Rank 1 has all the work, which takes longer than the timeout: the others wait, because it computes.
+TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
+  constexpr std::int64_t kLength = 2048, kWidth = 64;
+  for (const distributed::Plan plan : {distributed::Plan{1, 2}, distributed::Plan{2, 1}}) {
+    const auto errors = run_ranks(2, [&](Communicator& communicator) {
+      const bool busy = communicator.rank() == 1;
+      const Shape rows{1, plan.ring_ranks == 2 ? (busy ? kLength : 0) : kLength / 2, kWidth}, of_keys{1, kLength / 2, kWidth};
+      Tensor q(DType::f64, rows), k(DType::f64, of_keys), out(DType::f64, rows), lse(DType::f64, rows.first(2)), d_k(DType::f64, of_keys);
+      LimitedThreads one(1);
+      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(20)};
+      distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse}, {.executor = &one}, options);
+      distributed::sdpa_backward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .d_out = q, .d_q = {}, .d_k = d_k, .d_v = {}}, {.executor = &one}, options);
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
+}
+
 TEST(DistributedErrors, ASharedTensorIsTheSameOnAllRanks) {
   const auto errors = run_ranks(2, [](Communicator& communicator) {
     Call call;
@@ -152,7 +191,13 @@ TEST(DistributedErrors, ASharedTensorIsTheSameOnAllRanks) {
     call.options.bias = bias;
     call.run(communicator);
   });
-  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("bias differs"));
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("bias differs: rank 1 has another than rank 0"));
+  const auto sinks = run_ranks(2, [](Communicator& communicator) {  // [N] is shared, also where every rank has one query
+    Tensor q(DType::f32, {2, 1, 4}), out(DType::f32, {2, 1, 4}), sink(DType::f32, {2});
+    fill(sink, communicator.rank());
+    distributed::sdpa_forward(communicator, {.q = q, .k = q, .v = q, .out = out}, {.sink = sink});
+  });
+  for (const std::string& error : sinks) EXPECT_THAT(error, HasSubstr("sink differs: rank 1 has another than rank 0"));
 }
 
 TEST(DistributedErrors, ZigzagOrderSaysWhichLengthsItNeeds) {

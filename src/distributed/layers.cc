@@ -54,6 +54,8 @@ TensorParallelAttention::TensorParallelAttention(Communicator& communicator, con
       first_head_(whole.config.heads / communicator.size() * communicator.rank()) {}
 
 void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options, nn::MultiHeadAttention::Saved* saved) const {
+  require(!input.projected_key && !input.projected_value && options.cache == nullptr, "TensorParallelAttention: projected keys and values and a cache are not supported");
+  require(!options.dropout_keep, "TensorParallelAttention: dropout_keep is not supported");
   nn::AttentionOptions own = options;
   const std::int64_t count = part.config.heads;
   own.bias = heads_of(options.bias, heads_, first_head_, count);
@@ -63,17 +65,25 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
   if (relative.slopes) relative.slopes = relative.slopes.slice(0, first_head_, first_head_ + count);
   if (relative.table) relative.table = relative.table.slice(0, first_head_, first_head_ + count);
   part.forward(input, out, own, saved);
-  add_over_ranks(communicator_, out, options_);
+  all_reduce(communicator_, out, options_);
 }
 
 void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options) const {
   require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of sink and relative_bias are not supported; those of the layer's own sink are");
+  require(!gradients.projected_key && !gradients.projected_value, "TensorParallelAttention: gradients of projected keys and values are not supported");
   nn::MultiHeadAttention::Gradients own = gradients;
+  std::vector<nn::AttentionWeightsGradient> of_heads;  // those of this part's heads
+  for (nn::AttentionWeightsGradient gradient : gradients.attention_weights) {
+    require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of the attention weights of head ", gradient.head, "; there are ", heads_, " heads");
+    gradient.head -= first_head_;
+    if (gradient.head >= 0 && gradient.head < part.config.heads) of_heads.push_back(gradient);
+  }
+  own.attention_weights = of_heads;
   own.bias = heads_of(gradients.bias, heads_, first_head_, part.config.heads);
   if (gradients.bias) fill(gradients.bias, 0);
   part.backward(saved, d_out, own, options);
   for (const TensorView& view : {gradients.query, gradients.key, gradients.value, gradients.bias}) {
-    if (view) add_over_ranks(communicator_, view, options_);
+    if (view) all_reduce(communicator_, view, options_);
   }
 }
 
@@ -82,13 +92,13 @@ TensorParallelFeedForward::TensorParallelFeedForward(Communicator& communicator,
 
 void TensorParallelFeedForward::forward(ConstTensorView x, TensorView y, const nn::RunOptions& options, nn::FeedForward::Saved* saved) const {
   part.forward(x, y, options, saved);
-  add_over_ranks(communicator_, y, options_);
+  all_reduce(communicator_, y, options_);
 }
 
 void TensorParallelFeedForward::backward(const nn::FeedForward::Saved& saved, ConstTensorView d_y, const nn::Gradients<nn::FeedForward>& gradients, const nn::RunOptions& options) const {
   require(gradients.x_write == nn::Write::replace, "TensorParallelFeedForward: x_write must be replace, as the gradients of all ranks are added up");
   part.backward(saved, d_y, gradients, options);
-  if (gradients.x) add_over_ranks(communicator_, gradients.x, options_);
+  if (gradients.x) all_reduce(communicator_, gradients.x, options_);
 }
 
 PairAttention::PairAttention(Communicator& communicator, const nn::MultiHeadAttention& attention, const nn::Linear& bias, PairAxis axis, const CollectiveOptions& options)
@@ -104,13 +114,13 @@ Tensor PairAttention::as_rows(ConstTensorView z) const {
   if (axis_ == PairAxis::rows) return Tensor::copy_of(z);
   // This rank keeps as many columns as it has rows.
   Tensor columns = Tensor::uninitialised(z.dtype(), {z.extent(1), z.extent(0), z.extent(2)});
-  exchange(communicator_, z, 0, 1, columns, options_);
+  all_to_all(communicator_, z, 0, 1, columns, options_);
   return Tensor::copy_of(columns.view().transpose(0, 1));
 }
 
 void PairAttention::as_given(ConstTensorView rows, TensorView to) const {
   if (axis_ == PairAxis::rows) return copy(rows, to);
-  exchange(communicator_, rows.transpose(0, 1), 1, 0, to, options_);
+  all_to_all(communicator_, rows.transpose(0, 1), 1, 0, to, options_);
 }
 
 void PairAttention::forward(ConstTensorView z, TensorView out, const nn::RunOptions& options, Saved* saved) const {
@@ -123,7 +133,7 @@ void PairAttention::forward(ConstTensorView z, TensorView out, const nn::RunOpti
   Tensor own_bias = Tensor::uninitialised(z.dtype(), {z.extent(0), length, heads});
   bias_.forward(s.z, own_bias, options);
   s.bias = Tensor::uninitialised(z.dtype(), {length, length, heads});
-  gather(communicator_, own_bias, 0, s.bias, options_);
+  all_gather(communicator_, own_bias, 0, s.bias, options_);
   Tensor rows = Tensor::uninitialised(z.dtype(), z.shape());
   attention_.forward({.query = s.z}, rows, {.bias = s.bias.view().move_axis(2, 0).unsqueeze(0), .executor = options.executor, .workspace = options.workspace}, saved != nullptr ? &s.attention : nullptr);
   as_given(rows, out);
@@ -135,7 +145,7 @@ void PairAttention::backward(const Saved& saved, ConstTensorView d_out, const Gr
   Tensor d_bias(saved.bias.dtype(), saved.bias.shape()), d_z = Tensor::uninitialised(saved.z.dtype(), saved.z.shape());
   attention_.backward(saved.attention, d_rows, {.query = d_z, .bias = d_bias.view().move_axis(2, 0).unsqueeze(0), .parameters = gradients.attention}, options);
   Tensor own_d_bias = Tensor::uninitialised(d_bias.dtype(), {saved.z.extent(0), saved.z.extent(1), d_bias.extent(2)});
-  add_and_cut(communicator_, d_bias, 0, own_d_bias, options_);
+  reduce_scatter(communicator_, d_bias, 0, own_d_bias, options_);
   bias_.backward(saved.z, own_d_bias, {.x = d_z, .parameters = gradients.bias, .x_write = nn::Write::add}, options);
   if (gradients.z) as_given(d_z, gradients.z);
 }

@@ -106,8 +106,13 @@ void add(const ConstTensorView& addends, const TensorView& sums) {
   });
 }
 
-void add_over_ranks(Call& call, Tensor& tensor) {
+void all_reduce(Call& call, Tensor& tensor) {
   if (call.size() == 1 || tensor.numel() == 0) return;
+  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // rounded once, at the end
+    Tensor sum = Tensor::copy_of(tensor, wide);
+    all_reduce(call, sum);
+    return copy(sum, tensor);
+  }
   const TensorView all = tensor.view().reshape({tensor.numel()});
   const auto part = [&](int rank) { return all.slice(0, tensor.numel() * rank / call.size(), tensor.numel() * (rank + 1) / call.size()); };
   std::vector<Call::Incoming> addends(static_cast<std::size_t>(call.size())), sums;

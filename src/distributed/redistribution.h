@@ -49,6 +49,6 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
 void add(const ConstTensorView& addends, const TensorView& sums);
 
 // Adds up a contiguous tensor over all ranks, in their order; every rank has the sum.
-void add_over_ranks(Call& call, Tensor& tensor);
+void all_reduce(Call& call, Tensor& tensor);
 
 }  // namespace polyhead::distributed

@@ -1,5 +1,6 @@
-// The steps of a ring: in step i a rank works on the keys of the rank that is i before it. Keys and values come straight from the rank that
-// owns them, one step ahead of their use, so that a silent rank is named by all that wait for it.
+// The steps of a ring: in step i a rank works on the keys of the rank that is i before it. Keys and values come straight from their owner, so a
+// silent rank is named by all that wait for it. All sends are posted at the start; a receive is posted one step before its keys are used, which
+// bounds the memory.
 #pragma once
 
 #include <chrono>
@@ -14,14 +15,7 @@ class Ring {
  public:
   // queries, keys: the positions of each member.
   Ring(Call& call, Members members, const Shard& shard, std::vector<std::vector<Positions>> queries, std::vector<std::vector<Positions>> keys)
-      : call_(call), members_(std::move(members)), shard_(shard), queries_(std::move(queries)), keys_(std::move(keys)) {
-    // The busiest rank has most queries, and with a causal mask in contiguous order up to twice its share of the pairs.
-    std::int64_t most = 0;
-    for (const std::vector<Positions>& of_member : queries_) most = std::max(most, count_of(of_member));
-    const Problem& p = shard_.problem();
-    const double share = p.queries > 0 ? static_cast<double>(most) / static_cast<double>(p.queries) : 0;
-    call_.expect(2 * share * multiply_adds(pairs_of(p, whole_blocks(p))));
-  }
+      : call_(call), members_(std::move(members)), shard_(shard), queries_(std::move(queries)), keys_(std::move(keys)) {}
 
   int size() const { return members_.size(); }
   int me() const { return members_.me; }
@@ -59,8 +53,7 @@ class Ring {
     const double per_row = multiply_adds(pairs_of(shard_.problem(), {block})) * passes / static_cast<double>(block.rows.last - block.rows.first);
     constexpr double kPiece = 1e9;       // multiply-adds: 10 ms at 100 per nanosecond
     constexpr std::int64_t kRows = 768;  // blocks of queries of both passes (src/cpu/sdpa/README.md)
-    std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(kPiece / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
-    if (size() == 1) rows = block.rows.last - block.rows.first;
+    const std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(kPiece / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
     for (std::int64_t row = block.rows.first; row < block.rows.last; row += rows) {
       Block piece = block;
       piece.rows = {row, std::min(row + rows, block.rows.last)}, piece.query = block.query + row - block.rows.first;

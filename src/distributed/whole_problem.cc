@@ -1,8 +1,9 @@
 #include "distributed/whole_problem.h"
 
+#include <iterator>
+#include <optional>
 #include <type_traits>
 
-#include "core/dispatch.h"
 #include "core/hash.h"
 #include "core/overlap.h"
 #include "sdpa/normal_form.h"
@@ -12,17 +13,6 @@ namespace {
 
 template <class Tensors>
 constexpr bool kBackward = std::is_same_v<Tensors, SdpaBackward>;
-
-// What f() throws as an Error; empty if nothing.
-template <class F>
-std::string refusal_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
 
 // f() depends on what all ranks agreed on, so its Error is one of every rank.
 template <class F>
@@ -44,15 +34,14 @@ std::int64_t hash_of(const ConstTensorView& view) {
   return static_cast<std::int64_t>(fnv1a({static_cast<const char*>(copy.view().data()), bytes}, fnv1a(shape)));
 }
 
-std::int64_t hash_of(const Diagonal& diagonal) { return static_cast<std::int64_t>(fnv1a(cat(static_cast<int>(diagonal.corner), ' ', diagonal.shift))); }
+std::string text_of(const std::optional<Diagonal>& diagonal) { return diagonal ? cat(static_cast<int>(diagonal->corner), ' ', diagonal->shift) : std::string("none"); }
 
-// The extents of a tensor but that of its queries.
-std::int64_t hash_of_other_extents(const ConstTensorView& view) {
-  if (!view) return 0;
+// Its dtype and extents, but that of the queries.
+std::string kind_of(const ConstTensorView& view) {
+  if (!view) return "none";
   Shape shape = view.shape();
   if (shape.size() >= 2) shape[-2] = 0;
-  while (!shape.empty() && shape[0] == 1 && shape.size() > 3) shape.erase(0);
-  return static_cast<std::int64_t>(fnv1a(cat(view.dtype(), shape)));
+  return cat(view.dtype(), shape);
 }
 
 // A view of this shape without memory of its own, for checks that read shapes only.
@@ -96,13 +85,15 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   result.mask.attend = options.mask.attend, result.mask.block = options.mask.block;
   result.mask.attend_keys = options.mask.attend_keys, result.mask.block_keys = options.mask.block_keys;
   if (per_query(options.mask.key_lengths, q)) result.mask.key_lengths = options.mask.key_lengths;
-  result.bias = options.bias, result.sink = options.sink, result.dropout = options.dropout, result.relative_bias = options.relative_bias;
+  result.bias = options.bias, result.sink = options.sink, result.dropout = options.dropout;
   return result;
 }
 
 // Checks what this rank can check by itself.
 template <class Tensors>
-bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options) {
+bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
+  require_timeout(operation, distributed.timeout);
+  require(!options.sink || is_floating(options.sink.dtype()), operation, ": sink is ", options.sink.dtype(), "; it must have the dtype of q or of lse");
   ProblemMemory memory;
   bool native = false;
   if constexpr (kBackward<Tensors>) {
@@ -127,13 +118,90 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
   Tensors tensors = own;
   tensors.k = shape_only(own.k.dtype(), k), tensors.v = shape_only(own.v.dtype(), v);
   ProblemMemory memory;
+  require(!options.bias || !options.relative_bias, operation, ": bias and relative_bias are both given; only one of them may be");
   if constexpr (kBackward<Tensors>) {
-    tensors.d_k = tensors.d_v = {};
+    // What normal_form() did not see beside the gradients of keys: they have another number of keys than k here.
+    std::vector<Operand> inputs;
+    add_option_tensors(options, inputs);
+    const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}}, others[] = {{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}};
+    inputs.insert(inputs.end(), std::begin(others), std::end(others));
+    require_separate(operation, gradients, inputs);
+    tensors.d_k = tensors.d_v = tensors.d_relative_bias = {};
+    if (own.d_relative_bias) {
+      const ConstTensorView& of = options.relative_bias.parameter();
+      require(of && own.d_relative_bias.shape() == of.shape() && own.d_relative_bias.dtype() == of.dtype(), operation, ": d_relative_bias is ", own.d_relative_bias.dtype(), ' ',
+              own.d_relative_bias.shape(), "; it must have the shape and dtype of the slopes or the table");
+    }
     normal_form(tensors, of_rows(options, own.q), memory);
   } else {
     normal_form(tensors, of_rows(options, own.q), operation, memory);
   }
   return memory.rules.length_per_query ? memory.rules.lengths : std::vector<std::int64_t>();
+}
+
+// The facts of a call that all ranks must share.
+template <class Tensors>
+void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
+  const Mask& mask = options.mask;
+  const RelativeBias& relative = options.relative_bias;
+  const ConstTensorView& key_mask = mask.attend_keys ? mask.attend_keys : mask.block_keys;
+  statement.same("the dtype of q", own.q.dtype());
+  statement.same("the dtype of k", own.k.dtype());
+  const Shape lead = own.q.rank() >= 3 ? own.q.shape().first(own.q.rank() - 3) : Shape{};
+  statement.same("the number of leading dimensions", std::int64_t{lead.size()});
+  statement.same_text("a leading dimension", cat(lead));
+  statement.same("the number of query heads", extent(own.q, -3));
+  statement.same("the number of key/value heads", extent(own.k, -3));
+  statement.same("the width of a query head", extent(own.q, -1));
+  statement.same("the width of a value head", extent(own.v, -1));
+  statement.same("whether scale is given", std::int64_t{options.scale.has_value()});
+  statement.same("scale", options.scale.value_or(0));
+  statement.same("softcap", options.softcap);
+  statement.same("the dropout probability", options.dropout.p);
+  statement.same("the seed of dropout", static_cast<std::int64_t>(options.dropout.seed.value_or(0)));
+  statement.same("empty_rows", static_cast<std::int64_t>(options.empty_rows));
+  statement.same("precision", static_cast<std::int64_t>(options.precision));
+  statement.same("whether the mask is causal", std::int64_t{mask.causal.has_value()});
+  statement.same_text("the causal diagonal", text_of(mask.causal));
+  statement.same("the window's left side", mask.window.left.value_or(-1));
+  statement.same("the window's right side", mask.window.right.value_or(-1));
+  statement.same_text("the window's diagonal", text_of(mask.window.diagonal));
+  statement.same_hash("key_lengths", per_query(mask.key_lengths, own.q) ? 1 : hash_of(mask.key_lengths));
+  statement.same("whether attend_keys is given", std::int64_t{static_cast<bool>(mask.attend_keys)});
+  statement.same_hash("attend_keys or block_keys", hash_of(key_mask));
+  statement.same_hash("diagonal_offsets", hash_of(mask.diagonal_offsets));
+  statement.same_hash("query_offsets", hash_of(mask.query_offsets));
+  statement.same_hash("key_offsets", hash_of(mask.key_offsets));
+  statement.same("whether attend is given", std::int64_t{static_cast<bool>(mask.attend)});
+  statement.same_text("the kind of attend or block", kind_of(pair_mask));
+  statement.same_text("the kind of bias", kind_of(options.bias));
+  statement.same_text("the kind of dropout.keep", kind_of(options.dropout.keep));
+  statement.same_text("the kind of sink", kind_of(sink_rows));
+  statement.same("the dimensions of sink", std::int64_t{options.sink.rank()});
+  statement.same("whether relative_bias has slopes", std::int64_t{static_cast<bool>(relative.slopes)});
+  statement.same_hash("relative_bias", relative ? hash_of(relative.parameter()) : 0);
+  statement.same("relative_bias.max_distance", relative.max_distance);
+  statement.same("relative_bias.bidirectional", std::int64_t{relative.bidirectional});
+  statement.same_text("relative_bias.diagonal", text_of(relative.diagonal));
+  statement.same("the order of slices", static_cast<std::int64_t>(distributed.order));
+  statement.same("the plan's head_ranks", std::int64_t{distributed.plan ? distributed.plan->head_ranks : -1});
+  statement.same("the plan's ring_ranks", std::int64_t{distributed.plan ? distributed.plan->ring_ranks : -1});
+  statement.same("one_row", distributed.one_row ? static_cast<std::int64_t>(*distributed.one_row) : -1);
+  statement.same("links.ranks_per_machine", std::int64_t{distributed.links.ranks_per_machine});
+  statement.same("links.near_bytes_per_second", distributed.links.near_bytes_per_second);
+  statement.same("links.far_bytes_per_second", distributed.links.far_bytes_per_second);
+  statement.same("links.seconds_per_message", distributed.links.seconds_per_message);
+  statement.same("links.multiply_adds_per_second", distributed.links.multiply_adds_per_second);
+  if constexpr (kBackward<Tensors>) {
+    statement.same("whether d_q is wanted", std::int64_t{static_cast<bool>(own.d_q)});
+    statement.same("whether d_k is wanted", std::int64_t{static_cast<bool>(own.d_k)});
+    statement.same("whether d_v is wanted", std::int64_t{static_cast<bool>(own.d_v)});
+    statement.same("whether d_bias is wanted", std::int64_t{static_cast<bool>(own.d_bias)});
+    statement.same("whether d_sink is wanted", std::int64_t{static_cast<bool>(own.d_sink)});
+    statement.same("whether d_relative_bias is wanted", std::int64_t{static_cast<bool>(own.d_relative_bias)});
+  } else {
+    statement.same("whether lse is wanted", std::int64_t{static_cast<bool>(own.lse)});
+  }
 }
 
 // Whether a tensor has rows of its own on every rank, or one row that all share.
@@ -163,58 +231,10 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   const Mask& mask = options.mask;
   const ConstTensorView pair_mask = mask.attend ? mask.attend : mask.block;
   const ConstTensorView sink_rows = options.sink ? in_full_rank(rows_of_sink(options.sink), 2).unsqueeze(-1) : ConstTensorView();
-  Statement statement;
   bool native = false;
-  statement.alike("the operation", std::int64_t{kBackward<Tensors>});
-  statement.refuse(refusal_of([&] { native = check_own(operation, own, options); }));
-  statement.alike("the dtype of q", static_cast<std::int64_t>(own.q.dtype()));
-  statement.alike("the dtype of k", static_cast<std::int64_t>(own.k.dtype()));
-  const Shape lead = own.q.rank() >= 3 ? own.q.shape().first(own.q.rank() - 3) : Shape{};
-  statement.alike("the number of leading dimensions", std::int64_t{lead.size()});
-  for (int axis = 0; axis < std::min(lead.size(), 4); ++axis) statement.alike("a leading dimension", lead[axis]);
-  statement.alike("the leading dimensions (hash)", static_cast<std::int64_t>(fnv1a(cat(lead))));
-  statement.alike("the number of query heads", extent(own.q, -3));
-  statement.alike("the number of key/value heads", extent(own.k, -3));
-  statement.alike("the width of a query head", extent(own.q, -1));
-  statement.alike("the width of a value head", extent(own.v, -1));
-  statement.alike("scale", options.scale.value_or(-1));
-  statement.alike("softcap", options.softcap);
-  statement.alike("the dropout probability", options.dropout.p);
-  statement.alike("the seed of dropout", static_cast<std::int64_t>(options.dropout.seed.value_or(0)));
-  statement.alike("empty_rows", static_cast<std::int64_t>(options.empty_rows));
-  statement.alike("precision", static_cast<std::int64_t>(options.precision));
-  statement.alike("whether the mask is causal", std::int64_t{mask.causal.has_value()});
-  statement.alike("the causal diagonal (hash)", hash_of(mask.causal.value_or(Diagonal{})));
-  statement.alike("the window's left side", mask.window.left.value_or(-1));
-  statement.alike("the window's right side", mask.window.right.value_or(-1));
-  statement.alike("the window's diagonal (hash)", hash_of(mask.window.diagonal.value_or(Diagonal::bottom_right())));
-  statement.alike("key_lengths (hash)", per_query(mask.key_lengths, own.q) ? 1 : hash_of(mask.key_lengths));
-  statement.alike("attend_keys or block_keys (hash)", hash_of(mask.attend_keys ? mask.attend_keys : mask.block_keys) + std::int64_t{static_cast<bool>(mask.attend_keys)});
-  statement.alike("diagonal_offsets (hash)", hash_of(mask.diagonal_offsets));
-  statement.alike("query_offsets (hash)", hash_of(mask.query_offsets));
-  statement.alike("key_offsets (hash)", hash_of(mask.key_offsets));
-  statement.alike("attend or block (kind and extents)", hash_of_other_extents(pair_mask) + std::int64_t{static_cast<bool>(mask.attend)});
-  statement.alike("bias (extents)", hash_of_other_extents(options.bias));
-  statement.alike("dropout.keep (extents)", hash_of_other_extents(options.dropout.keep));
-  statement.alike("sink (extents)", hash_of_other_extents(sink_rows));
-  statement.alike("relative_bias (hash)", options.relative_bias ? hash_of(options.relative_bias.parameter()) + std::int64_t{static_cast<bool>(options.relative_bias.slopes)} : 0);
-  statement.alike("relative_bias.max_distance", options.relative_bias.max_distance * 2 + std::int64_t{options.relative_bias.bidirectional});
-  statement.alike("relative_bias.diagonal (hash)", options.relative_bias.diagonal ? hash_of(*options.relative_bias.diagonal) : 0);
-  statement.alike("the order of slices", static_cast<std::int64_t>(distributed.order));
-  statement.alike("the plan's head_ranks", std::int64_t{distributed.plan ? distributed.plan->head_ranks : -1});
-  statement.alike("the plan's ring_ranks", std::int64_t{distributed.plan ? distributed.plan->ring_ranks : -1});
-  statement.alike("links.ranks_per_machine", std::int64_t{distributed.links.ranks_per_machine});
-  statement.alike("links.near_bytes_per_second", distributed.links.near_bytes_per_second);
-  statement.alike("links.far_bytes_per_second", distributed.links.far_bytes_per_second);
-  statement.alike("links.seconds_per_message", distributed.links.seconds_per_message);
-  statement.alike("links.multiply_adds_per_second", distributed.links.multiply_adds_per_second);
-  if constexpr (kBackward<Tensors>) {
-    std::int64_t wanted = 0, bit = 1;
-    for (const TensorView& gradient : {own.d_q, own.d_k, own.d_v, own.d_bias, own.d_relative_bias, own.d_sink}) wanted += gradient ? bit : 0, bit *= 2;
-    statement.alike("which gradients are wanted", wanted);
-  } else {
-    statement.alike("whether lse is wanted", std::int64_t{static_cast<bool>(own.lse)});
-  }
+  Statement statement(call);
+  statement.refuse(refusal_of([&] { native = check_own(operation, own, options, distributed); }));
+  state(own, options, distributed, pair_mask, sink_rows, statement);
   statement.own("queries", extent(own.q, -2));
   statement.own("keys", extent(own.k, -2));
   statement.own("bias rows", extent(in_full_rank(options.bias, 2), -2));
@@ -227,19 +247,24 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   queries = agreed([&] { return slices_of(distributed.order, query_counts, "queries", 'T'); });
   keys = agreed([&] { return slices_of(distributed.order, statement.of_ranks("keys"), "keys", 'S'); });
   const int rank = own.q.rank();
-  Statement second;
-  const auto rows = [&](const char* fact, const char* name, const ConstTensorView& view, bool gradient = false) {
-    const PairTensor tensor{in_full_rank(view, rank), has_own_rows(operation, name, statement.of_ranks(fact), query_counts, distributed.one_row, gradient)};
-    second.alike(name, tensor.own_rows ? 0 : hash_of(view));
-    return tensor;
+  Statement second(call);
+  const auto pair_tensor = [&](const char* name, const ConstTensorView& view, bool own_rows) {
+    second.same_hash(name, own_rows ? 0 : hash_of(view));
+    return PairTensor{in_full_rank(view, rank), own_rows};
+  };
+  // Only of a gradient it matters whether a single row is shared: the others are taken for the rank's own, which is right in both cases.
+  const auto rows = [&](const char* fact, const char* name, const ConstTensorView& view, bool has_gradient = false, bool gradient = false) {
+    return pair_tensor(name, view, has_own_rows(operation, name, statement.of_ranks(fact), query_counts, has_gradient ? distributed.one_row : std::nullopt, gradient));
   };
   bool d_bias = false, d_sink = false;
   if constexpr (kBackward<Tensors>) d_bias = static_cast<bool>(own.d_bias), d_sink = static_cast<bool>(own.d_sink);
-  if (options.bias) pairs.bias = rows("bias rows", "bias", options.bias, d_bias);
+  if (options.bias) pairs.bias = rows("bias rows", "bias", options.bias, true, d_bias);
   if (pair_mask) pairs.masks.push_back({rows("mask rows", mask.attend ? "attend" : "block", pair_mask), static_cast<bool>(mask.attend)});
   if (options.dropout.keep) pairs.keep = rows("keep rows", "dropout.keep", options.dropout.keep);
-  if (options.sink) pairs.sink = rows("sink rows", "sink", copies_.emplace_back(Tensor::copy_of(sink_rows, accumulation_dtype(own.q.dtype()))), d_sink && options.sink.rank() != 1);
-  if (options.sink && options.sink.rank() == 1) pairs.sink.own_rows = false;  // [N]
+  if (options.sink) {
+    const Tensor& sink = copies_.emplace_back(Tensor::copy_of(sink_rows, accumulation_dtype(own.q.dtype())));
+    pairs.sink = options.sink.rank() == 1 ? pair_tensor("sink", sink, false) : rows("sink rows", "sink", sink, true, d_sink);
+  }
   if (const ConstTensorView& of_keys = mask.attend_keys ? mask.attend_keys : mask.block_keys)
     pairs.masks.push_back({{in_full_rank(of_keys, rank - 2).unsqueeze(-2).unsqueeze(-2), false}, static_cast<bool>(mask.attend_keys)});
 
@@ -254,7 +279,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     problem.v_width = own.v.extent(-1), problem.native = native;
     const std::vector<std::int64_t> lengths = check_rows(operation, own, options, problem);
     if (per_query(mask.key_lengths, own.q)) {
-      Shape shape = lead;
+      Shape shape = own.q.shape().first(own.q.rank() - 3);
       shape.push_back(1), shape.push_back(own.q.extent(-2)), shape.push_back(1);
       copies_.push_back(Tensor::of<std::int64_t>(shape, lengths));
       pairs.lengths = {copies_.back(), true};

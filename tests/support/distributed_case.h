@@ -59,16 +59,21 @@ struct RankPart {
   bool bias_rows = false, sink_rows = false;  // whether the gradient has a row for each of the rank's queries
 };
 
-inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys) {
+// random: draws the layouts of the tensors; nullptr: contiguous.
+inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys, Random* random = nullptr) {
   RankPart part;
   AttentionCase& c = part.c;
   c.dtype = whole.dtype, c.options = whole.options, c.sizes = whole.sizes;
   c.sizes.queries = count_of(queries), c.sizes.keys = count_of(keys);
-  c.q = c.keep(rows_at(whole.q, -2, queries)), c.d_out = c.keep(rows_at(whole.d_out, -2, queries));
-  c.k = c.keep(rows_at(whole.k, -2, keys)), c.v = c.keep(rows_at(whole.v, -2, keys));
+  const auto rows = [&](const ConstTensorView& view, int axis, const std::vector<Positions>& ranges) {
+    Tensor contiguous = rows_at(view, axis, ranges);
+    return random ? c.keep(random->strided_copy(contiguous)) : c.keep(std::move(contiguous));
+  };
+  c.q = rows(whole.q, -2, queries), c.d_out = rows(whole.d_out, -2, queries);
+  c.k = rows(whole.k, -2, keys), c.v = rows(whole.v, -2, keys);
   const auto cut = [&](ConstTensorView& view, int axis) {
     const bool has_rows = view && view.rank() >= -axis && view.extent(axis) == whole.sizes.queries;
-    if (has_rows) view = c.keep(rows_at(view, axis, queries));
+    if (has_rows) view = rows(view, axis, queries);
     return has_rows;
   };
   SdpaOptions& o = c.options;
@@ -76,7 +81,7 @@ inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Posit
   cut(o.dropout.keep, -2), cut(o.mask.attend, -2), cut(o.mask.block, -2);
   if (o.mask.key_lengths && o.mask.key_lengths.rank() == whole.sizes.lead.size() + 1) cut(o.mask.key_lengths, -1);
   if (o.sink && o.sink.rank() != 1) part.sink_rows = cut(o.sink, -1);
-  part.outputs = c.make_outputs();
+  part.outputs = c.make_outputs(random);
   return part;
 }
 
@@ -101,14 +106,15 @@ inline void run_part(distributed::Communicator& communicator, RankPart& part, co
 }
 
 // Forward and backward on all ranks; the results of the whole problem. `errors` receives what the ranks threw.
-inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors) {
+inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors, Random* random = nullptr) {
   std::vector<RankPart> parts;
   for (int rank = 0; rank < run.ranks(); ++rank)
-    parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)]));
+    parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)], random));
   const distributed::DistributedOptions options{.order = run.order, .plan = run.plan, .timeout = std::chrono::seconds(60)};
   errors = run_ranks(run.ranks(), [&](distributed::Communicator& communicator) {
     run_part(communicator, parts[static_cast<std::size_t>(communicator.rank())], options);
   });
+  for (const RankPart& part : parts) EXPECT_TRUE(padding_is_intact(part.c.strided()));
   const AttentionOutputs all = c.make_outputs();
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     const AttentionOutputs& o = parts[rank].outputs;

@@ -13,16 +13,16 @@ struct CollectiveOptions {
 };
 
 // x = the sum of x over all ranks. Floating.
-void add_over_ranks(Communicator& communicator, TensorView x, const CollectiveOptions& options = {});
+void all_reduce(Communicator& communicator, TensorView x, const CollectiveOptions& options = {});
 
-// all = the rows of every rank along `axis`, in the order of the ranks. Backward: add_and_cut.
-void gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options = {});
+// all = the rows of every rank along `axis`, in the order of the ranks. Backward: reduce_scatter.
+void all_gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options = {});
 // own = this rank's rows of the sum of `all` over all ranks. Backward: gather.
-void add_and_cut(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options = {});
+void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options = {});
 
 // From slices along one axis to slices along another: `own` has this rank's part of from_axis and all of to_axis, `other` the reverse. Backward:
 // the same with the axes and the tensors exchanged.
-void exchange(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options = {});
+void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options = {});
 
 }  // namespace polyhead::distributed
 #pragma GCC visibility pop

@@ -55,8 +55,11 @@ enum class PairAxis : std::uint8_t { rows, columns };
 
 class PairAttention {
  public:
-  // attention: self-attention of width C with `axis` -2. bias: C -> N, without a bias of its own.
+  // attention: self-attention of width C with `axis` -2. bias: C -> N, without a bias of its own. Both must outlive this object.
   PairAttention(Communicator& communicator, const nn::MultiHeadAttention& attention, const nn::Linear& bias, PairAxis axis, const CollectiveOptions& options = {});
+
+  PairAttention(Communicator&, nn::MultiHeadAttention&&, const nn::Linear&, PairAxis, const CollectiveOptions& = {}) = delete;
+  PairAttention(Communicator&, const nn::MultiHeadAttention&, nn::Linear&&, PairAxis, const CollectiveOptions& = {}) = delete;
 
   struct Saved {
     Tensor z;     // the rows that attention runs along: of z, or of its transpose; [R_r,R,C]
@@ -65,7 +68,7 @@ class PairAttention {
   };
   struct Gradients {
     TensorView z = {};                             // [R_r,R,C]
-    nn::MultiHeadAttention* attention = nullptr;  // of this rank's rows; add_over_ranks() makes them those of all
+    nn::MultiHeadAttention* attention = nullptr;  // of this rank's rows; all_reduce() makes them those of all
     nn::Linear* bias = nullptr;
   };
 
