@@ -16,6 +16,7 @@ void bind_layer_pass(nanobind::module_& m);  // nn/multi_head_attention.h, for l
 void bind_cache(nanobind::module_& m);    // nn/key_value_cache.h, nn/rotary_embedding.h
 void bind_files(nanobind::module_& m);    // io/attention_parameters.h
 void bind_device(nanobind::module_& m);   // device.h, executor.h
+void bind_distributed(nanobind::module_& m);  // distributed.h
 void bind_jax(nanobind::module_& m);      // sdpa.h, for XLA
 void bind_viewer(nanobind::module_& m);   // viewer.h, models/sentence_model.h
 void bind_models(nanobind::module_& m);   // models/default_models.h and the trained models

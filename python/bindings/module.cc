@@ -8,6 +8,18 @@
 
 namespace nb = nanobind;
 
+namespace {
+
+PyObject* exception_of(polyhead::ErrorCode code) {
+  switch (code) {
+    case polyhead::ErrorCode::io: return PyExc_OSError;
+    case polyhead::ErrorCode::communication: return PyExc_ConnectionError;
+    default: return PyExc_ValueError;
+  }
+}
+
+}  // namespace
+
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // objects that a program still holds at its exit are no leak
   m.attr("version") = POLYHEAD_VERSION;
@@ -17,7 +29,7 @@ NB_MODULE(_core, m) {
     } catch (const polyhead::Error& error) {
       // Names of files and tensors in a message may not be valid UTF-8.
       const nb::object message = nb::steal(PyUnicode_DecodeUTF8(error.what(), static_cast<Py_ssize_t>(std::strlen(error.what())), "backslashreplace"));
-      PyErr_SetObject(error.code() == polyhead::ErrorCode::io ? PyExc_OSError : PyExc_ValueError, message.ptr());
+      PyErr_SetObject(exception_of(error.code()), message.ptr());
     }
   });
   polyhead::python::bind_sdpa(m);
@@ -27,6 +39,7 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_cache(m);
   polyhead::python::bind_files(m);
   polyhead::python::bind_device(m);
+  polyhead::python::bind_distributed(m);
   polyhead::python::bind_jax(m);
   polyhead::python::bind_viewer(m);
   polyhead::python::bind_models(m);

@@ -11,22 +11,10 @@
 #include "options.h"
 #include "polyhead/quantize.h"
 #include "polyhead/sdpa_derivatives.h"
+#include "shapes.h"
 
 namespace polyhead::python {
 namespace {
-
-Shape with_last(ConstTensorView like, std::int64_t last) {
-  Shape shape = like.shape();
-  if (!shape.empty()) shape[-1] = last;
-  return shape;
-}
-
-Shape without_last(ConstTensorView like) { return like.shape().first(std::max(like.rank() - 1, 0)); }
-
-DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
-
-// The shape and dtype of sdpa's result `out`. A missing dimension counts as extent 0 here; sdpa_forward() refuses such inputs.
-Shape out_shape(ConstTensorView q, ConstTensorView v) { return with_last(q, v.rank() > 0 ? v.extent(-1) : 0); }
 
 // Returns (out, lse or None, attention weights or None).
 Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options,

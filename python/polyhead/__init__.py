@@ -6,7 +6,7 @@ with any strides, without a copy. Results are PyTorch tensors if the inputs are,
 Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
 ``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
 
-``polyhead.torch`` and ``polyhead.transformers`` are imported on demand.
+``polyhead.torch``, ``polyhead.transformers`` and ``polyhead.distributed`` are imported on demand.
 """
 
 import importlib
@@ -32,12 +32,13 @@ __all__ += _second_derivatives.__all__
 __all__ += _view.__all__
 
 if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
+    _ON_DEMAND = ("distributed", "torch", "transformers")
 
     def __getattr__(name: str) -> object:
-        if name in ("torch", "transformers"):
+        if name in _ON_DEMAND:
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return [*__all__, "torch", "transformers"]
+        return [*__all__, *_ON_DEMAND]
 

@@ -172,15 +172,16 @@ _OTHER_NAMES = {  # names in torch and transformers whose nearest spelling here 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def takes(options: type) -> Callable[[_F], _F]:
-    """Decorator of a function with ``**options``: help() and inspect.signature then show each option by name."""
+def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
+    """Decorator of a function with ``**options``: help() and inspect.signature then show each option by name. name: what errors call the function, if that is not
+    its own name; the bindings say the same."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
         named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        for name, annotation in annotations_of(options).items():
-            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=annotation))
-        _signatures[function.__qualname__] = function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+        for option, annotation in annotations_of(options).items():
+            named.append(inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(option), annotation=annotation))
+        _signatures[name or function.__qualname__] = function.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
         return function
 
     return decorate

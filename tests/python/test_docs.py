@@ -36,7 +36,7 @@ needs_torch = pytest.mark.skipif(not TORCH, reason="torch and transformers are n
 
 
 def modules() -> list[ModuleType]:
-    names = [*(["polyhead.torch", "polyhead.transformers", "polyhead.patch"] if TORCH else []), *(["polyhead.jax"] if importlib.util.find_spec("jax") else [])]
+    names = [*(["polyhead.torch", "polyhead.transformers", "polyhead.patch", "polyhead.distributed"] if TORCH else []), *(["polyhead.jax"] if importlib.util.find_spec("jax") else [])]
     return [polyhead, *map(importlib.import_module, names)]
 
 
@@ -57,8 +57,8 @@ class Public:
     signature: inspect.Signature | None
 
 
-# What calls return; nobody makes one.
-RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch"}
+# What calls return, and protocols; nobody makes one.
+RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch", "polyhead.distributed.Communicator", "polyhead.distributed.Transfer"}
 
 
 def own_doc(value: Any) -> str:
@@ -158,7 +158,8 @@ def test_every_argument_is_described(name: str) -> None:
 def refers_to(text: str) -> list[str]:
     """Public names that "as given to `sdpa`" and the like point to."""
     found = re.findall(r"\bas (?:given to |in |the |of )?`(?:polyhead\.)?([\w.]+)", text)
-    return [name for name in PUBLIC for reference in found if name.endswith(f".{reference}")]
+    whole = [f"polyhead.{reference}" for reference in found]
+    return [name for full in whole for name in ([full] if full in PUBLIC else [public for public in PUBLIC if public.endswith(full.removeprefix("polyhead"))])]
 
 
 @called_names
@@ -219,6 +220,10 @@ SOURCES = {
     "polyhead.torch.GatedAttention": r"Jumper et al\. 2021, supplementary\s+algorithms",
     "polyhead.torch.triangle_attention": r"Jumper et al\. 2021, supplementary algorithms 13 and 14",
     "polyhead.transformers.attention_forward": r"Vaswani et al\. 2017, equation 1\b",
+    "polyhead.distributed.sdpa": r"2310\.01889(.|\n)*2309\.14509",
+    "polyhead.distributed.sdpa_backward": r"Dao et al\. 2022, appendix B(.|\n)*2310\.01889",
+    "polyhead.distributed.attention": r"2310\.01889(.|\n)*2309\.14509",
+    "polyhead.distributed.sequence_parallel": r"2310\.01889(.|\n)*2309\.14509",
 }
 OPTIONS = {"dropout": r"Srivastava et al\. 2014", "softcap": r"Gemma 2 \(2024\), section 2", "k": r"Ainslie et al\. 2023", "seed": r"Salmon et al\. 2011"}
 UNITS = {
@@ -228,6 +233,7 @@ UNITS = {
     "polyhead.pooled_map": ["probability"],
     "polyhead.head_divergence": ["nats"],
     "polyhead.map_windows": ["positions"],
+    "polyhead.distributed.sdpa": ["seconds"],
 }
 
 

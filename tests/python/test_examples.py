@@ -20,14 +20,18 @@ SCRIPTS = {
     "train_classifier.py": (["torch"], r"^accuracy (0\.9[3-9]|1\.0)\d* on 1000 new sequences"),
     "evoformer_block.py": (["torch"], r"^gradient of the pair bias \[2, 4, 24, 24\]"),
     "force_field.py": (["torch"], r"^Hessian \[8, 3, 8, 3\]: \de-0[5-9] from symmetric"),
+    "ring_attention.py": (["torch"], r"^2 ranks: .* largest difference \d\.\de-0[5-9]$"),
     "heads_of_a_transformer.py": (["torch", "transformers"], r"^maps \[6, 2, 12, 12, 12\] .* largest difference from eager \d\.\de-0[6-9]$"),
 }
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 NOTEBOOK = "heads_of_a_sentence.ipynb"
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=os.environ | {"NO_COLOR": "1"})
+    start = TORCHRUN if name == "ring_attention.py" else []
+    environment = os.environ | {"NO_COLOR": "1"} | ({"OMP_NUM_THREADS": "1"} if start else {})  # torchrun warns where it sets that itself
+    return subprocess.run([sys.executable, *start, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=environment)
 
 
 def needs(name: str) -> None:

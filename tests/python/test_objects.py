@@ -104,7 +104,7 @@ def test_what_belongs_to_torch_is_said_to(tmp_path: Path) -> None:
 
 
 def test_completion_offers_the_public_names() -> None:
-    assert {*dir(polyhead)} == {*polyhead.__all__, "torch", "transformers"}
+    assert {*dir(polyhead)} == {*polyhead.__all__, "distributed", "torch", "transformers"}
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.dtype(object)])
@@ -119,6 +119,13 @@ def test_subpackages_are_loaded_when_they_are_named(name: str) -> None:
     code = f"import sys, polyhead; before = 'torch' in sys.modules; polyhead.{name}; print(before, 'torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200)
     assert result.stdout.strip() == "False True", result.stderr
+
+
+def test_attention_over_ranks_loads_torch_when_a_function_of_tensors_is_named() -> None:
+    pytest.importorskip("torch")
+    code = "import sys, polyhead; before = 'polyhead.distributed' in sys.modules; polyhead.distributed.sdpa; print(before, 'torch' in sys.modules); polyhead.distributed.attention; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200)
+    assert result.stdout.split() == ["False", "False", "True"], result.stderr
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import assert_type
 
 import polyhead
+import polyhead.distributed
 import polyhead.torch
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ def torch_calls(q: Tensor, flag: bool) -> None:
     assert_type(polyhead.torch.MultiheadAttention(8, 2).forward(q, q, q), tuple[Tensor, Tensor | None])
     assert_type(polyhead.torch.GatedAttention(8, 4, 2, axis=-2).forward(q), Tensor)
     polyhead.torch.attention(q, q, q, seed=3)  # type: ignore[call-overload]
+    ranks = polyhead.distributed.TorchCommunicator()
+    assert_type(polyhead.distributed.attention(q, q, q, order="zigzag", plan=(1, 2), bias=q), Tensor)
+    assert_type(polyhead.distributed.attention(q, q, q, ranks, return_lse=True), tuple[Tensor, Tensor])
+    assert_type(polyhead.distributed.sdpa(q, q, q, ranks, return_lse=flag), Tensor | tuple[Tensor, Tensor])
+    assert_type(polyhead.distributed.take_slice(q, 1, "zigzag", 0, 2), Tensor)
+    polyhead.distributed.attention(q, q, q, 3)  # type: ignore[call-overload]  # a number is no group
+    polyhead.distributed.sdpa(q, q, q, polyhead.distributed.MpiCommunicator(), order="ring")  # type: ignore[call-overload]
 
 
 def jax_calls(q: jax.Array) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from .._options import Precision, require_precision
 from ..torch import _layer_pass as passes
 from ..torch._eager import watched
+from ..torch._replacements import Replacements
 from . import _boltz, _esm, _openfold
 
 
@@ -51,36 +51,29 @@ def _name(of: Any) -> str:
 
 
 class _Package:
-    """The methods of a package, and how many patches of it are applied."""
+    """The methods of a package, and the patches of it that are applied."""
 
     def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
         self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
-        self.patches = 0
         self.precision: Precision = "native"  # of the applied patches
-        self.replaced: list[tuple[type, str, Any, Any]] = []
-        self.lock = threading.Lock()
+        self.replacements = Replacements()
+
+    @property
+    def patches(self) -> int:
+        """How many are applied."""
+        return self.replacements.users
 
     def apply(self, precision: Precision) -> None:
-        with self.lock:
+        with self.replacements.lock:
             if self.patches > 0 and precision != self.precision:
                 raise ValueError(
                     f"polyhead.patch.{self.name}: precision is {precision!r}, and a patch with {self.precision!r} is applied; it must be the same until that is undone"
                 )
-            if self.patches == 0:
-                self.replaced = [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()]
-                for owner, name, _, new in self.replaced:
-                    setattr(owner, name, new)
-                self.precision = precision
-            self.patches += 1
+            self.replacements.apply(lambda: [(owner, method.name, own, self._replacement(owner, own, method)) for owner, method, own in self._found()])
+            self.precision = precision
 
     def undo(self) -> None:
-        with self.lock:
-            self.patches -= 1
-            if self.patches == 0:
-                for owner, name, own, new in self.replaced:
-                    # If someone wrapped our method, leave it: ours now calls the package's own.
-                    if owner.__dict__.get(name) is new:
-                        setattr(owner, name, own)
+        self.replacements.undo()
 
     def _replacement(self, owner: type, own: Callable[..., Any], method: Method) -> Callable[..., Any]:
         package = self

@@ -18,8 +18,8 @@ from ._inputs import require, require_memory, require_one_device
 from ._ops import Options
 
 
-class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` that the formula reads."""
+class FormulaOptions(TypedDict, total=False):
+    """Keyword arguments of `attention` that the formula reads, of floating keys and values."""
 
     attend: Tensor | None
     block: Tensor | None
@@ -39,13 +39,18 @@ class AttentionOptions(TypedDict, total=False):
     dropout: float
     empty_rows: EmptyRows
     precision: Precision
+
+
+class AttentionOptions(FormulaOptions, total=False):
+    """And of int8 keys and values."""
+
     k_scale: Tensor | None
     v_scale: Tensor | None
 
 
 _OPTIONS = annotations_of(AttentionOptions)
 _TENSORS = {name for name, kind in _OPTIONS.items() if kind == "Tensor | None"}
-_DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native"}
+DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native"}
 
 
 @overload
@@ -141,7 +146,7 @@ def attention(
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
-    given: dict[str, Any] = _DEFAULTS | options
+    given: dict[str, Any] = DEFAULTS | options
     for name in options:
         if name not in _OPTIONS:
             refuse("attention", name, inspect.signature(attention))
@@ -159,7 +164,7 @@ def attention(
     elif new_tokens is not None:
         raise ValueError("attention: new_tokens is given without a cache")
     else:
-        _require_tensors(q, k, v, given)
+        require_tensors(q, k, v, given)
         q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
         result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
     if return_lse and given["empty_rows"] == "uniform" and (result[0].requires_grad or core.has_tangent(result[0])):
@@ -183,7 +188,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     if softcap != 0:
         chosen["softcap"] = softcap
     for name in ("empty_rows", "precision"):
-        if given[name] == _DEFAULTS[name]:
+        if given[name] == DEFAULTS[name]:
             del chosen[name]
     if type(chosen.get("window")) is list:  # the caller may change it before backward
         chosen["window"] = tuple(chosen["window"])
@@ -198,7 +203,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     return (found[0], *(tensor for tensor, wanted in zip(found[1:], (lse, attention_weights)) if wanted))  # type: ignore[arg-type]  # what was wanted is there
 
 
-def _require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
+def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
+    """TypeError for what is no tensor that polyhead computes with. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
@@ -209,11 +215,14 @@ def _require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> 
     require_one_device("attention", **tensors)
 
 
-def attention_of(
+def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
+    return core.attend_all(q, k, v, core.with_seed(q, read_options(where, q, **given)))
+
+
+def read_options(
     where: str,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
     *,
     causal: Causal = None,
     window: Window = None,
@@ -226,8 +235,8 @@ def attention_of(
     sink: Tensor | None = None,
     attention_weights: bool = False,
     **tensors: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
+) -> Options:
+    """The arguments of `attention`, whose tensors the caller has checked, as those of the operators, without a seed of dropout."""
     for name, scales in (("k_scale", tensors.get("k_scale")), ("v_scale", tensors.get("v_scale"))):
         if scales is not None and scales.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"{where}: {name} requires grad; polyhead has no gradient of the scales of int8 keys and values")
@@ -255,7 +264,7 @@ def attention_of(
     )
     if relative_bias is not None:
         options = core.with_relative_bias(options, relative_bias, q, where)
-    return core.attend_all(q, k, v, core.with_seed(q, options))
+    return options
 
 
 def _is_integer(value: object) -> bool:
@@ -308,7 +317,7 @@ def _with_cache(
         raise ValueError("attention: causal is an offset of the diagonal, which the cache gives; it may be 'top_left' or 'bottom_right', which are the same here")
     if isinstance(relative, RelativeBias) and relative.diagonal is not None:
         raise ValueError("attention: relative_bias.diagonal is given, and the cache gives the diagonal; it must be None")
-    _require_tensors(q, k, v, given)
+    require_tensors(q, k, v, given)
     differentiable = {"q": q, "k": k, "v": v, "bias": given.get("bias"), "sink": given.get("sink")}
     for name, tensor in differentiable.items():
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -108,6 +108,29 @@ def scaled_dot_product_attention(
         if found is not None:
             return found
     where = "scaled_dot_product_attention"
+    problem = read_arguments(where, query, key, value, attn_mask, is_causal, enable_gqa)
+    out = attention_of(
+        where, *problem.qkv, attend=problem.attend, bias=problem.bias, causal=problem.causal, scale=scale, dropout=dropout_p, sink=sink,
+        relative_bias=relative_bias, precision=precision,
+    )[0].to(problem.dtype)  # fmt: skip
+    return out.squeeze(0) if problem.is_unbatched else out
+
+
+class Arguments(NamedTuple):
+    """Torch's arguments in the form of `attention`."""
+
+    qkv: tuple[Tensor, Tensor, Tensor]
+    attend: Tensor | None
+    bias: Tensor | None
+    causal: Causal
+    dtype: torch.dtype  # of the result
+    is_unbatched: bool  # the result's first dimension is not the caller's
+
+
+def read_arguments(
+    where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool, *, has_all_keys: bool = True
+) -> Arguments:
+    """has_all_keys: False if other ranks have further keys; the call itself then checks the S of attn_mask."""
     require(where, query=query, key=key, value=value)
     diagonal: Causal = "top_left" if is_causal else None
     if attn_mask is not None:
@@ -130,7 +153,7 @@ def scaled_dot_product_attention(
             raise ValueError(f"{where}: {name} is {list(tensor.shape)}; it must have two dimensions or more")
     q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
     if attn_mask is not None:
-        pairs = (*q.shape[:-1], k.size(-2))
+        pairs = (*q.shape[:-1], k.size(-2) if has_all_keys or attn_mask.dim() == 0 else attn_mask.size(-1))
         if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
             raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
     attend = bias = None
@@ -140,11 +163,7 @@ def scaled_dot_product_attention(
         # A float32 mask stays float32 and q, k, v are converted to it: in float16 -3e38, a common fill, would be infinite.
         bias = attn_mask
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
-    out = attention_of(
-        where, q, k, v, attend=attend, bias=bias, causal=diagonal, scale=scale, dropout=dropout_p, sink=sink, relative_bias=relative_bias,
-        precision=precision,
-    )[0].to(query.dtype)  # fmt: skip
-    return out.squeeze(0) if unbatched else out
+    return Arguments((q, k, v), attend, bias, diagonal, query.dtype, unbatched)
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:

@@ -1,0 +1,181 @@
+"""Attention of tensors over several ranks, with gradients."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import _core
+from .._options import Unpack, annotations_of, refuse, takes
+from ..torch import _eager, _ops
+from ..torch import _functional as core
+from ..torch._attention import DEFAULTS, FormulaOptions, read_options, require_tensors
+from ._communicator import Communicator, Group, OneRow, Plan, Settings, SliceOrder, communicator_of, ranks_of
+
+_OPTIONS = annotations_of(FormulaOptions)
+
+
+class _Call(NamedTuple):
+    """What a forward pass and its backward pass have in common, besides q, k and v."""
+
+    communicator: Communicator
+    settings: Settings
+    given: dict[str, Any]  # options of `polyhead.sdpa`
+    names: tuple[str, ...]  # of the tensors among them
+
+
+class _Attention(torch.autograd.Function):
+    """Returns out and lse."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        given = _options_of(call, tensors)
+        ranks = ranks_of("attention", call.communicator)
+        out, lse = _core.distributed_sdpa(ranks, call.communicator, _plain(q), _plain(k), _plain(v), given, call.settings, True, None)
+        ctx.call = call._replace(given=_eager._without_tensors(call.given, call.names))
+        ctx.save_for_backward(q, k, v, out, lse, *tensors)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
+        q, k, v, out, lse, *tensors = ctx.saved_tensors
+        if d_lse is not None or d_out is None:
+            raise NotImplementedError("attention: lse over several ranks has no gradient; the loss may depend on it through lse.detach() alone")
+        _, d_q, d_k, d_v, *others = ctx.needs_input_grad
+        wanted = dict(zip(call.names, others))
+        given = _options_of(call, tensors)
+        found = _core.distributed_sdpa_backward(
+            ranks_of("attention", call.communicator), call.communicator, _plain(q), _plain(k), _plain(v), _plain(out), _plain(lse), _plain(d_out), given,
+            call.settings, None, d_q, d_k, d_v, wanted.get("bias", False), wanted.get("sink", False), wanted.get("slopes", wanted.get("table", False)),
+        )  # fmt: skip
+        return None, *found[:3], *_eager._in_order(call.names, (*found, found[5]))
+
+
+def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict[str, Any]:
+    given = _eager._with_tensors(call.given, call.names, [_plain(x) for x in tensors])
+    _eager._limit_threads(given)
+    return given
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The same memory without a gradient, which the bindings refuse."""
+    return tensor.detach().resolve_neg()
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, group: Group = None, *, order: SliceOrder = "contiguous", plan: Plan = None, timeout: float = 30.0, one_row: OneRow = None,
+    ranks_per_machine: int | None = None, seed: int | None = None, return_lse: Literal[False] = False, **options: Unpack[FormulaOptions],
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, group: Group = None, *, order: SliceOrder = "contiguous", plan: Plan = None, timeout: float = 30.0, one_row: OneRow = None,
+    ranks_per_machine: int | None = None, seed: int | None = None, return_lse: Literal[True], **options: Unpack[FormulaOptions],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, group: Group = None, *, order: SliceOrder = "contiguous", plan: Plan = None, timeout: float = 30.0, one_row: OneRow = None,
+    ranks_per_machine: int | None = None, seed: int | None = None, return_lse: bool = False, **options: Unpack[FormulaOptions],
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@takes(FormulaOptions, "distributed.attention")
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    group: Group = None,
+    *,
+    order: SliceOrder = "contiguous",
+    plan: Plan = None,
+    timeout: float = 30.0,
+    one_row: OneRow = None,
+    ranks_per_machine: int | None = None,
+    seed: int | None = None,
+    return_lse: bool = False,
+    **options: Unpack[FormulaOptions],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`polyhead.torch.attention` of a sequence that several ranks share, with gradients (ring attention, Liu et al. 2023, arXiv 2310.01889; DeepSpeed-Ulysses,
+    Jacobs et al. 2023, arXiv 2309.14509). All ranks call it, each with its own slice of the sequence.
+
+    ::
+
+        dist.init_process_group("gloo")                      # torchrun --nproc-per-node 4
+        x = take_slice(whole, -2, "zigzag", dist.get_rank(), dist.get_world_size())
+        attention(x, x, x, order="zigzag", causal="top_left").square().sum().backward()
+
+    q, k, v, bias, sink and a relative_bias have gradients, of the sum of all ranks' losses; the same of them on all ranks. All ranks run the same backward
+    pass too, because it exchanges messages. There are no second derivatives and no forward mode; torch.compile runs the call outside of its graph.
+
+    Args:
+        q: ``[*,N,T_r,H]``, the rank's T_r queries: float32, float64, float16 or bfloat16, on the CPU.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. T and S without a letter are those of the whole sequence.
+        v: ``[*,K,S_r,V]``, dtype of q.
+        group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
+        seed: of dropout, the same on all ranks. None: torch's generator draws one on every rank, and rank 0's is used by all.
+        return_lse: also return lse ``[*,N,T_r]``, without a gradient.
+        attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend, and True = may not. One of the two.
+        attend_keys, block_keys: bool, ``[*,S]``, all keys: the same for a key and every query. The same on all ranks.
+        bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. With a row for each of the rank's queries it is the rank's own. With one row it is shared by all
+            ranks, which give the same, and its gradient is the sum over all ranks, on every rank: do not sum it again.
+        key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; lengths count in the whole sequence.
+        sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``. The gradient of a shared one is the sum over all ranks, on every rank.
+        relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; its gradient is the sum over all ranks, on every rank.
+        diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, of the whole sequence.
+        query_offsets, key_offsets: integers ``[D+1]``, as in `polyhead.sdpa`, of the whole sequence.
+        causal, window: as in `polyhead.torch.attention`, of the whole sequence.
+        dropout: probability in ``[0, 1]`` that an attention weight is dropped; with the bits of one machine with the same seed.
+        scale, softcap, precision: as in `polyhead.torch.attention`.
+        empty_rows: as in `polyhead.torch.attention`; other than ``"zero"`` only without a ring.
+
+    Returns:
+        out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``.
+
+    Raises:
+        ValueError: as `polyhead.torch.attention`; also where ranks give different sizes or rules. The message names the rank, and is raised on all of them; later
+            calls work.
+        TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor, whose local part is wanted.
+        ConnectionError: a rank is silent, gone, or cannot be reached; the message names it. Later calls with this group are refused with a ValueError.
+        NotImplementedError: a gradient by way of lse.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            refuse("distributed.attention", name, inspect.signature(attention))
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"attention: return_lse is of type {type(return_lse).__name__}; it must be True or False")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"attention: seed is of type {type(seed).__name__}; it must be an int or None")
+    out, lse = _attention(q, k, v, communicator_of("attention", group), Settings(order, plan, timeout, one_row, ranks_per_machine), seed, DEFAULTS | options)
+    return (out, lse) if return_lse else out
+
+
+@torch.compiler.disable(reason="ranks exchange messages during the call")  # type: ignore[untyped-decorator]
+def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, settings: Settings, seed: int | None, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    require_tensors(q, k, v, options)
+    q, k, v, options["bias"] = core.autocast(q, k, v, options.get("bias"))  # type: ignore[assignment]
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"attention: q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; over several ranks they must have one dtype")
+    given = _ops.keywords(q, read_options("attention", q, **options))
+    given = {name: value for name, value in given.items() if name != "seed"}
+    relative = given.get("relative_bias")
+    every = given if relative is None else given | {"slopes": relative.slopes, "table": relative.table}
+    tensors = {name: value for name, value in every.items() if isinstance(value, Tensor)}
+    for name, tensor in ({"q": q, "k": k, "v": v} | tensors).items():
+        if type(tensor) not in _eager.PLAIN:
+            raise TypeError(f"attention: {name} is a {type(tensor).__name__}; it must be a torch.Tensor itself, such as its local part")
+    if given["dropout"] > 0:
+        if seed is None:
+            # Every rank draws one, so that generators stay in step.
+            drawn = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
+            seed = _core.first_number(ranks_of("attention", communicator), communicator, drawn, settings.timeout)
+        given["seed"] = seed
+    call = _Call(communicator, settings.on(communicator), given, tuple(tensors))
+    result: tuple[Tensor, Tensor] = _Attention.apply(call, q, k, v, *tensors.values())  # type: ignore[no-untyped-call]
+    return result
+

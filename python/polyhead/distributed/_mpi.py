@@ -1,0 +1,108 @@
+"""Messages through MPI, by mpi4py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .._options import NumPyArray
+from ._communicator import Transfer
+
+_PIECE = 2**30  # bytes: an MPI before version 4 counts in int
+_UNDER_WAY: set[_MpiTransfer] = set()
+"""Keeps the memory of messages that nobody waits for any more: MPI may still use it, whatever became of the communicator."""
+
+
+class _MpiTransfer:
+    def __init__(self, mpi: Any, buffer: NumPyArray, requests: list[Any], source: int | None) -> None:
+        self._mpi, self._buffer, self._requests, self._source = mpi, buffer, requests, source
+        _UNDER_WAY.add(self)
+
+    def wait(self, seconds: float) -> bool:
+        begin = time.monotonic()
+        statuses = [self._mpi.Status() for _ in self._requests]
+        while not self._mpi.Request.Testall(self._requests, statuses):
+            waited = time.monotonic() - begin
+            if waited >= seconds:
+                return False
+            time.sleep(0 if waited < 1e-3 else min(1e-4, seconds - waited))  # MPI has no wait that ends
+        _UNDER_WAY.discard(self)
+        if self._source is not None:
+            size = sum(status.Get_count(self._mpi.BYTE) for status in statuses)
+            if size != self._buffer.size:
+                raise ValueError(f"rank {self._source} sent {size} bytes, and {self._buffer.size} were expected")
+        return True
+
+
+class MpiCommunicator:
+    """The ranks of an MPI communicator of mpi4py, as a `Communicator`.
+
+    MPI's errors are exceptions where MPI reports them; a rank that has ended it may not report, and the timeout of the call then names it. Memory of messages
+    that were given up is never freed, because MPI may still use it.
+
+    Args:
+        comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. All ranks construct theirs together: it is duplicated, so that messages of the program do
+            not mix with those of polyhead.
+
+    Raises:
+        ImportError: mpi4py is not installed.
+        TypeError: comm is no Intracomm.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError as error:
+            raise ImportError(f"MpiCommunicator needs mpi4py and an MPI library: {error}") from error
+        if comm is None:
+            comm = MPI.COMM_WORLD
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"MpiCommunicator: comm is of type {type(comm).__name__}; it must be an mpi4py.MPI.Intracomm or None")
+        self._mpi: Any = MPI
+        self._comm: Any = comm.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py makes exceptions of them
+        self._rank, self._size = self._comm.Get_rank(), self._comm.Get_size()
+
+    def rank(self) -> int:
+        """This process' number."""
+        return int(self._rank)
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return int(self._size)
+
+    def send(self, buffer: NumPyArray, to: int, tag: int) -> Transfer:
+        """Begins to send a message, in pieces of 1 GiB.
+
+        Args:
+            buffer, to, tag: as given to `Communicator.send`.
+
+        Returns:
+            The message under way.
+
+        Raises:
+            RuntimeError: MPI's error, an ``MPI.Exception``.
+        """
+        return _MpiTransfer(self._mpi, buffer, [self._comm.Isend([part, self._mpi.BYTE], to, tag) for part in _pieces(buffer)], None)
+
+    def receive(self, buffer: NumPyArray, source: int, tag: int) -> Transfer:
+        """Begins to receive a message.
+
+        Args:
+            buffer, source, tag: as given to `Communicator.receive`.
+
+        Returns:
+            The message under way; its wait() is a ValueError for a message of another size.
+
+        Raises:
+            RuntimeError: MPI's error, an ``MPI.Exception``.
+        """
+        return _MpiTransfer(self._mpi, buffer, [self._comm.Irecv([part, self._mpi.BYTE], source, tag) for part in _pieces(buffer)], source)
+
+    def progress(self) -> None:
+        """Lets MPI move messages: many MPIs do so only while the program calls them."""
+        self._comm.Iprobe()
+
+
+def _pieces(buffer: NumPyArray) -> list[NumPyArray]:
+    return [buffer[first : first + _PIECE] for first in range(0, max(buffer.size, 1), _PIECE)]

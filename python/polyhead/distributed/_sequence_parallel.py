@@ -1,0 +1,142 @@
+"""A model's attention over several ranks, without a change of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+
+from .._options import Precision, require_precision
+from ..torch._replacements import Replacement, Replacements
+from ..torch._sdpa import read_arguments
+from ._attention import attention
+from ._communicator import Communicator, Group, OneRow, Plan, SliceOrder, communicator_of
+
+_WHERE = "sequence_parallel"
+
+
+class _Block:
+    """A block that runs."""
+
+    def __init__(self, communicator: Communicator, settings: dict[str, Any]) -> None:
+        self.communicator, self.settings = communicator, settings
+        self.calls = 0
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """torch's scaled_dot_product_attention of slices of a sequence."""
+        self.calls += 1
+        if isinstance(attn_mask, CausalBias):
+            raise NotImplementedError(f"{_WHERE}: attn_mask is a CausalBias, which has the sizes of one rank; give is_causal=True")
+        problem = read_arguments(_WHERE, query, key, value, attn_mask, is_causal, enable_gqa, has_all_keys=False)
+        out: Tensor = attention(
+            *problem.qkv, self.communicator, attend=problem.attend, bias=problem.bias, causal=problem.causal, scale=scale, dropout=dropout_p, **self.settings
+        ).to(problem.dtype)
+        return out.squeeze(0) if problem.is_unbatched else out
+
+
+_blocks: list[_Block] = []  # the innermost is the last
+_replacements = Replacements()
+
+
+def _replaced() -> list[Replacement]:
+    own, own_multihead = F.scaled_dot_product_attention, F.multi_head_attention_forward
+    parameters = inspect.signature(own_multihead)
+
+    @functools.wraps(own)
+    def scaled_dot_product_attention(*arguments: Any, **keywords: Any) -> Tensor:
+        return _blocks[-1].attention(*arguments, **keywords) if _blocks else own(*arguments, **keywords)
+
+    @functools.wraps(own_multihead)
+    def multi_head_attention_forward(*arguments: Any, **keywords: Any) -> Any:
+        if _blocks:
+            _require_sliceable(parameters.bind(*arguments, **keywords))
+        return own_multihead(*arguments, **keywords)
+
+    return [
+        (F, "scaled_dot_product_attention", own, scaled_dot_product_attention),
+        (F, "multi_head_attention_forward", own_multihead, multi_head_attention_forward),
+    ]
+
+
+def _require_sliceable(call: inspect.BoundArguments) -> None:
+    """nn.MultiheadAttention calls the function above only without attention weights, and may add keys or a mask of this rank's keys alone."""
+    call.apply_defaults()
+    given = call.arguments
+    if given["need_weights"]:
+        raise NotImplementedError(f"{_WHERE}: nn.MultiheadAttention with need_weights=True computes attention of this rank's keys alone; give need_weights=False")
+    for name in ("bias_k", "bias_v", "key_padding_mask"):
+        if given[name] is not None:
+            raise NotImplementedError(f"{_WHERE}: nn.MultiheadAttention with {name} is not supported over several ranks")
+    if given["add_zero_attn"]:
+        raise NotImplementedError(f"{_WHERE}: nn.MultiheadAttention with add_zero_attn is not supported over several ranks")
+
+
+@contextlib.contextmanager
+def sequence_parallel(
+    group: Group = None,
+    *,
+    order: SliceOrder = "contiguous",
+    plan: Plan = None,
+    timeout: float = 30.0,
+    one_row: OneRow = None,
+    ranks_per_machine: int | None = None,
+    precision: Precision = "native",
+) -> Iterator[None]:
+    """Within the block, torch's scaled_dot_product_attention of a model runs over several ranks (ring attention, Liu et al. 2023, arXiv 2310.01889;
+    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). Each rank gives the model its slice of the sequence, as `take_slice` cuts it.
+
+    ::
+
+        with sequence_parallel(order="zigzag"):
+            y = model(take_slice(x, 1, "zigzag", rank, ranks))     # [B,T_r,E]
+            loss(y).backward()                                      # parameters: sum their gradients over the ranks
+
+    A call there takes this rank's slices of query, key and value. is_causal is causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
+    queries and all keys. Position embeddings are the model's own matter: they need the positions of `slice_of`.
+
+    Replaced is the attribute of ``torch.nn.functional``, in the whole process, which models, ``nn.MultiheadAttention`` (with need_weights=False) and
+    ``nn.TransformerEncoderLayer`` call; the fused kernels of the latter two are switched off. Other attention sees the rank's keys alone: a name imported
+    from torch.nn.functional before the block, a product of a softmax and values, FlexAttention, the functions and layers of polyhead, and models compiled
+    before. A block in which no call was seen warns. A pass that torch.utils.checkpoint repeats must do so within the block. Blocks may be nested; the
+    innermost counts.
+
+    Args:
+        group: a ProcessGroup of torch.distributed, None for the default one, or a `Communicator`.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
+        precision: of bfloat16 products, as in `polyhead.sdpa`.
+
+    Returns:
+        A context manager. Leaving its block brings torch's functions back, with or without an exception.
+
+    Raises:
+        ValueError, TypeError: for a group that is none; in the block, as `polyhead.distributed.attention`.
+        ConnectionError: in the block: a rank is silent, gone, or cannot be reached; the message names it.
+        NotImplementedError: in the block: a CausalBias as attn_mask; nn.MultiheadAttention with need_weights=True, bias_k, bias_v, add_zero_attn or
+            key_padding_mask.
+    """
+    require_precision(_WHERE, precision)
+    settings = {"order": order, "plan": plan, "timeout": timeout, "one_row": one_row, "ranks_per_machine": ranks_per_machine, "precision": precision}
+    block = _Block(communicator_of(_WHERE, group), settings)
+    has_fast_path = torch.backends.mha.get_fastpath_enabled()
+    _replacements.apply(_replaced)
+    _blocks.append(block)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+        if block.calls == 0:
+            warnings.warn(f"{_WHERE}: no call of torch.nn.functional.scaled_dot_product_attention was seen in the block", RuntimeWarning, stacklevel=3)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(has_fast_path)
+        _blocks.remove(block)
+        _replacements.undo()

@@ -1,0 +1,151 @@
+"""Ranks for the tests of polyhead.distributed: processes that wait for functions to run, and threads with a communicator of queues."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+# A server that has imported torch forks the ranks, which saves seconds of each.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "polyhead.torch", "polyhead.distributed._attention"])
+
+Group = dist.ProcessGroup
+PATIENCE = 120.0  # seconds until a test that hangs fails
+
+
+def _serve(rank: int, ranks: int, store: str, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    groups: dict[int, Any] = {count: dist.new_group(list(range(count))) for count in range(1, ranks)} | {ranks: dist.group.WORLD}
+    while True:
+        task = pipe.recv()
+        if task is None:
+            return
+        function, count, arguments = task
+        try:
+            pipe.send((True, function(groups[count], *arguments)))
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+
+
+class Processes:
+    """Processes of one process group of gloo, which also has a group of the first 1, 2, ... of them."""
+
+    def __init__(self, ranks: int, folder: Path) -> None:
+        pipes = [_CONTEXT.Pipe() for _ in range(ranks)]
+        self.pipes = [mine for mine, _ in pipes]
+        self.processes = [_CONTEXT.Process(target=_serve, args=(rank, ranks, str(folder / f"store{os.getpid()}"), pipes[rank][1])) for rank in range(ranks)]
+        for process, (_, theirs) in zip(self.processes, pipes):
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+
+    def run(self, function: Callable[..., Any], *arguments: Any, ranks: int | None = None) -> list[Any]:
+        """What function(group, *arguments) returned on each rank of a group; None of a rank that ended."""
+        pipes = self.pipes[: ranks or len(self.pipes)]
+        for pipe in pipes:
+            pipe.send((function, len(pipes), arguments))
+        results, errors = [], []
+        for rank, pipe in enumerate(pipes):
+            assert pipe.poll(PATIENCE), f"rank {rank} does not answer"
+            try:
+                good, result = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                good, result = True, None
+            results.append(result)
+            if not good:
+                errors.append(f"rank {rank}: {result}")
+        assert not errors, "\n".join(errors)
+        return results
+
+    def close(self) -> list[int | None]:
+        """The exit codes."""
+        for pipe in self.pipes:
+            try:
+                pipe.send(None)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+        for process in self.processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [process.exitcode for process in self.processes]
+
+
+class _Post:
+    def __init__(self, take: Callable[[float], bool]) -> None:
+        self.take, self.done = take, False
+
+    def wait(self, seconds: float) -> bool:
+        self.done = self.done or self.take(seconds)
+        return self.done
+
+
+class Queues:
+    """A communicator whose messages go through queues of this process, as somebody else may write one."""
+
+    def __init__(self, mine: int, ranks: int, network: dict[tuple[int, int, int], queue.Queue[bytes]]) -> None:
+        self.mine, self.ranks, self.network = mine, ranks, network
+        self.buffers: list[np.ndarray[Any, Any]] = []
+        self.steps = 0
+
+    def rank(self) -> int:
+        return self.mine
+
+    def size(self) -> int:
+        return self.ranks
+
+    def send(self, buffer: np.ndarray[Any, Any], to: int, tag: int) -> _Post:
+        self.buffers.append(buffer)
+        self._queue(self.mine, to, tag).put(buffer.tobytes())
+        return _Post(lambda seconds: True)
+
+    def receive(self, buffer: np.ndarray[Any, Any], source: int, tag: int) -> _Post:
+        self.buffers.append(buffer)
+
+        def take(seconds: float) -> bool:
+            try:
+                sent = self._queue(source, self.mine, tag).get(timeout=max(seconds, 1e-4))
+            except queue.Empty:
+                return False
+            buffer[:] = np.frombuffer(sent, np.uint8)
+            return True
+
+        return _Post(take)
+
+    def progress(self) -> None:
+        self.steps += 1
+
+    def _queue(self, source: int, to: int, tag: int) -> queue.Queue[bytes]:
+        return self.network.setdefault((source, to, tag), queue.Queue())
+
+
+def in_threads(ranks: int, function: Callable[[Queues], Any]) -> list[Any]:
+    """What the function returned, or raised, in a thread for each rank."""
+    network: dict[tuple[int, int, int], queue.Queue[bytes]] = {}
+    results: list[Any] = [None] * ranks
+
+    def work(rank: int) -> None:
+        try:
+            results[rank] = function(Queues(rank, ranks, network))
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    return results
