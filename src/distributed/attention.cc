@@ -202,11 +202,11 @@ class Backward {
       if (!returning) return;
       if (returning->d_k.transfer) {
         const Tensor d_k = call_.take(std::move(returning->d_k));
-        add(d_k, d_k_);
+        add(d_k, d_k_, shard_.executor);
       }
       if (returning->d_v.transfer) {
         const Tensor d_v = call_.take(std::move(returning->d_v));
-        add(d_v, d_v_);
+        add(d_v, d_v_, shard_.executor);
       }
       returning.reset();
     };
@@ -250,9 +250,9 @@ class Backward {
                      v_sums = to_v ? shard_.of_keys(to_v, run, piece.keys) : to_v;
     part(q_sums, d_q), part(k_sums, d_k), part(v_sums, d_v);
     compute(run, piece, k, v, d_q, d_k, d_v);
-    if (d_q) add(d_q, q_sums);
-    if (d_k) add(d_k, k_sums);
-    if (d_v) add(d_v, v_sums);
+    if (d_q) add(d_q, q_sums, shard_.executor);
+    if (d_k) add(d_k, k_sums, shard_.executor);
+    if (d_v) add(d_v, v_sums, shard_.executor);
   }
 
   void compute(const HeadRun& run, const Block& block, const ConstTensorView& k, const ConstTensorView& v, const TensorView& d_q, const TensorView& d_k, const TensorView& d_v) {
@@ -282,7 +282,7 @@ class Backward {
     if (d_bias) {
       const Tensor wide = d_bias.dtype() == d_bias_.dtype() ? Tensor() : Tensor::copy_of(d_bias, d_bias_.dtype());
       const ConstTensorView addends = wide ? wide.view() : ConstTensorView(d_bias);
-      write_bias_ ? copy(addends, bias_sums) : add(addends, bias_sums);
+      write_bias_ ? copy(addends, bias_sums) : add(addends, bias_sums, shard_.executor);
     }
     if (d_sink) copy(d_sink, shard_.of_rows(d_sink_.view(), run, block.rows));
     if (d_relative) add(d_relative, d_relative_.view().slice(0, run.heads.first, run.heads.last));

@@ -46,7 +46,7 @@ Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const s
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads);
 
 // sums += addends, floating tensors of one dtype and shape; `sums` is contiguous in its last axis.
-void add(const ConstTensorView& addends, const TensorView& sums);
+void add(const ConstTensorView& addends, const TensorView& sums, Executor* executor = nullptr);
 
 // Adds up a contiguous tensor over all ranks, in their order; every rank has the sum.
 void all_reduce(Call& call, Tensor& tensor);

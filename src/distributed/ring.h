@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 
+#include "core/parallel.h"
 #include "distributed/members.h"
 #include "distributed/shard.h"
 
@@ -51,9 +52,9 @@ class Ring {
   template <class F>
   void in_pieces(const Block& block, double passes, const F& f) {
     const double per_row = multiply_adds(pairs_of(shard_.problem(), {block})) * passes / static_cast<double>(block.rows.last - block.rows.first);
-    constexpr double kPiece = 1e9;       // multiply-adds: 10 ms at 100 per nanosecond
+    const double piece_size = 1e9 * threads_of(shard_.executor);  // multiply-adds: 10 ms at 100 per nanosecond and thread
     constexpr std::int64_t kRows = 768;  // blocks of queries of both passes (src/cpu/sdpa/README.md)
-    const std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(kPiece / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
+    const std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(piece_size / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
     for (std::int64_t row = block.rows.first; row < block.rows.last; row += rows) {
       Block piece = block;
       piece.rows = {row, std::min(row + rows, block.rows.last)}, piece.query = block.query + row - block.rows.first;
