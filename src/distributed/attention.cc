@@ -1,5 +1,6 @@
 #include "polyhead/distributed/attention.h"
 
+#include <deque>
 #include <limits>
 #include <list>
 #include <optional>
@@ -193,30 +194,31 @@ class Backward {
 
   void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
     Ring ring = layout_.ring();
-    // Gradients of this rank's keys that other ranks computed, added in the order of the steps.
+    // Gradients of this rank's keys that other ranks computed, added in the order of the steps. Those of two steps may be under way, so that the
+    // messages of one travel while the next is computed.
     struct Returning {
       Call::Incoming d_k, d_v;
     };
-    std::optional<Returning> returning;
-    const auto add_returned = [&] {
-      if (!returning) return;
-      if (returning->d_k.transfer) {
-        const Tensor d_k = call_.take(std::move(returning->d_k));
+    std::deque<Returning> returning;
+    const auto add_first = [&] {
+      Returning& first = returning.front();
+      if (first.d_k.transfer) {
+        const Tensor d_k = call_.take(std::move(first.d_k));
         add(d_k, d_k_, shard_.executor);
       }
-      if (returning->d_v.transfer) {
-        const Tensor d_v = call_.take(std::move(returning->d_v));
+      if (first.d_v.transfer) {
+        const Tensor d_v = call_.take(std::move(first.d_v));
         add(d_v, d_v_, shard_.executor);
       }
-      returning.reset();
+      returning.pop_front();
     };
     const auto expect_returned = [&](int step) {
-      add_returned();
+      if (returning.size() > 1) add_first();
       if (!ring.needs(ring.user_in_step(step), ring.me())) return;
       const int from = ring.rank(ring.user_in_step(step));
-      returning.emplace();
-      if (d_k_ && d_k_.numel() > 0) returning->d_k = call_.receive(shard_.dtype(), d_k_.shape(), Kind::d_keys, from);
-      if (d_v_ && d_v_.numel() > 0) returning->d_v = call_.receive(shard_.dtype(), d_v_.shape(), Kind::d_values, from);
+      Returning& next = returning.emplace_back();
+      if (d_k_ && d_k_.numel() > 0) next.d_k = call_.receive(shard_.dtype(), d_k_.shape(), Kind::d_keys, from);
+      if (d_v_ && d_v_.numel() > 0) next.d_v = call_.receive(shard_.dtype(), d_v_.shape(), Kind::d_values, from);
     };
     int expected = 0;  // steps whose gradients of this rank's keys were received or are under way
     ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
@@ -232,11 +234,12 @@ class Backward {
       }
       if (step == 0) return;
       const int owner = ring.rank(ring.owner_of_step(step));
+      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // with those of this step, of three: memory must not grow with the ranks
       if (d_k.numel() > 0) call_.send(d_k, Kind::d_keys, owner);
       if (d_v.numel() > 0) call_.send(d_v, Kind::d_values, owner);
     });
     while (expected + 1 < ring.size()) expect_returned(++expected);
-    add_returned();
+    while (!returning.empty()) add_first();
   }
 
   // Computes a piece, and adds its gradients to the sums.

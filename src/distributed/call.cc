@@ -76,6 +76,18 @@ Tensor Call::take(Incoming&& incoming) {
   return std::move(incoming.tensor);
 }
 
+void Call::limit_sent(std::initializer_list<Kind> kinds, std::size_t most) {
+  const auto counts = [&](const Sent& sent) { return std::find(kinds.begin(), kinds.end(), sent.kind) != kinds.end(); };
+  std::erase_if(sent_, [&](const Sent& sent) { return counts(sent) && sent.transfer->wait(std::chrono::nanoseconds(0)); });
+  auto under_way = static_cast<std::size_t>(std::count_if(sent_.begin(), sent_.end(), counts));
+  for (Sent& sent : sent_) {
+    if (under_way <= most) break;
+    if (!counts(sent)) continue;
+    wait(*sent.transfer, sent.to, cat("has not taken ", name_of(sent.kind)));
+    --under_way;
+  }
+}
+
 void Call::finish() {
   for (Sent& sent : sent_) wait(*sent.transfer, sent.to, cat("has not taken ", name_of(sent.kind)));
   sent_.clear();

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,8 @@ class Call {
   Tensor take(Incoming&& incoming);
 
   void finish();  // waits until all that was sent has left
+  // Waits until at most `most` messages of these kinds are under way from here, the oldest first, and forgets those that have left.
+  void limit_sent(std::initializer_list<Kind> kinds, std::size_t most);
   // Tells the other ranks why this one leaves the call, as far as they can still be reached, and refuses later calls.
   void leave(const std::string& why, std::int64_t blamed = -1);
   void progress() { communicator_.progress(); }

@@ -21,7 +21,8 @@ std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks -
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
-  const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width);
+  // Backward: out and d_out beside q, and a gradient for each of q, k and v.
+  const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width) * (input.backward ? 2 : 1);
   const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};
 }
@@ -47,7 +48,8 @@ double predicted_seconds(const PlanInput& input, Plan plan) {
   const Received bytes = received(input, plan);
   const double exchange = plan.head_ranks == 1 ? 0 : bytes.of_heads / speed(plan.head_ranks) + 4 * (plan.head_ranks - 1) * links.seconds_per_message;
   const double pairs = real(input.batch) * real(most_heads(input.heads, plan.head_ranks)) * real(input.queries) / plan.ring_ranks * real(input.keys);
-  const double step = pairs * real(input.qk_width + input.v_width) / links.multiply_adds_per_second / plan.ring_ranks;
+  const double products = input.backward ? 2.5 : 1;  // five products in place of two
+  const double step = products * pairs * real(input.qk_width + input.v_width) / links.multiply_adds_per_second / plan.ring_ranks;
   const double travel = bytes.in_one_step / speed(input.ranks) + 2 * links.seconds_per_message;
   const double agreement = 2 * (input.ranks - 1) * links.seconds_per_message;
   return agreement + exchange + step + (plan.ring_ranks - 1) * std::max(step, travel);
@@ -73,7 +75,7 @@ PlanChoice choose_plan(const PlanInput& input) {
   std::string reason = best.head_ranks == ranks ? std::string("heads on all ranks")
                        : best.head_ranks == 1   ? std::string("a ring of all ranks")
                                                 : cat("heads on groups of ", best.head_ranks, " ranks, and a ring of ", best.ring_ranks, " groups");
-  append(reason, cat(": predicted ", of_plan(best), " in a forward pass"));
+  append(reason, cat(": predicted ", of_plan(best), input.backward ? " in a backward pass" : " in a forward pass"));
   if (best.head_ranks > 1) append(reason, cat("; a ring alone: ", of_plan({1, ranks})));
   if (best.ring_ranks > 1) append(reason, cat("; heads alone: ", of_plan({ranks, 1})));
   return {best, reason};

@@ -305,6 +305,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
                                              .qk_width = problem.qk_width,
                                              .v_width = problem.v_width,
                                              .element_bytes = static_cast<int>(info(own.q.dtype()).size),
+                                             .backward = kBackward<Tensors>,
                                              .shared_head_bias = one_head,
                                              .needs_all_keys = options.empty_rows != EmptyRows::zero});
       plan = choice.plan, plan_reason = choice.reason;

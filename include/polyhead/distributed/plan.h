@@ -29,6 +29,7 @@ struct PlanInput {
   Links links{};
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   int element_bytes = 4;
+  bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
   bool shared_head_bias = false;  // a bias or boolean of all pairs that has one head for all: with heads on several ranks, each needs all of its group's rows
   bool needs_all_keys = false;    // empty rows that are not zero: a rank must see all keys of a row
 };
@@ -41,10 +42,10 @@ struct PlanChoice {
 // The plan with the shortest predicted time; of equal ones that with more head ranks. A pure function.
 PlanChoice choose_plan(const PlanInput& input);
 
-// Bytes that one rank receives in a forward pass.
+// Bytes that one rank receives.
 double received_bytes(const PlanInput& input, Plan plan);
 
-// Seconds of a forward pass without a mask (docs/scaling.md): heads are exchanged before and after, keys travel while others are computed.
+// Seconds without a mask (docs/scaling.md): heads are exchanged before and after, keys travel while others are computed.
 double predicted_seconds(const PlanInput& input, Plan plan);
 
 }  // namespace polyhead::distributed

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Runs an MPI program with one process in each of N network namespaces, whose links have a limited rate (tc tbf). Linux, as root, Open MPI.
+#
+#   bench/limited_links.sh N RATE PROGRAM [ARGUMENT ...]       RATE as tc takes it: 1gbit, 10gbit; none: not limited
+#
+# The namespaces are joined by a bridge in a namespace too, and deleted at the end. Both directions of each link are limited.
+set -eu
+if [ "${1:-}" = --agent ]; then  # what mpirun calls in place of ssh: --agent PREFIX HOST COMMAND ...
+  prefix=$2 host=$3
+  shift 3
+  # A host name for each: processes of one host would share folders and addresses.
+  exec ip netns exec "$prefix${host##*.}" unshare --uts sh -c "hostname $prefix${host##*.}; $*"
+fi
+count=$1 rate=$2
+shift 2
+prefix=ph$$-
+script=$(realpath "$0")
+hosts=$(mktemp)
+clean() {
+  for i in $(seq 0 "$count"); do ip netns delete "$prefix$i" 2>/dev/null || true; done
+  rm -f "$hosts"
+}
+trap clean EXIT
+trap 'exit 1' INT TERM
+limit() {  # NAMESPACE DEVICE
+  # A short queue, as a switch has; a burst that reaches 10 Gbit/s.
+  [ "$rate" = none ] || ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$rate" burst 1mb latency 5ms
+}
+switch=${prefix}0
+ip netns add "$switch"
+ip -n "$switch" link add bridge type bridge
+ip -n "$switch" link set bridge up
+for i in $(seq 1 "$count"); do
+  space=$prefix$i
+  ip netns add "$space"
+  ip -n "$space" link add link0 type veth peer name "port$i" netns "$switch"
+  ip -n "$space" address add "10.77.0.$i/24" dev link0
+  ip -n "$space" link set lo up
+  ip -n "$space" link set link0 up
+  ip -n "$switch" link set "port$i" master bridge
+  ip -n "$switch" link set "port$i" up
+  limit "$space" link0
+  limit "$switch" "port$i"
+  echo "10.77.0.$i slots=1" >> "$hosts"
+done
+# Open MPI 4.1 by default fetches large messages piece by piece (its flag `put`); the requests wait behind data of the other direction, so that
+# both directions at once have half the rate. 1: only the flag `send`.
+export OMPI_MCA_btl_tcp_flags="${OMPI_MCA_btl_tcp_flags:-1}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+ip netns exec "${prefix}1" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "${prefix}1" \
+  mpirun -n "$count" --hostfile "$hosts" --map-by node --bind-to none --mca plm_rsh_agent "$script --agent $prefix" \
+  --mca btl tcp,self --mca btl_tcp_if_include link0 --mca oob_tcp_if_include link0 "$@"
