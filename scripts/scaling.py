@@ -130,13 +130,13 @@ class Time:
         return Time(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
 
 
-def rows_of_piece(keys, heads, width, passes):  # Ring::in_pieces, src/distributed/ring.h
-    return max(768, int(1e9 / (keys * heads * 2 * width * passes)) // 768 * 768)
+def rows_of_piece(keys, heads, width, passes, threads):  # Ring::in_pieces, src/distributed/ring.h
+    return max(768, int(1e9 * threads / (keys * heads * 2 * width * passes)) // 768 * 768)
 
 
-def passes_of(problem, head_ranks, ring_ranks, rank, far, near, patience=0):
+def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add=None, patience=1):
     """Forward and backward pass of each of head_ranks * ring_ranks ranks, which all have the same work: not causal, or causal with zigzag slices.
-    patience: further steps in which gradients of keys may arrive; the code has 0."""
+    patience: further steps in which gradients of keys may arrive; the code has 1. threads_that_add: of partial gradients; the code has all."""
     ranks = head_ranks * ring_ranks
     rows, heads, kv_heads = problem.length / ring_ranks, problem.heads / head_ranks, max(problem.kv_heads / head_ranks, 1)
     # A step: one block of rows x rows, or with zigzag two of half the rows and keys.
@@ -149,11 +149,11 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, patience=0):
     for passes in (1, 2.5):
         backward = passes > 1
         kernels = pairs * heads * 2 * problem.width * passes / (rank.kernels(passes) if ring_ranks > 1 else rank.forward if passes == 1 else rank.backward)
-        pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes))
+        pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes, rank.threads))
         if ring_ranks == 1:
             adding = 0
         elif backward:  # d_q of each piece, d_k and d_v of all keys of the block for each piece; and d_k, d_v start as zeros
-            adding = rank.add * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
+            adding = rank.add / (threads_that_add or rank.threads) * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
         else:
             adding = rank.join / min(rank.threads, heads) * rows * heads * problem.width
         time = Time(agreement=agreement)
@@ -193,8 +193,8 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, patience=0):
     return result
 
 
-def seconds_of(problem, head_ranks, ring_ranks, rank, far, near=None, patience=0):
-    return sum(passes_of(problem, head_ranks, ring_ranks, rank, far, near or far, patience), Time())
+def seconds_of(problem, head_ranks, ring_ranks, rank, far, near=None):
+    return sum(passes_of(problem, head_ranks, ring_ranks, rank, far, near or far), Time())
 
 
 # ---- the fit ----
@@ -248,7 +248,7 @@ def network(gigabits, sharing=1):
     return Link(rate=gigabits / 8 * 1e9 / sharing, latency=LATENCY, message=MESSAGE)
 
 
-def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate, message, speed):
+def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate, message, speed, backward):
     """As polyhead::distributed::predicted_seconds (src/distributed/plan.cc)."""
     ranks = head_ranks * ring_ranks
     near = min(ranks, near)
@@ -257,31 +257,32 @@ def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate
         return near_rate if count <= near else far_rate / near
 
     heads, kv_heads = math.ceil(problem.heads / head_ranks), math.ceil(problem.kv_heads / head_ranks)
-    row = 4 * 2 * problem.width
+    row = 4 * 2 * problem.width * (2 if backward else 1)
     of_heads = (head_ranks - 1) * row * problem.length / ranks * (heads + kv_heads)
     exchange = of_heads / rate(head_ranks) + 4 * (head_ranks - 1) * message if head_ranks > 1 else 0
-    step = heads * (problem.length / ring_ranks) ** 2 * 2 * problem.width / speed
+    step = heads * (problem.length / ring_ranks) ** 2 * 2 * problem.width / speed * (2.5 if backward else 1)
     travel = row * kv_heads * problem.length / ring_ranks / rate(ranks) + 2 * message
     return 2 * (ranks - 1) * message + exchange + step + (ring_ranks - 1) * max(step, travel)
 
 
-def chosen_plan(problem, machines, parts, gigabits, one):
+def chosen_plan(problem, machines, parts, gigabits, one, backward):
     """(head ranks, ring ranks) that choose_plan picks when it is told what this page assumes."""
     ranks, best = machines * parts, (1, machines * parts)
-    given = (parts, INSIDE.rate, gigabits / 8 * 1e9, LATENCY, server(one, parts).forward)
+    given = (parts, INSIDE.rate, gigabits / 8 * 1e9, LATENCY, server(one, parts).forward, backward)
     for head_ranks in range(2, ranks + 1):
         if ranks % head_ranks == 0 and predicted_seconds(problem, head_ranks, ranks // head_ranks, *given) <= predicted_seconds(problem, *best, *given):
             best = (head_ranks, ranks // head_ranks)
     return best
 
 
-def efficiency(problem, machines, parts, gigabits, one, threads_that_add=1, patience=0):
+def efficiency(problem, machines, parts, gigabits, one, **changes):
     """Time of one machine over (machines * their time). parts: ranks of a machine; 1: a ring of machines, else the plan that choose_plan picks."""
-    rank = server(dataclasses.replace(one, add=one.add / threads_that_add), parts)
-    plan = chosen_plan(problem, machines, parts, gigabits, one) if parts > 1 else (1, machines)
-    far = network(gigabits, parts)
+    rank, far, seconds = server(one, parts), network(gigabits, parts), 0
+    for i, backward in enumerate((False, True)):
+        plan = chosen_plan(problem, machines, parts, gigabits, one, backward) if parts > 1 else (1, machines)
+        seconds += passes_of(problem, *plan, rank, far, INSIDE if plan[0] <= parts else far, **changes)[i].seconds()
     alone = problem.multiply_adds() * (1 / one.forward + 2.5 / one.backward) / (SERVER_CORES * FILLED)
-    return alone / (machines * seconds_of(problem, *plan, rank, far, INSIDE if plan[0] <= parts else far, patience).seconds())
+    return alone / (machines * seconds)
 
 
 def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32, layers=(False, True)):
@@ -393,8 +394,7 @@ def aim_table(one):
         return [name, *(f"{efficiency(problem, 64 // parts, parts, 25, one, **changes):.1%}" for problem in problems)]
 
     rows = [cells("64 machines, a ring"), cells("8 machines of 8 ranks", parts=8), cells("a ring, 8 key/value heads", kv_heads=8),
-            cells("a ring, if gradients were added up on all threads", threads_that_add=SERVER_CORES), cells("a ring, if gradients of keys had one more step to arrive", patience=1),
-            cells("a ring, both", threads_that_add=SERVER_CORES, patience=1)]
+            cells("a ring, if one thread added up all gradients", threads_that_add=1), cells("a ring, if gradients of keys had to arrive before the next step", patience=0)]
     for name, causal in (("share of the time: ", False), ("the same, causal: ", True)):
         time = seconds_of(Problem(1048576, causal=causal), 1, 64, server(one), network(25))
         print(name + ", ".join(f"{field.name} {getattr(time, field.name) / time.seconds():.1%}" for field in dataclasses.fields(time)))
