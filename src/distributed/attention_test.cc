@@ -76,6 +76,61 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
+// Keys as a cache stores them, in 16 bits beside float32 queries: forward only.
+TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
+  int tested = 0;
+  for (std::uint64_t seed = 3000; seed < 3100; ++seed) {
+    Random random(seed);
+    AttentionCase c = draw_case(random, DType::f32, draw_block_sizes(random));
+    use_plain_bias(c);
+    draw_key_storage(random, c);
+    if (c.k.dtype() == DType::i8) continue;
+    ++tested;
+    const DistributedRun run = draw_run(random, c);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << run.plan.head_ranks << " head ranks x " << run.plan.ring_ranks << " ring ranks");
+    std::vector<RankPart> parts;
+    for (int rank = 0; rank < run.ranks(); ++rank)
+      parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)], &random));
+    expect_no_errors(run_ranks(run.ranks(), [&](distributed::Communicator& communicator) {
+      const RankPart& part = parts[static_cast<std::size_t>(communicator.rank())];
+      distributed::sdpa_forward(communicator, {.q = part.c.q, .k = part.c.k, .v = part.c.v, .out = part.outputs.out, .lse = part.outputs.lse}, part.c.options,
+                                {.order = run.order, .plan = run.plan});
+    }));
+    AttentionCase wide = in_float64(c);
+    const AttentionOutputs expected = reference_forward(wide);
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      EXPECT_TRUE(near(parts[rank].outputs.out, rows_at(expected.out, -2, run.queries[rank]), Tolerances(c).out));
+      EXPECT_TRUE(near(parts[rank].outputs.lse, rows_at(expected.lse, -1, run.queries[rank]), Tolerances(c).lse));
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(tested, 20);
+}
+
+TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
+  std::vector<distributed::CallReport> reports(2);
+  const auto errors = run_ranks(2, [&](distributed::Communicator& communicator) {
+    const Shape shape{2, 10, 4};
+    Tensor q(DType::f32, shape), out(DType::f32, shape);
+    distributed::CallReport& report = reports[static_cast<std::size_t>(communicator.rank())];
+    const SdpaForward own{.q = q, .k = q, .v = q, .out = out};
+    const distributed::DistributedOptions options{.plan = distributed::Plan{1, 2}, .report = &report};
+    const SdpaOptions causal{.mask = {.causal = Causal::top_left()}};
+    const std::string text = distributed::explain(communicator, own, causal, options);
+    EXPECT_NE(text.find("plan: 1 head ranks x 2 ring ranks: the caller's"), std::string::npos) << text;
+    EXPECT_NE(text.find(communicator.rank() == 0 ? "rank 0 of 2: 10 queries, 10 keys; computes heads [0, 2) of 10 queries in 1 of 2 steps" : "of 10 queries in 2 of 2 steps"), std::string::npos) << text;
+    distributed::sdpa_forward(communicator, own, causal, options);
+  });
+  expect_no_errors(errors);
+  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // k and v of 2 heads, 10 keys, 4 wide, float32
+  EXPECT_EQ(reports[0].sent_bytes, kStatements + kKeys);
+  EXPECT_EQ(reports[1].sent_bytes, kStatements);
+  for (const distributed::CallReport& report : reports) {
+    EXPECT_GT(report.compute_seconds, 0);
+    EXPECT_GE(report.seconds, report.compute_seconds + report.waiting_seconds);
+  }
+}
+
 // Large enough for blocks that are computed in several pieces (ring.h).
 TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
   Random random(7);

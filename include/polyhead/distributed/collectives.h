@@ -17,7 +17,7 @@ void all_reduce(Communicator& communicator, TensorView x, const CollectiveOption
 
 // all = the rows of every rank along `axis`, in the order of the ranks. Backward: reduce_scatter.
 void all_gather(Communicator& communicator, ConstTensorView own, int axis, TensorView all, const CollectiveOptions& options = {});
-// own = this rank's rows of the sum of `all` over all ranks. Backward: gather.
+// own = this rank's rows of the sum of `all` over all ranks. Backward: all_gather.
 void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options = {});
 
 // From slices along one axis to slices along another: `own` has this rank's part of from_axis and all of to_axis, `other` the reverse. Backward:
