@@ -145,7 +145,8 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
   const Communicator::History& history = *communicator_.history_;
   const double per_multiply_add = history.multiply_adds > 0 ? history.nanoseconds / history.multiply_adds : kSlowest;
   const std::chrono::nanoseconds work(static_cast<std::int64_t>(std::min(4 * expected_ * per_multiply_add, 1e18))), timeout = timeout_;
-  const auto end = begin + timeout + work;
+  const std::chrono::nanoseconds last_part = timeout / 8;  // for what other ranks say when they leave
+  const auto end = begin + timeout - last_part + work;
   if (transfer.wait(std::min<std::chrono::nanoseconds>(timeout / 4, 1s))) return;
   const std::chrono::nanoseconds slice = std::min<std::chrono::nanoseconds>(timeout / 16, 20ms);
   std::optional<AbortMessage> fault;
@@ -161,7 +162,7 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
   }
   leave(fault->text, fault->blamed);
   // The rank that is blamed may itself only wait for another one, and about to say so.
-  const auto last = Clock::now() + timeout / 8;
+  const auto last = Clock::now() + last_part;
   while (fault->blamed >= 0 && Clock::now() < last) {
     std::this_thread::sleep_for(slice);
     const int blamed = fault->blamed;
