@@ -197,28 +197,38 @@ class Backward {
     // Gradients of this rank's keys that other ranks computed, added in the order of the steps. Those of two steps may be under way, so that the
     // messages of one travel while the next is computed.
     struct Returning {
+      std::vector<Positions> rows;
       Call::Incoming d_k, d_v;
     };
     std::deque<Returning> returning;
+    const auto add_rows = [&](Call::Incoming& incoming, const std::vector<Positions>& rows, const TensorView& sums) {
+      if (!incoming.transfer) return;
+      const Tensor gradient = call_.take(std::move(incoming));
+      std::int64_t first = 0;
+      for (const Positions& range : rows) {
+        add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);
+        first += range.count();
+      }
+    };
     const auto add_first = [&] {
       Returning& first = returning.front();
-      if (first.d_k.transfer) {
-        const Tensor d_k = call_.take(std::move(first.d_k));
-        add(d_k, d_k_, shard_.executor);
-      }
-      if (first.d_v.transfer) {
-        const Tensor d_v = call_.take(std::move(first.d_v));
-        add(d_v, d_v_, shard_.executor);
-      }
+      add_rows(first.d_k, first.rows, d_k_), add_rows(first.d_v, first.rows, d_v_);
       returning.pop_front();
     };
     const auto expect_returned = [&](int step) {
       if (returning.size() > 1) add_first();
-      if (!ring.needs(ring.user_in_step(step), ring.me())) return;
+      const std::vector<Positions> rows = ring.needed(ring.user_in_step(step), ring.me());
+      if (rows.empty()) return;
       const int from = ring.rank(ring.user_in_step(step));
       Returning& next = returning.emplace_back();
-      if (d_k_ && d_k_.numel() > 0) next.d_k = call_.receive(shard_.dtype(), d_k_.shape(), Kind::d_keys, from);
-      if (d_v_ && d_v_.numel() > 0) next.d_v = call_.receive(shard_.dtype(), d_v_.shape(), Kind::d_values, from);
+      next.rows = rows;
+      const auto expect = [&](const TensorView& sums, Kind kind, Call::Incoming& incoming) {
+        if (!sums) return;
+        Shape shape = sums.shape();
+        shape[-2] = count_of(rows);
+        if (numel(shape) > 0) incoming = call_.receive(shard_.dtype(), shape, kind, from);
+      };
+      expect(d_k_, Kind::d_keys, next.d_k), expect(d_v_, Kind::d_values, next.d_v);
     };
     int expected = 0;  // steps whose gradients of this rank's keys were received or are under way
     ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {

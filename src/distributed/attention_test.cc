@@ -27,7 +27,9 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     expect_no_errors(errors);
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
-    const Tolerances tolerances(c);
+    Tolerances tolerances(c);
+    // delta comes from out, which is rounded to 16 bits (attention.h): an element of d_bias that all rows share has the error of each.
+    if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);
     if (testing::Test::HasFailure()) break;
@@ -147,7 +149,7 @@ TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
   expect_gradients_near(actual, expected, tolerances);
 }
 
-// 6 ranks with 10 of 60 keys each: how often each sends its keys.
+// 6 ranks with 10 of 60 keys each: how many keys each sends.
 TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
   constexpr int kRanks = 6;
   constexpr std::int64_t kKeys = 60, kWidth = 8, kStatements = 2 * 5 * 1024;
@@ -156,13 +158,15 @@ TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
     const char* name;
     Mask mask;
     std::vector<std::int64_t> sent;
+    distributed::SliceOrder order = distributed::SliceOrder::contiguous;
   };
   const Rule rules[] = {
-      {"none", {}, {5, 5, 5, 5, 5, 5}},
-      {"causal", {.causal = Causal::top_left()}, {5, 4, 3, 2, 1, 0}},
-      {"a window that reaches into the neighbour's keys", {.causal = Causal::top_left(), .window = {.left = 3}}, {1, 1, 1, 1, 1, 0}},
-      {"a length of 25 keys", {.key_lengths = length}, {5, 5, 5, 0, 0, 0}},
-      {"documents of 10, 25 and 25", {.query_offsets = documents}, {0, 2, 2, 4, 2, 2}},
+      {"none", {}, {50, 50, 50, 50, 50, 50}},
+      {"causal", {.causal = Causal::top_left()}, {50, 40, 30, 20, 10, 0}},
+      {"causal, zigzag", {.causal = Causal::top_left()}, {25, 30, 35, 40, 45, 50}, distributed::SliceOrder::zigzag},
+      {"a window that reaches into the neighbour's keys", {.causal = Causal::top_left(), .window = {.left = 3}}, {3, 3, 3, 3, 3, 0}},
+      {"a length of 25 keys", {.key_lengths = length}, {50, 50, 25, 0, 0, 0}},
+      {"documents of 10, 25 and 25", {.query_offsets = documents}, {0, 20, 20, 20, 20, 20}},
   };
   for (const Rule& rule : rules) {
     SCOPED_TRACE(rule.name);
@@ -170,8 +174,8 @@ TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
     const auto errors = run_ranks(kRanks, [&](distributed::Communicator& communicator) {
       const Shape shape{1, kKeys / kRanks, kWidth};
       Tensor q(DType::f32, shape), k(DType::f32, shape), v(DType::f32, shape), out(DType::f32, shape);
-      distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, {.mask = rule.mask}, {.plan = distributed::Plan{1, kRanks}});
-      sent[static_cast<std::size_t>(communicator.rank())] = (static_cast<ThreadCommunicator&>(communicator).sent_bytes - kStatements) / (2 * kKeys / kRanks * kWidth * 4);
+      distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, {.mask = rule.mask}, {.order = rule.order, .plan = distributed::Plan{1, kRanks}});
+      sent[static_cast<std::size_t>(communicator.rank())] = (static_cast<ThreadCommunicator&>(communicator).sent_bytes - kStatements) / (2 * kWidth * 4);
     });
     expect_no_errors(errors);
     EXPECT_EQ(sent, rule.sent);

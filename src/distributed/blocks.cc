@@ -7,18 +7,23 @@ namespace {
 
 Positions both(const Positions& a, const KeyRange& b) { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
 
-// Whether a pair is left. With bands of sequences the document's band holds them all.
-bool has_pairs(const Problem& whole, const Block& block) {
+// Without the keys at the ends that no query of the block attends to; false if none is left. With bands of sequences the document's band holds
+// them all.
+bool narrow(const Problem& whole, Block& block) {
   const std::int64_t queries = block.rows.last - block.rows.first, keys = block.keys.last - block.keys.first;
   const KeyRules& rules = *whole.rules;
+  KeyRange left{0, keys};
   if (rules.banded) {
     const Band band = band_of_block(block.document->band, block);
+    if (band.lower >= band.upper) return false;
     // Query t has keys [t + lower, t + upper).
-    const std::int64_t first = std::max<std::int64_t>(0, 1 - band.upper), last = std::min(queries, keys - band.lower);
-    if (first >= last || band.lower >= band.upper) return false;
+    left = {std::max<std::int64_t>(0, band.lower), std::min(keys, queries - 1 + band.upper)};
   }
-  if (rules.lengths.empty() || rules.length_per_query) return true;
-  return *std::max_element(rules.lengths.begin(), rules.lengths.end()) > block.key;
+  if (!rules.lengths.empty() && !rules.length_per_query) left.last = std::min(left.last, *std::max_element(rules.lengths.begin(), rules.lengths.end()) - block.key);
+  if (left.empty()) return false;
+  block.key += left.first;
+  block.keys = {block.keys.first + left.first, block.keys.first + left.last};
+  return true;
 }
 
 }  // namespace
@@ -38,8 +43,8 @@ std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>&
       for (const Document& document : whole.documents) {
         const Positions t = both(of_queries, document.queries), s = both(of_keys, document.keys);
         if (t.count() <= 0 || s.count() <= 0) continue;
-        const Block block{{row + t.first - of_queries.first, row + t.last - of_queries.first}, {key_row + s.first - of_keys.first, key_row + s.last - of_keys.first}, t.first, s.first, &document};
-        if (has_pairs(whole, block)) blocks.push_back(block);
+        Block block{{row + t.first - of_queries.first, row + t.last - of_queries.first}, {key_row + s.first - of_keys.first, key_row + s.last - of_keys.first}, t.first, s.first, &document};
+        if (narrow(whole, block)) blocks.push_back(block);
       }
       key_row += of_keys.count();
     }

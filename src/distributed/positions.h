@@ -11,7 +11,7 @@ namespace polyhead::distributed {
 
 std::int64_t count_of(const std::vector<Positions>& ranges);
 
-// Sorted, without empty ranges; neighbouring ranges become one.
+// Sorted, without empty ranges; ranges that touch or overlap become one.
 std::vector<Positions> joined(std::vector<Positions> ranges);
 
 // The row of a position that the ranges contain.

@@ -3,7 +3,9 @@
 // bounds the memory.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <list>
 #include <optional>
 
 #include "core/parallel.h"
@@ -25,26 +27,51 @@ class Ring {
   std::vector<Block> blocks(int of_queries, int of_keys) const {
     return blocks_of(shard_.problem(), queries_[static_cast<std::size_t>(of_queries)], keys_[static_cast<std::size_t>(of_keys)]);
   }
+  // Rows of one member's keys that another's queries attend to, as ascending ranges. Only these travel.
+  std::vector<Positions> needed(int of_queries, int of_keys) const {
+    std::vector<Positions> rows;
+    for (const Block& block : blocks(of_queries, of_keys)) rows.push_back({block.keys.first, block.keys.last});
+    return joined(std::move(rows));
+  }
   bool needs(int of_queries, int of_keys) const { return !blocks(of_queries, of_keys).empty(); }
   int owner_of_step(int step) const { return (me() - step + size()) % size(); }
   int user_in_step(int step) const { return (me() + step) % size(); }
 
-  // Calls f(step, k, v, blocks) for each step in which this rank has pairs. k and v are its own rows of the shard's heads.
+  // Calls f(step, k, v, blocks) for each step in which this rank has pairs. k and v are its own rows of the shard's heads. Those that f gets, and
+  // the blocks' rows of keys, are the needed ones of the owner.
   template <class F>
   void run(const ConstTensorView& k, const ConstTensorView& v, const F& f) {
-    const Tensor own_k = contiguous(k), own_v = contiguous(v);
-    for (int step = 1; step < size() && own_k.numel() + own_v.numel() > 0; ++step) {
-      if (!needs(user_in_step(step), me())) continue;
-      if (own_k.numel() > 0) call_.send(own_k, Kind::keys, rank(user_in_step(step)));
-      if (own_v.numel() > 0) call_.send(own_v, Kind::values, rank(user_in_step(step)));
+    const Tensor own_k = Tensor::copy_of(k), own_v = Tensor::copy_of(v);
+    struct Part {  // several ranks need the same rows, as all later ones with a causal mask: one copy for them
+      std::vector<Positions> rows;
+      Tensor k, v;
+    };
+    std::list<Part> parts;
+    for (int step = 1; step < size(); ++step) {
+      const std::vector<Positions> rows = needed(user_in_step(step), me());
+      if (rows.empty()) continue;
+      auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& other) { return other.rows == rows; });
+      if (part == parts.end()) {
+        const bool all = count_of(rows) == k.extent(-2);
+        part = parts.insert(parts.end(), {rows, all ? shared(own_k) : rows_at(own_k, rows), all ? shared(own_v) : rows_at(own_v, rows)});
+      }
+      if (part->k.numel() > 0) call_.send(part->k, Kind::keys, rank(user_in_step(step)));
+      if (part->v.numel() > 0) call_.send(part->v, Kind::values, rank(user_in_step(step)));
     }
+    parts.clear();  // the messages keep what they need
     std::optional<Arriving> next = arriving(1, k, v);
     if (const std::vector<Block> own = blocks(me(), me()); !own.empty()) f(0, widened(own_k), widened(own_v), own);
     while (next) {
-      const int step = next->step;
+      const int step = next->step, owner = owner_of_step(step);
       const Tensor of_k = next->k ? call_.take(std::move(*next->k)) : next->empty_k, of_v = next->v ? call_.take(std::move(*next->v)) : next->empty_v;
       next = arriving(step + 1, k, v);
-      f(step, widened(of_k), widened(of_v), blocks(me(), owner_of_step(step)));
+      std::vector<Block> of_step = blocks(me(), owner);
+      const std::vector<Positions> rows = needed(me(), owner);
+      for (Block& block : of_step) {
+        const std::int64_t first = row_of(rows, block.keys.first);
+        block.keys = {first, first + block.keys.last - block.keys.first};
+      }
+      f(step, widened(of_k), widened(of_v), of_step);
     }
   }
 
@@ -76,8 +103,19 @@ class Ring {
     const Problem& p = shard_.problem();
     return pairs * static_cast<double>(p.batch * (shard_.heads.last - shard_.heads.first)) * static_cast<double>(p.qk_width + p.v_width);
   }
-  static Tensor contiguous(const ConstTensorView& view) { return Tensor::copy_of(view); }
-  Tensor widened(const Tensor& tensor) const { return tensor.dtype() == shard_.dtype() ? Tensor::share(const_cast<Tensor&>(tensor).view(), tensor.owner()) : Tensor::copy_of(tensor, shard_.dtype()); }
+  static Tensor shared(const Tensor& tensor) { return Tensor::share(const_cast<Tensor&>(tensor).view(), tensor.owner()); }
+  static Tensor rows_at(const Tensor& tensor, const std::vector<Positions>& rows) {
+    Shape shape = tensor.shape();
+    shape[-2] = count_of(rows);
+    Tensor result = Tensor::uninitialised(tensor.dtype(), shape);
+    std::int64_t first = 0;
+    for (const Positions& range : rows) {
+      copy(tensor.view().slice(-2, range.first, range.last), result.view().slice(-2, first, first + range.count()));
+      first += range.count();
+    }
+    return result;
+  }
+  Tensor widened(const Tensor& tensor) const { return tensor.dtype() == shard_.dtype() ? shared(tensor) : Tensor::copy_of(tensor, shard_.dtype()); }
 
   // The keys of the next step, from `step` on, in which this rank has pairs.
   std::optional<Arriving> arriving(int step, const ConstTensorView& k, const ConstTensorView& v) {
@@ -85,7 +123,7 @@ class Ring {
     if (step >= size()) return std::nullopt;
     const int owner = owner_of_step(step);
     Shape of_k = k.shape(), of_v = v.shape();
-    of_k[-2] = of_v[-2] = count_of(keys(owner));
+    of_k[-2] = of_v[-2] = count_of(needed(me(), owner));
     Arriving result{step, std::nullopt, std::nullopt, {}, {}};
     if (numel(of_k) > 0) {
       result.k = call_.receive(k.dtype(), of_k, Kind::keys, rank(owner));

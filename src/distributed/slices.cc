@@ -31,8 +31,8 @@ std::vector<Positions> joined(std::vector<Positions> ranges) {
   std::vector<Positions> result;
   for (const Positions& range : ranges) {
     if (range.count() == 0) continue;
-    if (!result.empty() && result.back().last == range.first) {
-      result.back().last = range.last;
+    if (!result.empty() && range.first <= result.back().last) {
+      result.back().last = std::max(result.back().last, range.last);
     } else {
       result.push_back(range);
     }

@@ -19,7 +19,8 @@ TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
     run_part(*communicator, part, {.order = run.order, .plan = run.plan});
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = expected_part(wide, part, reference_run(wide), run.queries[rank], run.keys[rank]);
-    const Tolerances tolerances(c);
+    Tolerances tolerances(c);
+    if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;  // as in src/distributed/attention_test.cc
     expect_forward_near(part.outputs, expected, tolerances);
     expect_gradients_near(part.outputs, expected, tolerances);
     if (testing::Test::HasFailure()) break;
