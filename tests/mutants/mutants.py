@@ -609,7 +609,7 @@ MUTANTS = [
     # Several ranks
     Mutant("ranks: parts joined in equal shares", "src/distributed/partial_results.cc", "first = std::exp(a - largest), second = std::exp(b - largest);", "first = second = 1;",
            "parts are joined by their lse", RANKS),
-    Mutant("ranks: a row without a sink", "src/distributed/partial_results.cc", "row[d] = store<T>(shares.first * static_cast<double>(load(row[d])));", ";", "a sink takes a share of every row", RANKS),
+    Mutant("ranks: a row without a sink", "src/distributed/partial_results.cc", "row[d] = store<T>(shares.first * static_cast<double>(load(row[d])));", "row[d] = store<T>(static_cast<double>(load(row[d])));", "a sink takes a share of every row", RANKS),
     Mutant("ranks: d_sink of the other sign", "src/distributed/partial_results.cc", "p == 0 ? 0 : -p * delta", "p == 0 ? 0 : p * delta", "d_sink = -p_sink delta", RANKS),
     Mutant("ranks: band moved the other way", "src/distributed/blocks.cc", "std::clamp(band.lower + shift, -queries, keys)", "std::clamp(band.lower - shift, -queries, keys)",
            "a block's band counts from its place", RANKS),
@@ -622,7 +622,7 @@ MUTANTS = [
     Mutant("ranks: dropout bits of the block", "src/distributed/shard.cc", ".t = block.query, .s = block.key", ".t = 0, .s = 0", "dropout has the bits of one machine", RANKS),
     Mutant("ranks: dropout bits of the first heads", "src/distributed/shard.cc", ".n = run.heads.first", ".n = 0", "dropout has the bits of one machine", RANKS),
     Mutant("ranks: a part normalised as a whole", "src/distributed/attention.cc", "p.part_of_keys = !shard_.all_keys;", "p.part_of_keys = false;", "p of a part comes from the joined lse", RANKS),
-    Mutant("ranks: gradients from other ranks forgotten", "src/distributed/attention.cc", "add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);", ";", "d_k is a sum over ranks", RANKS),
+    Mutant("ranks: gradients from other ranks forgotten", "src/distributed/attention.cc", "add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);", "if (range.first < 0) add(gradient.view().slice(-2, first, first + range.count()), sums.slice(-2, range.first, range.last), shard_.executor);", "d_k is a sum over ranks", RANKS),
     Mutant("ranks: a shared gradient of one rank", "src/distributed/attention.cc", "    all_reduce(call_, all);\n", "", "the gradient of a shared bias is a sum over ranks", RANKS),
     Mutant("ranks: one head of a group lost", "src/distributed/shard.cc", "if (heads.first < first * group) runs.push_back", "if (false) runs.push_back", "every query head of a rank is computed", RANKS),
     Mutant("ranks: rows of a group in the order of its ranks", "src/distributed/redistribution.h", "f(own, row_of(all_, range.first), range.count());", "f(own, own, range.count());",
