@@ -78,6 +78,23 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
+// Beyond 32, where one rank finds the sums of its rows anew from all keys.
+TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
+  Random random(11);
+  AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 1, .queries = 40, .keys = 90, .qk_width = 16, .v_width = 8}, 9.0);
+  DistributedRun run{.order = distributed::SliceOrder::contiguous, .plan = {1, 3}, .queries = {}, .keys = {}};
+  run.queries = draw_slices(random, run.order, 40, 3), run.keys = draw_slices(random, run.order, 90, 3);
+  std::vector<std::string> errors;
+  const AttentionOutputs actual = run_distributed(c, run, errors);
+  expect_no_errors(errors);
+  EXPECT_GT(largest_magnitude(actual.lse), 64);
+  AttentionCase wide = in_float64(c);
+  const AttentionOutputs expected = reference_run(wide);
+  const Tolerances tolerances(c);
+  expect_forward_near(actual, expected, tolerances);
+  expect_gradients_near(actual, expected, tolerances);
+}
+
 // Keys as a cache stores them, in 16 bits beside float32 queries: forward only.
 TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
   int tested = 0;
