@@ -32,6 +32,7 @@ from polyhead.distributed._torch_communicator import of_group
 from polyhead.torch import attention as on_one_machine
 from torch_support import error
 
+# The ranks of this file are processes of a gloo group, and torch can be built without gloo; PyPI's wheels have it.
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo")
 
 RANKS = 4
@@ -616,9 +617,11 @@ def test_mpi() -> None:
     try:
         from mpi4py import MPI as _  # noqa: F401
     except (ImportError, RuntimeError) as missing:
+        # An optional dependency of polyhead, which needs an MPI on the machine; scripts/test installs both.
         pytest.skip(f"mpi4py cannot be imported: {missing}")
     mpirun = shutil.which("mpirun")
     if mpirun is None:
+        # A machine can have MPI's library without its launcher, and there is no other way to start ranks.
         pytest.skip("mpirun is not installed")
     # Open MPI as root in a container, with more ranks than processors.
     names = {"ALLOW_RUN_AS_ROOT": "1", "ALLOW_RUN_AS_ROOT_CONFIRM": "1", "MCA_rmaps_base_oversubscribe": "1", "MCA_plm": "isolated", "MCA_btl_vader_single_copy_mechanism": "none"}

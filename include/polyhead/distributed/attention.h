@@ -56,7 +56,7 @@ struct DistributedOptions {
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
-// The plan of a forward pass with its reason, steps and bytes, one fact per line; a distributed call too.
+// The plan of a forward pass with its reason, and the steps of this rank, one fact per line; a distributed call too.
 std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
 }  // namespace polyhead::distributed
