@@ -9,7 +9,6 @@ function(polyhead_test name)
   polyhead_own_code(test_${name})
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(test_${name} PRIVATE POLYHEAD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   # testing::TempDir() inside the build folder: tests of two builds may run at once.
   gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 600 PROPERTIES TIMEOUT 3000 ENVIRONMENT "TEST_TMPDIR=${CMAKE_CURRENT_BINARY_DIR}/")
 endfunction()
