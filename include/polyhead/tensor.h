@@ -11,15 +11,19 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// A value type: copying a tensor copies its elements.
+// A value type: copying a tensor copies its elements. A view of a tensor is valid until the tensor is destroyed, moved from, moved to, or
+// assigned a tensor of another shape or dtype.
 class POLYHEAD_OWNER Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, const Shape& shape);  // zeros
   Tensor(const Tensor& other);
+  // With the shape and dtype of `other` the tensor keeps its memory and the elements are copied there: its views stay valid and show the new
+  // elements, and so does every tensor that shares the memory (share()). Otherwise, and where elements of this tensor share memory with each
+  // other, it gets new memory. As after any change of a parameter, clear() workspaces of Parameters::constant. If it throws, nothing has changed.
   Tensor& operator=(const Tensor& other);
   Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` empty
-  Tensor& operator=(Tensor&& other) noexcept {
+  Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of the memory before are no longer valid
     owner_ = std::move(other.owner_);
     view_ = std::exchange(other.view_, {});
     return *this;

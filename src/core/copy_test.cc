@@ -124,6 +124,63 @@ TEST(Tensor, CopyHasMemoryOfItsOwn) {
   EXPECT_FALSE(Tensor(Tensor()));
 }
 
+TEST(Tensor, AssignmentKeepsTheMemoryOfEqualShapes) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i64, DType::boolean}) {
+    for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 0}, Shape{2, 3, 1}}) {
+      Tensor a(dtype, shape), b(dtype, shape);
+      fill(b, 1);
+      const ConstTensorView view = a;
+      a = b;
+      EXPECT_EQ(a.view().data(), view.data());
+      EXPECT_EQ(to_doubles(view), to_doubles(b));
+      fill(b, 0);
+      EXPECT_EQ(to_doubles(view), Values(static_cast<std::size_t>(a.numel()), 1));
+      a = *&a;
+      EXPECT_EQ(to_doubles(view), Values(static_cast<std::size_t>(a.numel()), 1));
+      a = std::move(*&a);
+      EXPECT_EQ(a.view().data(), view.data());
+      EXPECT_EQ(to_doubles(a), Values(static_cast<std::size_t>(a.numel()), 1));
+    }
+  }
+}
+
+TEST(Tensor, AssignmentOfAnotherShapeOrDtypeReplacesTheMemory) {
+  const Tensor two = Tensor::of<float>({2}, {1, 2});
+  for (Tensor given : {Tensor(), Tensor(DType::f32, {1, 2}), Tensor(DType::f32, {3}), Tensor(DType::f64, {2})}) {
+    const Tensor before = Tensor::share(given.view(), given.owner());  // keeps the memory, so that the new one has another address
+    given = two;
+    EXPECT_EQ(given.dtype(), DType::f32);
+    EXPECT_EQ(given.shape(), (Shape{2}));
+    EXPECT_EQ(to_doubles(given), (Values{1, 2}));
+    EXPECT_NE(given.view().data(), before.view().data());
+    EXPECT_EQ(to_doubles(before), Values(static_cast<std::size_t>(before.numel()), 0));
+  }
+  Tensor gone = two;
+  gone = Tensor();
+  EXPECT_FALSE(gone);
+}
+
+TEST(Tensor, AssignmentOfSharedMemory) {
+  Tensor all = Tensor::of<float>({5}, {1, 2, 3, 4, 5});
+  const auto part = [&](std::int64_t first, std::int64_t step) { return Tensor::share(all.view().slice(0, first, first + 3, step), all.owner()); };
+  Tensor rows = part(0, 1), later = part(1, 1);
+  rows = later;  // overlapping
+  EXPECT_EQ(to_doubles(all), (Values{2, 3, 4, 4, 5}));
+  Tensor reversed = part(0, -1);
+  rows = reversed;  // the same memory, backwards
+  EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
+  EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
+  // One element three times cannot hold three values.
+  Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
+  repeated = Tensor::copy_of(later);
+  EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));
+  const Tensor three = Tensor::of<float>({3}, {7, 8, 9});
+  Tensor again = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
+  again = three;
+  EXPECT_EQ(to_doubles(again), (Values{7, 8, 9}));
+  EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
+}
+
 TEST(Tensor, MovedFromIsAbsent) {
   Tensor a = Tensor::of<float>({2}, {1, 2});
   const Tensor b = std::move(a);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "core/overlap.h"
 #include "core/sanitizers.h"
 #include "core/text.h"
 
@@ -71,7 +72,12 @@ Tensor::Tensor(const Tensor& other) {
 }
 
 Tensor& Tensor::operator=(const Tensor& other) {
-  if (this != &other) *this = Tensor(other);
+  if (this == &other) return *this;
+  if (view_ && other.view_ && dtype() == other.dtype() && shape() == other.shape() && !overlaps_itself(view_)) {
+    copy(other.view_, view_);
+  } else {
+    *this = Tensor(other);
+  }
   return *this;
 }
 
