@@ -130,8 +130,10 @@ class POLYHEAD_POINTER BasicTensorView {
   bool is_contiguous() const;
 
   // Each of these returns another view of the same memory; Error if an argument does not fit the view.
-  BasicTensorView select(int axis, std::int64_t index) const;                                          // drops the axis
-  BasicTensorView slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step = 1) const;  // [first, last), step != 0
+  BasicTensorView select(int axis, std::int64_t index) const;  // drops the axis
+  // Of the indices in [first, last), 0 <= first <= last <= extent, every |step|-th, step != 0: first, first + step, ... or, with a negative
+  // step, from the end of the range: last - 1, last - 1 + step, ... So slice(axis, 0, extent, -1) reverses the axis.
+  BasicTensorView slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step = 1) const;
   BasicTensorView transpose(int axis_a, int axis_b) const;
   BasicTensorView permute(std::span<const int> axes) const;
   BasicTensorView move_axis(int from, int to) const;

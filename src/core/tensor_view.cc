@@ -60,7 +60,8 @@ BasicTensorView<Void> BasicTensorView<Void>::select(int axis, std::int64_t index
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::slice(int axis, std::int64_t first, std::int64_t last, std::int64_t step) const {
   const int at = axis_index(axis, "slice");
-  require(0 <= first && first <= last && last <= shape_[at], "slice: [", first, ",", last, ") of axis ", axis, " of a tensor of shape ", shape_);
+  require(0 <= first && first <= last && last <= shape_[at], "slice: [", first, ",", last, ") of axis ", axis, " of a tensor of shape ", shape_, "; 0 <= first <= last <= ", shape_[at],
+          " is needed, whatever the step");
   require(step != 0, "slice: the step must not be 0");
   BasicTensorView result = *this;
   result.shape_[at] = 0;

@@ -134,7 +134,17 @@ TEST(TensorView, SliceStepsEitherWay) {
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(to_doubles(x.view().slice(0, 1, 7, huge)), Values{1});
   EXPECT_EQ(to_doubles(x.view().slice(0, 1, 7, -huge - 1)), Values{6});
-  EXPECT_EQ(error_message([&] { x.view().slice(0, 2, 8); }), "slice: [2,8) of axis 0 of a tensor of shape [7]");
+  for (std::int64_t first = 0; first <= 7; ++first) {
+    for (std::int64_t last = first; last <= 7; ++last) {
+      for (const std::int64_t step : {1, 2, 3, 6, 7, 8, -1, -2, -3, -6, -7, -8}) {
+        Values expected;
+        for (std::int64_t i = step > 0 ? first : last - 1; first <= i && i < last; i += step) expected.push_back(static_cast<double>(i));
+        EXPECT_EQ(to_doubles(x.view().slice(0, first, last, step)), expected) << first << " " << last << " " << step;
+      }
+    }
+  }
+  EXPECT_EQ(error_message([&] { x.view().slice(0, 5, -1, -1); }), "slice: [5,-1) of axis 0 of a tensor of shape [7]; 0 <= first <= last <= 7 is needed, whatever the step");
+  EXPECT_EQ(error_message([&] { x.view().slice(0, 2, 8); }), "slice: [2,8) of axis 0 of a tensor of shape [7]; 0 <= first <= last <= 7 is needed, whatever the step");
   EXPECT_NE(error_message([&] { x.view().slice(0, 3, 2); }), "");
   EXPECT_NE(error_message([&] { x.view().slice(0, -1, 2); }), "");
   EXPECT_EQ(error_message([&] { x.view().slice(0, 0, 2, 0); }), "slice: the step must not be 0");
