@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "polyhead/empty_rows.h"
+#include "polyhead/named_members.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -35,12 +36,14 @@ using Causal = Diagonal;
 // Query t attends to the keys s with -left <= s - (t + offset) <= right; a side that is not given is unbounded. The offset is that of the
 // causal diagonal if the mask is causal, else that of `diagonal`, by default bottom right.
 struct Window {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<std::int64_t> left{};
   std::optional<std::int64_t> right{};
   std::optional<Diagonal> diagonal{};
 };
 
 struct Mask {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<Causal> causal{};
   Window window{};
   ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; attends to s < length

@@ -8,6 +8,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
+#include "polyhead/named_members.h"
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/beam_search.h"
 #include "polyhead/nn/cross_entropy.h"

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "polyhead/mask.h"
+#include "polyhead/named_members.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 
@@ -15,6 +16,7 @@ namespace polyhead {
 // window diagonal if the mask has one, for each document and with Mask::diagonal_offsets for each sequence; else that of `diagonal`, by default
 // bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
 struct RelativeBias {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   // ALiBi (Press et al. 2022): bias[b,n,t,s] = -slopes[n] |x|. alibi_slopes() computes those of the paper.
   ConstTensorView slopes{};  // [N]
 

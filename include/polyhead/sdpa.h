@@ -17,6 +17,7 @@
 
 #include "polyhead/executor.h"
 #include "polyhead/mask.h"
+#include "polyhead/named_members.h"
 #include "polyhead/relative_bias.h"
 #include "polyhead/tensor_view.h"
 
@@ -50,6 +51,7 @@ struct SdpaBackward {
 // Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
 // (Salmon et al. 2011) keyed by (seed, b, n, t, s). They are the same for every backend and thread count and are never stored.
 struct Dropout {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   double p = 0;              // in [0,1]
   std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given: a new one for each step
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's

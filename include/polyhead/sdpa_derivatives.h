@@ -10,6 +10,7 @@ namespace polyhead {
 
 // One tensor for each input that has a derivative, in its shape and dtype. Absent: zeros.
 struct SdpaTangents {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView q, k, v;
   ConstTensorView bias = {};           // of options.bias
   ConstTensorView relative_bias = {};  // of options.relative_bias.slopes or .table

@@ -11,6 +11,12 @@ using namespace distributed;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+// GCC would take a number for ranks_per_machine.
+template <class Options, class Value>
+concept TakesLinks = requires(Value& value) { Options{.links = value}; };
+static_assert(TakesLinks<PlanInput, Links> && !TakesLinks<PlanInput, int> && !TakesLinks<PlanInput, double>);
+static_assert(TakesLinks<DistributedOptions, Links> && !TakesLinks<DistributedOptions, int> && !TakesLinks<DistributedOptions, double>);
+
 TEST(Slices, OfAllRanksCoverEachPositionOnce) {
   for (const SliceOrder order : {SliceOrder::contiguous, SliceOrder::zigzag}) {
     for (const int ranks : {1, 2, 3, 5, 8}) {

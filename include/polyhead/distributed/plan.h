@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "polyhead/named_members.h"
+
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
@@ -16,6 +18,7 @@ struct Plan {
 
 // What machines and network can do. The defaults: machines of 10 Gbit/s, and ranks of a few cores.
 struct Links {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   int ranks_per_machine = 1;               // consecutive ranks
   double near_bytes_per_second = 5e9;      // of one rank to another on its machine
   double far_bytes_per_second = 1.25e9;    // of a machine to others, which its ranks share

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "polyhead/executor.h"
+#include "polyhead/named_members.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -19,6 +20,7 @@ enum class RotaryOrder : std::uint8_t {
 // Tables are floating, [*,T,R/2], with leading dimensions that broadcast: a table [T,R/2] serves all sequences. Each angle is given once:
 // tables of width R with repeated halves, as in the transformers package, are refused.
 struct Rotary {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView cos = {}, sin = {};          // at the positions of the queries
   ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: those of the queries, and T == S
   RotaryOrder order = RotaryOrder::halves;
