@@ -60,7 +60,7 @@ struct Workspace::Pool {
     return held;
   }
 
-  // The smallest idle block that fits and is at most twice as large; else a block without memory.
+  // The smallest idle block that fits and is at most twice as large, counted; else a block without memory.
   Block acquire(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
@@ -73,10 +73,18 @@ struct Workspace::Pool {
       block = std::move(*best);
       idle.erase(best);
       idle_bytes -= block.bytes;
+      block.counted = true;
+      most = std::max(most, in_use += block.bytes);
     }
+    return block;
+  }
+
+  // Of a block whose memory was allocated. Memory that could not be allocated raises no peak.
+  void count(Block& block) {
+    const auto held = lock();
+    if (!held) return;
     block.counted = true;
     most = std::max(most, in_use += block.bytes);
-    return block;
   }
 
   void release(Block block) {
@@ -127,7 +135,10 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   };
   const auto lease = std::make_shared<Lease>(pool_);
   lease->block = pool_->acquire(bytes);
-  if (!lease->block.memory) lease->block.memory = Tensor::uninitialised(DType::u8, {bytes}).owner();
+  if (!lease->block.memory) {
+    lease->block.memory = Tensor::uninitialised(DType::u8, {bytes}).owner();
+    pool_->count(lease->block);
+  }
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
   std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // as in Tensor::uninitialised
