@@ -379,8 +379,11 @@ def _heads_of_folder(source: str) -> int | None:
     """The number of heads in the config.json of a model's folder; None if the file does not have it."""
     import json
 
+    path = os.path.join(source, "config.json")
+    if not os.path.isfile(path):  # a pipe would wait for its writer
+        return None
     try:
-        with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             config = json.load(file)
     except (OSError, ValueError, RecursionError):  # if the number is needed, a later error says what to do
         return None

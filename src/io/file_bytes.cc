@@ -20,9 +20,10 @@ struct stat status_of(const std::filesystem::path& path, int descriptor) {
   return status;
 }
 
-std::shared_ptr<const int> open_file(const std::filesystem::path& path) {
+// O_NONBLOCK in `flags`: a pipe is opened without waiting for its writer.
+std::shared_ptr<const int> open_file(const std::filesystem::path& path, int flags) {
   auto number = std::make_unique<int>();
-  *number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  *number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
   if (*number < 0) fail_errno("cannot open ", path.string());
   return {number.release(), [](const int* opened) {
             close(*opened);
@@ -54,15 +55,26 @@ const BuiltInFile* find_built_in(std::string_view path) {
   return file == files->end() ? nullptr : &*file;
 }
 
+std::string_view kind_of(const struct stat& status) {
+  if (S_ISDIR(status.st_mode)) return "a directory";
+  if (S_ISFIFO(status.st_mode)) return "a pipe";
+  return S_ISSOCK(status.st_mode) ? "a socket" : "a device";
+}
+
+void require_regular(const std::filesystem::path& path, const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) fail(ErrorCode::io, "cannot read ", path.string(), ": it is ", kind_of(status), "; a model's file must be a regular file");
+}
+
 FileBytes contents(const std::filesystem::path& path, bool map) {
   if (const BuiltInFile* const file = find_built_in(path.native())) {
     const auto bytes = std::as_bytes(std::span(file->bytes));
     const auto memory = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     return {path, *memory, memory};
   }
-  const std::shared_ptr<const int> descriptor = open_file(path);
+  const std::shared_ptr<const int> descriptor = open_file(path, map ? 0 : O_NONBLOCK);
   const struct stat status = status_of(path, *descriptor);
   const bool regular = S_ISREG(status.st_mode);
+  if (!map) require_regular(path, status);
   if (!regular && !S_ISFIFO(status.st_mode) && !S_ISSOCK(status.st_mode))
     fail(ErrorCode::io, "cannot read ", path.string(), ": it is ", S_ISDIR(status.st_mode) ? "a directory" : "neither a file nor a pipe");
   if (!regular || !map) return read_all(path, *descriptor);
@@ -89,6 +101,11 @@ void set_built_in_files(const std::span<const BuiltInFile>* files) { g_built_in 
 bool is_there(const std::filesystem::path& path) {
   std::error_code unreadable;
   return find_built_in(path.native()) != nullptr || std::filesystem::exists(path, unreadable);
+}
+
+void require_regular(const std::filesystem::path& path) {
+  struct stat status {};
+  if (find_built_in(path.native()) == nullptr && stat(path.c_str(), &status) == 0) require_regular(path, status);
 }
 
 FileBytes map_file(const std::filesystem::path& path) { return contents(path, true); }

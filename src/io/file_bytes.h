@@ -36,8 +36,11 @@ void set_built_in_files(const std::span<const BuiltInFile>* files);
 bool is_there(const std::filesystem::path& path);
 // For files of tensors. Maps a regular file, reads a pipe to its end.
 FileBytes map_file(const std::filesystem::path& path);
-// For small files. Reads a copy, so that later changes of the file do not matter.
+// For small files of a model's folder. Reads a copy, so that later changes of the file do not matter. Error unless it is a regular file.
 FileBytes read_file(const std::filesystem::path& path);
+// Error if the path is there and is no regular file. For files that are looked for by name, in a model's folder: opening a pipe that nobody
+// writes to would wait for ever.
+void require_regular(const std::filesystem::path& path);
 
 }  // namespace polyhead::io::inline internal
 #pragma GCC visibility pop

@@ -32,6 +32,7 @@ TensorFile read_shards(const FileBytes& index) {
   TensorFile result;
   std::set<std::string> names;
   for (const auto& [file_name, wanted] : shards) {
+    require_regular(index.path.parent_path() / file_name);
     const FileBytes bytes = map_file(index.path.parent_path() / file_name);
     TensorFile shard = read_safetensors(bytes);
     for (const std::string& name : wanted) {

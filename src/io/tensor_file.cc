@@ -26,11 +26,16 @@ const Format* recognise(const FileBytes& file) {
   return row == format_table().end() ? by_extension(file.path) : &*row;
 }
 
+// A NUL would end the name where it is read as a C string, as in npz archives.
+bool has_nul(std::string_view name) { return name.find('\0') != std::string_view::npos; }
+
 std::filesystem::path inside_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return path;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
-    if (std::filesystem::exists(path / name, ignored)) return path / name;
+    if (!std::filesystem::exists(path / name, ignored)) continue;
+    require_regular(path / name);
+    return path / name;
   }
   fail(ErrorCode::io, "cannot read ", path.string(), ": the folder holds neither model.safetensors nor model.safetensors.index.json");
 }
@@ -65,6 +70,8 @@ TensorFile open_tensors(const std::filesystem::path& path) {
            join(format_table(), &Format::name));
     }
     TensorFile result = format->read(file);
+    for (const NamedTensor& item : result.tensors)
+      if (has_nul(item.name)) fail(ErrorCode::format, file.name(), ": the name of tensor ", quote(item.name), " holds a NUL character, which no name may");
     result.path = file.path;
     result.format = format->name;
     return result;
@@ -83,8 +90,8 @@ void save_tensors(const std::filesystem::path& path, std::span<const NamedView> 
   for (const NamedView& item : tensors) {
     require(static_cast<bool>(item.tensor), "save_tensors: the tensor ", quote(item.name), " is missing");
     require(names.insert(item.name).second, "save_tensors: two tensors are named ", quote(item.name));
-    require(is_utf8(item.name) && item.name.find('\0') == std::string::npos, "save_tensors: the name ", quote(item.name),
-            " is not UTF-8 text");
+    require(is_utf8(item.name), "save_tensors: the name ", quote(item.name), " is not UTF-8 text");
+    require(!has_nul(item.name), "save_tensors: the name ", quote(item.name), " holds a NUL character, which no name may");
     require(byte_count(item.tensor.dtype(), item.tensor.shape()).has_value(), "save_tensors: ", quote(item.name), " of shape ",
             item.tensor.shape(), " is more than 2^63 - 1 bytes");
   }

@@ -81,6 +81,41 @@ TEST(TensorFile, EveryFormatIsReadThroughAPipe) {
   }
 }
 
+// Opening a pipe that nobody writes to would wait for ever.
+TEST(TensorFile, InAFolderPipesAreRefused) {
+  const std::string rule = ": it is a pipe; a model's file must be a regular file";
+  const TestFolder folder, shards;
+  ASSERT_EQ(mkfifo((folder / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_EQ(error_of([&] { open_tensors(folder / "."); }), "io: cannot read " + (folder / "." / "model.safetensors").string() + rule);
+  EXPECT_EQ(error_of([&] { read_file(folder / "model.safetensors"); }), "io: cannot read " + (folder / "model.safetensors").string() + rule);
+  ASSERT_EQ(mkfifo((shards / "part.safetensors").c_str(), 0600), 0);
+  const auto index = shards.write("model.safetensors.index.json", R"({"weight_map": {"a": "part.safetensors"}})");
+  EXPECT_EQ(error_of([&] { open_tensors(index); }), "io: cannot read " + (shards / "part.safetensors").string() + rule);
+  ASSERT_EQ(mkfifo((shards / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_EQ(error_of([&] { open_tensors(shards / "."); }), "io: cannot read " + (shards / "." / "model.safetensors").string() + rule);
+  EXPECT_EQ(error_of([] { read_file("/dev/zero"); }), "io: cannot read /dev/zero: it is a device; a model's file must be a regular file");
+  EXPECT_EQ(error_of([&] { read_file(folder / "."); }), "io: cannot read " + (folder / ".").string() + ": it is a directory; a model's file must be a regular file");
+  // A link to a file is one.
+  save_tensors(folder / "a.safetensors", {{"a", random_tensor(DType::f32, {2})}});
+  std::filesystem::remove(folder / "model.safetensors");
+  std::filesystem::create_symlink(folder / "a.safetensors", folder / "model.safetensors");
+  EXPECT_EQ(open_tensors(folder / ".").tensors.size(), 1u);
+}
+
+TEST(TensorFile, ANameWithANulIsNeitherReadNorWritten) {
+  const TestFolder folder;
+  const auto path = folder.write("a.safetensors", safetensors_bytes(R"({"q\u0000weight":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"));
+  const std::string rule = "the name of tensor \"q\\u0000weight\" holds a NUL character, which no name may";
+  EXPECT_EQ(error_of([&] { open_tensors(path); }), "format: " + path.string() + ": " + rule);
+  const auto index = folder.write("b.safetensors.index.json", R"({"weight_map": {"q\u0000weight": "a.safetensors"}})");
+  EXPECT_EQ(error_of([&] { open_tensors(index); }), "format: " + index.string() + ": " + rule);
+  for (const char* extension : {".safetensors", ".npz", ".npy"}) {
+    EXPECT_EQ(error_of([&] { save_tensors(folder / (std::string("c") + extension), {{std::string("q\0weight", 8), random_tensor(DType::f32, {1})}}); }),
+              "invalid_argument: save_tensors: the name \"q\\u0000weight\" holds a NUL character, which no name may");
+  }
+  EXPECT_EQ(folder.count(), 2u);
+}
+
 TEST(TensorFile, AFolderHoldsAModel) {
   const TestFolder folder;
   const Tensor tensor = random_tensor(DType::f32, {2});

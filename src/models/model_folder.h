@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
 #include "io/json.h"
 #include "models/json_file.h"
 #include "polyhead/io/atomic_file.h"
@@ -60,6 +61,7 @@ Config read_model_config(const std::filesystem::path& folder) {
       },
       config);
   // Before parameters of these sizes are made.
+  io::require_regular(folder / "model.safetensors");
   const io::TensorFile parameters = io::open_tensors(folder / "model.safetensors");
   const auto tensors = static_cast<std::int64_t>(parameters.tensors.size());
   if (config.layers > tensors) file.fail_at("", "layers", cat("is ", config.layers, "; model.safetensors has ", tensors, " tensors"));
