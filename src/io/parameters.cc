@@ -23,9 +23,9 @@ Shape row_numbers(const Shape& shape) {
 
 bool all_finite(const Tensor& scales) { return std::ranges::all_of(std::span(scales.data<float>(), static_cast<std::size_t>(scales.numel())), [](float x) { return std::isfinite(x); }); }
 
-// Parameter = int8 row x scale of the row, in float32.
-void dequantize(const Tensor& rows, const Tensor& scales, TensorView out) {
-  Tensor values(DType::f32, rows.shape());
+// Parameter = int8 row x scale of the row, in float32. `memory` holds as many float32 as `rows` has elements, at least.
+void dequantize(const Tensor& rows, const Tensor& scales, Tensor& memory, TensorView out) {
+  const TensorView values(memory.data<float>(), rows.shape());
   for (std::int64_t i = 0, width = rows.numel() / std::max<std::int64_t>(1, scales.numel()); i < rows.numel(); ++i)
     values.data<float>()[i] = scales.data<float>()[i / width] * static_cast<float>(rows.data<std::int8_t>()[i]);
   copy(values, out);
@@ -57,7 +57,7 @@ void quantize_parameters(const std::filesystem::path& from, const std::filesyste
 namespace detail {
 
 Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, const std::filesystem::path& path, std::string_view skipped) {
-  const TensorFile file = open_tensors(path);
+  TensorFile file = open_tensors(path);
   const auto require_fits = [&](bool holds, const auto&... parts) {
     if (!holds) fail(ErrorCode::format, "load_parameters: ", path.string(), ": ", parts...);
   };
@@ -81,12 +81,22 @@ Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, con
     if (!skipped.empty() && named.name.starts_with(skipped)) continue;
     require_fits(std::ranges::find(known, named.name) != known.end(), "there is a tensor ", named.name, ", which is no parameter");
   }
+  // Look up and allocate before the first tensor is written: a module is changed whole or not at all.
+  Metadata metadata = std::move(file.metadata);
+  std::vector<std::pair<const Tensor*, const Tensor*>> stored;  // and the scales
+  std::int64_t most = 0;
   for (const auto& [name, tensor] : list) {
     const Tensor& found = file.at(name);
-    if (found.dtype() == tensor->dtype()) copy(found, *tensor);
-    else dequantize(found, file.at(name + kScale), *tensor);
+    const bool in_rows = found.dtype() != tensor->dtype();
+    stored.emplace_back(&found, in_rows ? &file.at(name + kScale) : nullptr);
+    if (in_rows) most = std::max(most, found.numel());
   }
-  return file.metadata;
+  Tensor memory = Tensor::uninitialised(DType::f32, {most});
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& [found, scales] = stored[i];
+    scales == nullptr ? copy(*found, *list[i].second) : dequantize(*found, *scales, memory, *list[i].second);
+  }
+  return metadata;
 }
 
 }  // namespace detail

@@ -50,7 +50,7 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
 void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
-// the module does not have, or whose shape, dtype or scales do not fit; nothing is then changed. Without an optimizer, one in the file is skipped.
+// the module does not have, or whose shape, dtype or scales do not fit. If it throws, std::bad_alloc too, nothing is changed. Without an optimizer, one in the file is skipped.
 template <VisitsTensors M>
 Metadata load_parameters(M& module, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;
