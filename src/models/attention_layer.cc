@@ -1,6 +1,8 @@
 #include "polyhead/models/attention_layer.h"
 
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "core/join.h"
@@ -24,6 +26,13 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   require(parameters.tensors.empty(), "attention_layer: the layer has no place for ", join(parameters.tensors, left),
           "; remove it to build the layer without");
 
+  // What the parameters say, and settings may not contradict. `is_set`: the setting is not its default.
+  const auto agree = [](bool is_set, std::string_view name, const auto& set, const auto& found) {
+    require(!is_set || set == found, "attention_layer: settings.", name, " is ", set, "; by the parameters it is ", found);
+  };
+  const auto agree_to = [](bool agrees, std::string_view setting, std::string_view found) {
+    require(agrees, "attention_layer: settings.", setting, "; the parameters have ", found);
+  };
   nn::MultiHeadAttentionConfig c = settings;
   c.heads = parameters.heads;
   c.kv_heads = parameters.kv_heads > 0 ? parameters.kv_heads : parameters.heads;
@@ -47,6 +56,24 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   if (parameters.scale) c.scale = parameters.scale;
   if (parameters.empty_rows) c.empty_rows = *parameters.empty_rows;
   c.dtype = q.weight.dtype();
+  const std::tuple<std::string_view, std::int64_t, std::int64_t, std::int64_t> sizes[] = {
+      {"query_width", settings.query_width, 0, c.query_width},
+      {"key_width", settings.key_width, 0, c.key_width},
+      {"value_width", settings.value_width, 0, c.value_width},
+      {"heads", settings.heads, 1, c.heads},
+      {"kv_heads", settings.kv_heads, 0, c.kv_heads},
+      {"head_width", settings.head_width, 0, c.head_width},
+      {"value_head_width", settings.value_head_width, 0, c.value_head_width},
+      {"output_width", settings.output_width, 0, output.weight ? output.out_width() : v.out_width() / c.kv_heads * c.heads}};
+  for (const auto& [name, set, unset, found] : sizes) agree(set != unset, name, set, found);
+  if (parameters.scale) agree(settings.scale.has_value(), "scale", settings.scale.value_or(0), *parameters.scale);
+  agree_to(settings.bias || !c.bias, "bias is false", "q.bias");
+  agree_to(settings.output_bias || !c.output_bias, "output_bias is false", "output.bias");
+  agree_to(settings.output == nn::OutputProjection::linear || !output.weight, "output is none", "output.weight");
+  agree_to(settings.gate == nn::Gate::none || gate.weight, "gate is sigmoid", "no gate.weight");
+  agree_to(!settings.add_bias_kv || bias_k, "add_bias_kv is true", "no bias_k");
+  agree_to(!settings.sink || sink, "sink is true", "no sink");
+  agree_to(settings.global_query == nn::GlobalQuery::off || parameters.global_query, "global_query is not off", "no global query");
   return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k),
                             std::move(bias_v), std::move(sink));
 }

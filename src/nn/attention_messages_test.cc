@@ -1,4 +1,6 @@
 // What a layer refuses, in the words that it says.
+#include <array>
+
 #include "polyhead/nn/multi_head_attention.h"
 #include "support/compare.h"
 #include "support/random.h"
@@ -41,6 +43,33 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
             "MultiHeadAttention.forward: bias is [5,1,2,3,3]; it must be [T,S], or [B,1,T,S] to differ by sequence, [1,N,T,S] by head, "
             "[B,N,T,S] by both, where [*,N,T,S] is [2,2,3,3]");
   EXPECT_EQ(error_message([&] { layer.backward({}, out, {}); }), "MultiHeadAttention.backward: saved is empty; give it to forward first");
+}
+
+TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
+  const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
+  // Which of q, k, v, output and gate have a bias.
+  const auto made = [&](bool bias, bool output_bias, const std::array<bool, 5>& given) {
+    return error_message([&] {
+      make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
+                     linear(given[3]), linear(given[4]));
+    });
+  };
+  const char* const names[] = {"q", "k", "v"};
+  for (const bool bias : {false, true}) {
+    for (const bool output_bias : {false, true}) {
+      const std::array<bool, 5> right{bias, bias, bias, output_bias, true};
+      EXPECT_EQ(made(bias, output_bias, right), "");
+      for (std::size_t i = 0; i < 5; ++i) {
+        std::array<bool, 5> wrong = right;
+        wrong[i] = !wrong[i];
+        const std::string expected = i < 3    ? std::string(names[i]) + (bias ? ": a bias is missing; bias is true, for q, k and v alike" : ": a bias is given; bias is false, for q, k and v alike")
+                                     : i == 3 ? std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false")
+                                              : "gate: a bias is missing; a gate always has one";
+        EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
+      }
+      EXPECT_NE(made(!bias, output_bias, right), "");  // all of q, k and v
+    }
+  }
 }
 
 TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
@@ -195,7 +224,7 @@ TEST(MultiHeadAttentionMessages, GradientsOfAnotherStructureAreRefusedBeforeAnyt
   MultiHeadAttention grads({.query_width = 4, .heads = 2, .seed = 1});
   const MultiHeadAttention before = grads;
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x, .parameters = &grads}); }),
-            "MultiHeadAttention.backward: grads->gate.weight is missing");
+            "MultiHeadAttention.backward: gradients.parameters->gate.weight is missing");
   EXPECT_TRUE(same_bits(grads.output.weight, before.output.weight));
   EXPECT_EQ(test::to_doubles(d_x)[0], 7);
 }
