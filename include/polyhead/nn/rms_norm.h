@@ -7,7 +7,7 @@ namespace polyhead::nn {
 
 struct RMSNormConfig {
   std::int64_t width = 0;
-  double epsilon = 1e-6;
+  double epsilon = 1e-5;  // as Norm, and as Llama 2 and 3; T5, Gemma and Qwen have 1e-6
   DType dtype = DType::f32;
 };
 
@@ -15,7 +15,7 @@ struct RMSNormConfig {
 // torch.nn.RMSNorm with eps = epsilon; its default is another one, the dtype's machine epsilon). Initialised with weight 1.
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [width]
-  double epsilon = 1e-6;
+  double epsilon = 1e-5;
 
   RMSNorm() = default;
   explicit RMSNorm(const RMSNormConfig& config);
