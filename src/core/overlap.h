@@ -26,7 +26,7 @@ struct MemorySpan {
 };
 MemorySpan byte_span(const ConstTensorView& view);
 
-// A name for messages in up to two parts ("grads->", "weight"), which are joined only when a message is written.
+// A name for messages in up to two parts ("gradients.parameters->", "weight"), which are joined only when a message is written.
 struct OperandName {
   OperandName() = default;
   OperandName(const char* whole) : second(whole) {}         // NOLINT(google-explicit-constructor)

@@ -20,6 +20,8 @@ Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, Con
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
                    const AttentionOptions& options, AttentionShapes shapes) {
   require(options.cache || !options.new_tokens, operation, ": new_tokens is given without a cache");
+  require(options.cache || !options.attend_later_tokens, operation, ": attend_later_tokens is given without a cache");
+  require(!options.attend_later_tokens || !options.mask.causal, operation, ": attend_later_tokens with a causal mask, under which no query does");
   if (!options.cache) return;
   const KeyValueCache& cache = *options.cache;
   const Mask& mask = options.mask;

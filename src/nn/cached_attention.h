@@ -1,6 +1,8 @@
 // What MultiHeadAttention::forward does differently with a cache.
 #pragma once
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "nn/attention_shapes.h"
@@ -15,24 +17,33 @@ Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, Con
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
                    const AttentionOptions& options, AttentionShapes shapes);
 
-// Forgets appended tokens unless keep() is called.
-class AppendedTokens {
+// Gives caches their lengths back unless keep() is called. Make one before anything is appended: it allocates.
+class KeptLengths {
  public:
-  explicit AppendedTokens(KeyValueCache* cache) : cache_(cache) {
-    if (cache_)
-      before_.assign(cache_->previous_lengths().data<std::int64_t>(),
-                     cache_->previous_lengths().data<std::int64_t>() + cache_->sequences());
+  explicit KeptLengths(std::span<KeyValueCache> caches) : caches_(caches) {
+    for (const KeyValueCache& cache : caches_) {
+      before_.insert(before_.end(), cache.lengths_.begin(), cache.lengths_.end());
+      before_.insert(before_.end(), cache.previous_.begin(), cache.previous_.end());
+    }
   }
-  AppendedTokens(const AppendedTokens&) = delete;
-  AppendedTokens& operator=(const AppendedTokens&) = delete;
-  ~AppendedTokens() {
-    if (cache_) cache_->truncate(before_);
+  explicit KeptLengths(KeyValueCache* cache) : KeptLengths(std::span(cache, cache != nullptr ? 1 : 0)) {}
+  KeptLengths(const KeptLengths&) = delete;
+  KeptLengths& operator=(const KeptLengths&) = delete;
+  ~KeptLengths() {
+    auto from = before_.begin();
+    for (KeyValueCache& cache : caches_) {
+      for (std::vector<std::int64_t>* lengths : {&cache.lengths_, &cache.previous_}) {
+        const auto last = from + std::ssize(*lengths);
+        std::copy(from, last, lengths->begin());
+        from = last;
+      }
+    }
   }
-  void keep() { cache_ = nullptr; }
+  void keep() { caches_ = {}; }
 
  private:
-  KeyValueCache* cache_;
-  std::vector<std::int64_t> before_;
+  std::span<KeyValueCache> caches_;
+  std::vector<std::int64_t> before_;  // of each cache, its lengths and those before its last append
 };
 
 }  // namespace polyhead::nn

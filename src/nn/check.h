@@ -107,13 +107,13 @@ void require_gradients(std::string_view operation, const M& module, M& grads, st
   for (const auto& [name, parameter] : own) others.push_back({name, *parameter});
   for (const auto& [name, parameter] : own) {
     const auto gradient = std::ranges::find(given, name, name_of);
-    require(gradient != given.end(), operation, ": grads->", name, " is missing");
-    const Operand written{{"grads->", name}, *gradient->second};
+    require(gradient != given.end(), operation, ": gradients.parameters->", name, " is missing");
+    const Operand written{{"gradients.parameters->", name}, *gradient->second};
     require_exactly(operation, written, parameter->shape(), parameter->dtype());
     polyhead::require_separate(operation, {&written, 1}, others);
   }
   for (const auto& [name, gradient] : given) {
-    require(std::ranges::find(own, name, name_of) != own.end(), operation, ": grads has ", name, ", which the module does not have");
+    require(std::ranges::find(own, name, name_of) != own.end(), operation, ": gradients.parameters has ", name, ", which the module does not have");
   }
 }
 

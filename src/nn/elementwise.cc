@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "core/dispatch.h"
@@ -84,6 +85,43 @@ void add(ConstTensorView x, TensorView sums, Executor* executor) {
     const Rows<T> target(sums);
     for_each_element(
         sums.shape(), 1, executor, [](const T& x_e, T& to) { to = store<T>(load(to) + load(x_e)); }, term, target);
+  });
+}
+
+void add(std::span<const Sum> sums, Executor* executor) {
+  struct Piece {
+    std::size_t sum;
+    std::int64_t first, last;  // rows
+  };
+  std::vector<std::function<void(std::int64_t, std::int64_t)>> add_rows;  // of each sum
+  std::vector<Piece> pieces;
+  for (const Sum& one : sums) {
+    const TensorView& sum = one.sum;
+    const std::int64_t width = sum.extent(-1);
+    dispatch_floating(sum.dtype(), [&](auto type) {
+      using T = typename decltype(type)::type;
+      const auto plus = [](const T& a, const T& b) { return store<T>(load(a) + load(b)); };
+      add_rows.emplace_back([from = Rows<const T>(one.x), to = Rows<T>(sum), width, plus](std::int64_t first, std::int64_t last) {
+        const bool contiguous = from.contiguous() && to.contiguous() && width > 0;
+        for (std::int64_t row = first; row < last; ++row) {
+          if (contiguous) {
+            const T* const source = &from.at(row, 0);
+            T* const target = &to.at(row, 0);
+            for (std::int64_t e = 0; e < width; ++e) target[e] = plus(target[e], source[e]);
+          } else {
+            for (std::int64_t e = 0; e < width; ++e) to.at(row, e) = plus(to.at(row, e), from.at(row, e));
+          }
+        }
+      });
+    });
+    const std::int64_t rows = numel(sum.shape().first(sum.rank() - 1)), grain = row_grain(width, 1);
+    for (std::int64_t first = 0; first < rows; first += grain) pieces.push_back({add_rows.size() - 1, first, std::min(first + grain, rows)});
+  }
+  parallel_for(static_cast<std::int64_t>(pieces.size()), 1, executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const Piece& piece = pieces[static_cast<std::size_t>(i)];
+      add_rows[piece.sum](piece.first, piece.last);
+    }
   });
 }
 

@@ -1,6 +1,8 @@
 // Elementwise products and sums over strided tensors, for the attention layer.
 #pragma once
 
+#include <span>
+
 #include "polyhead/executor.h"
 #include "polyhead/workspace.h"
 
@@ -15,6 +17,13 @@ void gate_backward(ConstTensorView y, ConstTensorView attended, TensorView d, Te
 
 // sums += x, both of one shape
 void add(ConstTensorView x, TensorView sums, Executor* executor);
+
+// sum += x for each of the pairs, of one shape and dtype. Allocates before it writes: if it throws, no sum has changed.
+struct Sum {
+  ConstTensorView x;
+  TensorView sum;
+};
+void add(std::span<const Sum> sums, Executor* executor);
 
 // target = x summed over the dimensions along which target broadcasts to x. Sums are float64, because many terms cancel. Positions of
 // target that share memory share one sum.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "nn/residual.h"
@@ -155,7 +156,7 @@ void EncoderDecoder::forward(ConstTensorView source, ConstTensorView target, Ten
 void EncoderDecoder::backward(const Saved& saved, ConstTensorView d_logits, const Gradients& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "EncoderDecoder.backward";
   require(static_cast<bool>(saved.decoded), kOperation, ": saved is empty; give it to forward first");
-  require(gradients.parameters != nullptr, kOperation, ": parameters is missing, where the gradients go");
+  require(gradients.parameters != nullptr, kOperation, ": gradients.parameters is missing");
   EncoderDecoder& grads = *gradients.parameters;
   require_exactly(kOperation, {"d_logits", d_logits}, appended(saved.target_ids.shape(), {target_count()}), source_embedding.weight.dtype());
   require_gradients(kOperation, *this, grads, {{"source", saved.source_ids}, {"target", saved.target_ids}, {"d_logits", d_logits}});
@@ -196,8 +197,10 @@ void EncoderDecoder::decode(ConstTensorView target, TensorView logits, DecoderCa
   for (std::int64_t r = 0; r < cache.sequences(); ++r) first.push_back(cache.length(r));
   const Tensor x = embed(target_embedding_of(*this), target, first, options);
   Tensor decoded = uninitialised(logits.dtype(), x.shape(), options.workspace);
+  KeptLengths before(cache.tokens_.layers_);
   decoder.forward(x, decoded, cache, {.executor = options.executor, .workspace = options.workspace});
   output_of(*this).forward(decoded, logits, options);
+  before.keep();
 }
 
 }  // namespace polyhead::nn

@@ -30,6 +30,16 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
+// Of an encoder with a cache, whose mask is not causal by default. Of one token at a time both are the same.
+void require_order(const char* operation, const AttentionOptions& options, ConstTensorView x) {
+  const Mask& mask = options.mask;
+  const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };
+  const bool told = options.attend_later_tokens || mask.causal || mask.window.right || by_query(mask.attend) || by_query(mask.block);
+  require(told || x.rank() != 3 || x.extent(1) <= 1, operation, ": ", x.rank() == 3 ? x.extent(1) : 0,
+          " tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+          "attend_later_tokens");
+}
+
 }  // namespace
 
 EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
@@ -58,6 +68,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
+  if (options.cache != nullptr) require_order(kOperation, options, x);
   const double dropped = dropout_of(kOperation, dropout, options);
   if (saved == nullptr && norm_position == NormPosition::post && dropped == 0) return evaluate(*this, x, y, with_seed(options, 0));
 
@@ -123,6 +134,7 @@ void Encoder::forward(ConstTensorView x, TensorView y, const AttentionOptions& o
 }
 
 void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options) const {
+  if (options.cache == nullptr) require_order("Encoder.forward", options, x);
   cached_forward("Encoder.forward", *this, x, y, cache.layers_, options,
                  [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) { layers[i].forward(in, out, own); });
 }

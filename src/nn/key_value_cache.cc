@@ -1,11 +1,15 @@
 #include "polyhead/nn/key_value_cache.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "core/overlap.h"
 #include "core/parallel.h"
 #include "core/text.h"
+#include "nn/sequence_copy.h"
 #include "polyhead/quantize.h"
 
 namespace polyhead::nn {
@@ -19,10 +23,39 @@ void copy_rows(ConstTensorView from, TensorView to) {
   for (std::int64_t row = 0; row < from.extent(0); ++row) copy(from.select(0, row), to.select(0, row));
 }
 
-// The first `length` tokens of [K,L,W].
-void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) {
-  for (std::int64_t head = 0; head < from.extent(0); ++head)
-    copy_rows(from.select(0, head).slice(0, 0, length), to.select(0, head).slice(0, 0, length));
+// The first `length` tokens of [K,L,W], of one dtype and in separate memory. Does not throw: copy() allocates where strided tensors interleave.
+void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexcept {
+  const std::size_t size = info(from.dtype()).size;
+  const std::int64_t width = from.extent(2);
+  const auto at = [&](const auto& view, std::int64_t head, std::int64_t row) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data())>>, const std::byte, std::byte>;
+    return static_cast<Byte*>(view.data()) + (head * view.stride(0) + row * view.stride(1)) * static_cast<std::int64_t>(size);
+  };
+  const bool whole_rows = width <= 1 || (from.stride(2) == 1 && to.stride(2) == 1);
+  const bool whole_heads = whole_rows && from.stride(1) == width && to.stride(1) == width;
+  for (std::int64_t head = 0; head < from.extent(0) && length > 0 && width > 0; ++head) {
+    if (whole_heads) {
+      std::memcpy(at(to, head, 0), at(from, head, 0), static_cast<std::size_t>(length * width) * size);
+      continue;
+    }
+    for (std::int64_t row = 0; row < length; ++row) {
+      const std::byte* source = at(from, head, row);
+      std::byte* target = at(to, head, row);
+      if (whole_rows) {
+        std::memcpy(target, source, static_cast<std::size_t>(width) * size);
+        continue;
+      }
+      for (std::int64_t e = 0; e < width; ++e, source += from.stride(2) * static_cast<std::int64_t>(size), target += to.stride(2) * static_cast<std::int64_t>(size))
+        std::memcpy(target, source, size);
+    }
+  }
+}
+
+// Memory [K,length,.] for the tokens of one sequence of `part`, [B,K,capacity,.], and its bytes with the padding after it.
+std::pair<TensorView, std::int64_t> saved_part(std::byte* memory, const TensorView& part, std::int64_t length) {
+  const Shape shape{part.extent(1), length, part.extent(3)};
+  const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(info(part.dtype()).size);
+  return {TensorView(memory, part.dtype(), shape), (bytes + 7) / 8 * 8};
 }
 
 void require_storage(const char* name, DType dtype) {
@@ -112,9 +145,9 @@ ConstTensorView KeyValueCache::values() const { return values_ ? values_.slice(-
 ConstTensorView KeyValueCache::key_scales() const { return key_scales_ ? key_scales_.slice(-1, 0, longest()) : key_scales_; }
 ConstTensorView KeyValueCache::value_scales() const { return value_scales_ ? value_scales_.slice(-1, 0, longest()) : value_scales_; }
 
-std::vector<TensorView> KeyValueCache::parts() const {
-  if (!key_scales_) return {keys_, values_};
-  return {keys_, values_, key_scales_.unsqueeze(-1), value_scales_.unsqueeze(-1)};
+KeyValueCache::Parts KeyValueCache::parts() const {
+  if (!key_scales_) return {{keys_, values_}};
+  return {{keys_, values_, key_scales_.unsqueeze(-1), value_scales_.unsqueeze(-1)}};
 }
 
 std::vector<std::int64_t> KeyValueCache::lengths_after(std::int64_t tokens, ConstTensorView new_tokens) const {
@@ -164,7 +197,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
       };
       store(k, keys_, key_scales_), store(v, values_, value_scales_);
     }
-    previous_ = std::exchange(lengths_, std::move(after));
+    set_lengths(after);
     return;
   }
   const std::int64_t bytes =
@@ -180,19 +213,28 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
       store(k, keys_), store(v, values_);
     }
   });
-  previous_ = std::exchange(lengths_, std::move(after));
+  set_lengths(after);
 }
 
 Mask KeyValueCache::causal_mask() const {
   return {.causal = Causal::top_left(), .key_lengths = key_lengths(), .diagonal_offsets = previous_lengths()};
 }
 
-void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) {
-  const std::int64_t length = lengths_[static_cast<std::size_t>(to)] = lengths_[static_cast<std::size_t>(from)];
-  for (const TensorView& view : parts()) copy_heads(view.select(0, from), view.select(0, to), length);
+// Copied in place, so that views of the lengths stay valid.
+void KeyValueCache::set_lengths(std::span<const std::int64_t> after) noexcept {
+  std::ranges::copy(lengths_, previous_.begin());
+  std::ranges::copy(after, lengths_.begin());
 }
 
-void KeyValueCache::reorder(std::span<const std::int64_t> source) {
+void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) noexcept {
+  const std::int64_t length = lengths_[static_cast<std::size_t>(to)] = lengths_[static_cast<std::size_t>(from)];
+  const Parts all = parts();
+  for (const TensorView& view : all.all()) copy_heads(view.select(0, from), view.select(0, to), length);
+}
+
+// Sequences of which nobody waits for a copy any more are overwritten first. What is left are cycles, each sequence with one reader: save the
+// first one, copy along the cycle, and restore it as the last one.
+std::vector<SequenceCopy> KeyValueCache::plan_reorder(std::span<const std::int64_t> source) const {
   require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
           " sequences");
   for (const std::int64_t from : source) require_sequence("reorder", from);
@@ -205,36 +247,67 @@ void KeyValueCache::reorder(std::span<const std::int64_t> source) {
     waits[at(b)] = source[at(b)] != b ? 1 : 0;
     if (waits[at(b)] != 0 && readers[at(b)] == 0) ready.push_back(b);
   }
-  const auto take = [&](std::int64_t b) {
-    const std::int64_t from = source[at(b)];
-    copy_tokens(from, b);
+  std::vector<SequenceCopy> copies;
+  while (!ready.empty()) {
+    const std::int64_t b = ready.back(), from = source[at(b)];
+    ready.pop_back();
+    copies.push_back({from, b});
     waits[at(b)] = 0;
     if (--readers[at(from)] == 0 && waits[at(from)] != 0) ready.push_back(from);
-  };
-  const auto take_all_ready = [&] {
-    while (!ready.empty()) {
-      const std::int64_t b = ready.back();
-      ready.pop_back();
-      take(b);
-    }
-  };
-  take_all_ready();
-  // Only cycles are left, each sequence with one reader. Save the first sequence, copy along the cycle, and restore it as the last one.
+  }
   for (std::int64_t first = 0; first < config_.sequences; ++first) {
     if (waits[at(first)] == 0) continue;
-    const std::int64_t length = lengths_[at(first)];
-    const std::vector<TensorView> views = parts();
-    std::vector<Tensor> saved;
-    for (const TensorView& view : views) saved.push_back(Tensor::copy_of(view.select(0, first).slice(1, 0, length)));
+    copies.push_back({first, kSavedSequence});
     std::int64_t b = first;
     for (; source[at(b)] != first; b = source[at(b)]) {
-      copy_tokens(source[at(b)], b);
+      copies.push_back({source[at(b)], b});
       waits[at(b)] = 0;
     }
-    for (std::size_t i = 0; i < views.size(); ++i) copy_heads(saved[i], views[i].select(0, b), length);
-    lengths_[at(b)] = length, waits[at(b)] = 0;
+    copies.push_back({kSavedSequence, b});
+    waits[at(b)] = 0;
   }
-  previous_ = lengths_;
+  return copies;
+}
+
+std::int64_t KeyValueCache::saved_bytes(std::span<const SequenceCopy> copies) const {
+  std::int64_t tokens = 0, bytes = 0;
+  for (const SequenceCopy& copy : copies)
+    if (copy.to == kSavedSequence) tokens = std::max(tokens, lengths_[static_cast<std::size_t>(copy.from)]);
+  const Parts all = parts();
+  for (const TensorView& view : all.all()) bytes += saved_part(nullptr, view, tokens).second;
+  return bytes;
+}
+
+void KeyValueCache::apply(std::span<const SequenceCopy> copies, void* saved) noexcept {
+  const Parts all = parts();
+  std::int64_t saved_length = 0;
+  const auto copy_saved = [&](std::int64_t sequence, bool restore) {
+    auto* memory = static_cast<std::byte*>(saved);
+    for (const TensorView& view : all.all()) {
+      const auto [kept, bytes] = saved_part(memory, view, saved_length);
+      const TensorView own = view.select(0, sequence);
+      restore ? copy_heads(kept, own, saved_length) : copy_heads(own, kept, saved_length);
+      memory += bytes;
+    }
+  };
+  for (const auto& [from, to] : copies) {
+    if (to == kSavedSequence) {
+      saved_length = lengths_[static_cast<std::size_t>(from)];
+      copy_saved(from, false);
+    } else if (from == kSavedSequence) {
+      lengths_[static_cast<std::size_t>(to)] = saved_length;
+      copy_saved(to, true);
+    } else {
+      copy_tokens(from, to);
+    }
+  }
+  std::ranges::copy(lengths_, previous_.begin());
+}
+
+void KeyValueCache::reorder(std::span<const std::int64_t> source) {
+  const std::vector<SequenceCopy> copies = plan_reorder(source);
+  const Tensor saved = Tensor::uninitialised(DType::u8, {saved_bytes(copies)});
+  apply(copies, saved.owner().get());
 }
 
 void KeyValueCache::copy_sequence(std::int64_t from, std::int64_t to) {
@@ -257,8 +330,7 @@ void KeyValueCache::truncate(std::span<const std::int64_t> lengths) {
     require(0 <= lengths[b] && lengths[b] <= lengths_[b], kName, ".truncate: sequence ", b, " has ", lengths_[b],
             " tokens and cannot be cut to ", lengths[b]);
   }
-  previous_.assign(lengths.begin(), lengths.end());
-  lengths_ = previous_;
+  for (std::size_t b = 0; b < lengths.size(); ++b) lengths_[b] = previous_[b] = lengths[b];
 }
 
 void KeyValueCache::clear() {

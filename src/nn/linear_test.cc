@@ -145,7 +145,7 @@ TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { linear.backward(x, x, {}); }),
             "Linear.backward: d_y is [4,3]; its last extent must be out_width = 2");
   Linear wrong({.in_width = 3, .out_width = 2, .bias = false, .seed = 1});
-  EXPECT_EQ(error_message([&] { linear.backward(x, y, {.parameters = &wrong}); }), "Linear.backward: grads->bias is missing");
+  EXPECT_EQ(error_message([&] { linear.backward(x, y, {.parameters = &wrong}); }), "Linear.backward: gradients.parameters->bias is missing");
 }
 
 TEST(Linear, OutputsMayNotOverlapInputs) {
@@ -162,7 +162,7 @@ TEST(Linear, OutputsMayNotOverlapInputs) {
   EXPECT_EQ(error_message([&] { linear.backward(x, beside, {.x = packed.view().slice(1, 1, 4)}); }),
             "Linear.backward: d_x overlaps x; outputs need memory of their own");
   EXPECT_EQ(error_message([&] { linear.backward(x, beside, {.parameters = &linear}); }),
-            "Linear.backward: grads->weight overlaps weight; outputs need memory of their own");
+            "Linear.backward: gradients.parameters->weight overlaps weight; outputs need memory of their own");
 }
 
 TEST(Linear, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
@@ -170,7 +170,7 @@ TEST(Linear, GradientsOfAnotherStructureAreRefusedBeforeAnythingIsWritten) {
   const Tensor x(DType::f32, {4, 3}), d_y(DType::f32, {4, 2});
   Linear grads({.in_width = 3, .out_width = 2, .seed = 1});
   const Linear before = grads;
-  EXPECT_EQ(error_message([&] { linear.backward(x, d_y, {.parameters = &grads}); }), "Linear.backward: grads has bias, which the module does not have");
+  EXPECT_EQ(error_message([&] { linear.backward(x, d_y, {.parameters = &grads}); }), "Linear.backward: gradients.parameters has bias, which the module does not have");
   EXPECT_TRUE(same_bits(grads.weight, before.weight));
 }
 

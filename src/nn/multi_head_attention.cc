@@ -91,7 +91,7 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
             .precision = c.precision,
             .backend = options.backend};
   if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
-  if (options.mode == Mode::training) s.sdpa.dropout = {c.dropout, options.dropout_seed.value_or(0), options.dropout_keep};
+  if (options.mode == Mode::training) s.sdpa.dropout = {.p = c.dropout, .seed = options.dropout_seed.value_or(0), .keep = options.dropout_keep};
   if (shapes.added_keys == 0) return;
   if (restricts(options.mask)) {
     s.padded_mask = padded_mask(kForward, options.mask, shapes);
@@ -256,11 +256,11 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
+  KeptLengths before(options.cache);
   if (options.cache) {
     options.cache->append(s.k_heads, s.v_heads, options.new_tokens, executor);
     s.k_heads = options.cache->keys(), s.v_heads = options.cache->values();
   }
-  AppendedTokens appended(options.cache);
 
   set_sdpa(layer, options, shapes, s);
   SdpaOptions sdpa = s.sdpa;
@@ -290,7 +290,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   } else {
     copy(projection_input, out);
   }
-  appended.keep();
+  before.keep();
 }
 
 }  // namespace

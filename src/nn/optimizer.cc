@@ -121,7 +121,8 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
   for (const auto& [name, tensor] : gradients) require_plain(kOperation, kGradient, name, *tensor);
   require_distinct(kOperation, kParameter, list, kGradient, gradients);
 
-  const auto number = static_cast<double>(++*steps_.data<std::int64_t>());
+  // Counted last, because the rest may throw: running the pieces allocates.
+  const auto number = static_cast<double>(steps() + 1);
   const double first = 1 - std::pow(config_.beta1, number), second = 1 - std::pow(config_.beta2, number);
   const cpu::AdamKernels& kernels = cpu::current_kernels().adam;
   for_each_piece(cut(list), options.executor, [&](std::size_t, const Piece& piece) {
@@ -147,6 +148,7 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
       kernel(piece.count, step, at(gradient), at(moments.m), at(moments.v), at(*list[piece.tensor].second));
     });
   });
+  ++*steps_.data<std::int64_t>();
 }
 
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor) {
@@ -189,8 +191,10 @@ void add_gradients(const ConstNamedParameters& gradients, const NamedParameters&
     require(!overlaps_itself(*tensor), kOperation, ": elements of the sum ", name, " share memory; each needs memory of its own");
   }
   require_distinct(kOperation, "the sum ", sums, kGradient, gradients);
+  std::vector<Sum> all;
   // A scalar has no row for add().
-  for (std::size_t i = 0; i < sums.size(); ++i) add(gradients[i].second->view().unsqueeze(0), sums[i].second->view().unsqueeze(0), executor);
+  for (std::size_t i = 0; i < sums.size(); ++i) all.push_back({gradients[i].second->view().unsqueeze(0), sums[i].second->view().unsqueeze(0)});
+  add(all, executor);
 }
 
 }  // namespace polyhead::nn

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/nn/dropout.h"
@@ -42,6 +43,8 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
   require_parameters_separate(operation, {{"y", y}}, stack);
   const std::size_t count = stack.layers.size();
   const bool normed = static_cast<bool>(stack.final_norm.weight);
+  require(normed || stack.layers.back().norm_position == NormPosition::post, operation, ": layer ", count - 1,
+          " is pre-norm and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post");
   if (saved != nullptr) saved->layers.resize(count);
   std::vector<Tensor> outputs;
   ConstTensorView in = x;
@@ -67,19 +70,14 @@ void cached_forward(const char* operation, const Stack& stack, ConstTensorView x
                     const AttentionOptions& options, const F& f) {
   require(options.cache == nullptr, operation, ": a cache is given twice; that in the options belongs to one layer");
   require(caches.size() == stack.layers.size(), operation, ": the cache has ", caches.size(), " layers; this stack has ", stack.layers.size());
-  const std::int64_t* const lengths = caches.empty() ? nullptr : caches[0].key_lengths().template data<std::int64_t>();
-  const std::vector<std::int64_t> before(lengths, lengths + (caches.empty() ? 0 : caches[0].sequences()));
-  try {
-    stack_forward(operation, stack, x, y, {options.executor, options.workspace}, static_cast<typename Stack::Saved*>(nullptr),
-                  [&](std::size_t i, ConstTensorView in, TensorView out, auto*) {
-                    AttentionOptions own = options;
-                    own.cache = &caches[i];
-                    f(i, in, out, own);
-                  });
-  } catch (...) {
-    for (KeyValueCache& cache : caches) cache.truncate(before);
-    throw;
-  }
+  KeptLengths before(caches);
+  stack_forward(operation, stack, x, y, {options.executor, options.workspace}, static_cast<typename Stack::Saved*>(nullptr),
+                [&](std::size_t i, ConstTensorView in, TensorView out, auto*) {
+                  AttentionOptions own = options;
+                  own.cache = &caches[i];
+                  f(i, in, out, own);
+                });
+  before.keep();
 }
 
 // f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.

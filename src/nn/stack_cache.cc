@@ -1,6 +1,7 @@
 #include "polyhead/nn/stack_cache.h"
 
 #include "nn/check.h"
+#include "nn/sequence_copy.h"
 
 namespace polyhead::nn {
 
@@ -38,7 +39,12 @@ std::int64_t EncoderCache::length(std::int64_t sequence) const {
 
 // A call that one layer refuses is refused by the first one: all have the same sequences, capacity and lengths.
 void EncoderCache::reorder(std::span<const std::int64_t> source) {
-  for (KeyValueCache& layer : layers_) layer.reorder(source);
+  if (layers_.empty()) return;
+  const std::vector<SequenceCopy> copies = layers_[0].plan_reorder(source);
+  std::int64_t bytes = 0;
+  for (const KeyValueCache& layer : layers_) bytes = std::max(bytes, layer.saved_bytes(copies));
+  const Tensor saved = Tensor::uninitialised(DType::u8, {bytes});
+  for (KeyValueCache& layer : layers_) layer.apply(copies, saved.owner().get());
 }
 
 void EncoderCache::truncate(std::span<const std::int64_t> lengths) {

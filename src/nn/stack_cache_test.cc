@@ -70,6 +70,92 @@ TEST(StackCache, SequencesOfAnEncoderMayHaveDifferentLengths) {
   EXPECT_TRUE(near(y.view().select(0, 1), whole.view().select(0, 1).slice(0, 2, 3), 1e-12));
 }
 
+TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
+  Random random(5);
+  const Encoder encoder(encoder_layer(NormPosition::pre), 2);
+  const Tensor x = random.tensor(DType::f64, {2, 3, kWidth});
+  Tensor y = rows_like(x), whole = rows_like(x);
+  const auto part = [](auto& tensor, std::int64_t tokens) { return tensor.view().slice(1, 0, tokens); };
+  const auto told = [&](const AttentionOptions& options) {
+    EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
+    encoder.forward(x, y, cache, options);
+  };
+  const Tensor square = Tensor::of<bool>({3, 3}, {true, false, false, true, true, false, true, true, true}), padding = Tensor::of<bool>({2, 1, 1, 3}, {true, true, true, true, true, false}),
+               bias(DType::f64, {3, 3});
+  const std::string message =
+      "Encoder.forward: 3 tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+      "attend_later_tokens";
+  for (const AttentionOptions& silent : {AttentionOptions{}, AttentionOptions{.mask = {.window = {.left = 1}}}, AttentionOptions{.mask = {.attend = padding}}, AttentionOptions{.bias = bias}}) {
+    EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
+    EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache, silent); }), message);
+    EXPECT_EQ(cache.length(0), 0);
+    KeyValueCache one({.sequences = 2, .kv_heads = 2, .capacity = 3, .head_width = 4, .dtype = DType::f64});
+    AttentionOptions of_layer = silent;
+    of_layer.cache = &one;
+    EXPECT_EQ(error_message([&] { encoder.layers[0].forward(x, y, of_layer); }), "EncoderLayer" + message.substr(7));
+  }
+  // One token at a time: both are the same.
+  EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
+  encoder.forward(part(x, 1), part(y, 1), cache);
+
+  encoder.forward(x, whole);
+  told({.attend_later_tokens = true});
+  EXPECT_TRUE(near(y, whole, 1e-12));
+  encoder.forward(x, whole, {.mask = {.causal = Causal::top_left()}});
+  for (const AttentionOptions& causal : {AttentionOptions{.mask = {.causal = Causal::top_left()}}, AttentionOptions{.mask = {.causal = Causal::bottom_right()}},
+                                         AttentionOptions{.mask = {.window = {.right = 0}}}, AttentionOptions{.mask = {.attend = square}}}) {
+    told(causal);
+    EXPECT_TRUE(near(y, whole, 1e-12));
+  }
+  EXPECT_EQ(error_message([&] { told({.mask = {.causal = Causal::top_left()}, .attend_later_tokens = true}); }),
+            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, under which no query does");
+  EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.attend_later_tokens = true}); }), "MultiHeadAttention.forward: attend_later_tokens is given without a cache");
+}
+
+TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
+  const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
+  Tensor y = rows_like(x);
+  const std::string message = " layer 1 is pre-norm and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
+  // Made of layers, with another attention.
+  Encoder encoder;
+  for (int i = 0; i < 2; ++i) {
+    encoder.layers.emplace_back(encoder_layer(NormPosition::pre));
+    encoder.layers.back().attention = MultiHeadAttention({.query_width = kWidth, .heads = 2, .kv_heads = 1, .dtype = DType::f64, .seed = 3});
+  }
+  Decoder decoder(decoder_layer(NormPosition::pre), 2);
+  const Norm norm = decoder.final_norm;
+  EncoderCache encoder_cache(encoder, {.sequences = 2, .capacity = 3});
+  DecoderCache decoder_cache(decoder, memory, {.capacity = 3});
+  decoder.final_norm = {};
+  EXPECT_EQ(error_message([&] { encoder.forward(x, y); }), "Encoder.forward:" + message);
+  EXPECT_EQ(error_message([&] { encoder.forward(x, y, encoder_cache, {.attend_later_tokens = true}); }), "Encoder.forward:" + message);
+  EXPECT_EQ(error_message([&] { decoder.forward(x, memory, y); }), "Decoder.forward:" + message);
+  EXPECT_EQ(error_message([&] { decoder.forward(x, y, decoder_cache); }), "Decoder.forward:" + message);
+  EXPECT_EQ(encoder_cache.length(0) + decoder_cache.length(0), 0);
+  encoder.final_norm = decoder.final_norm = norm;
+  encoder.forward(x, y);
+  decoder.forward(x, memory, y);
+  encoder.final_norm = {};
+  encoder.layers[1].norm_position = NormPosition::post;  // the last layer norms
+  encoder.forward(x, y);
+}
+
+TEST(StackCache, ViewsOfLengthsStayValid) {
+  const Encoder encoder(encoder_layer(NormPosition::post), 2);
+  const Tensor x(DType::f64, {2, 1, kWidth});
+  Tensor y = rows_like(x);
+  EncoderCache cache(encoder, {.sequences = 2, .capacity = 9});
+  const ConstTensorView lengths = cache.key_lengths();
+  for (std::int64_t tokens = 1; tokens < 6; ++tokens) {
+    encoder.forward(x, y, cache);
+    EXPECT_EQ(test::to_doubles(lengths), (std::vector<double>(2, static_cast<double>(tokens))));
+  }
+  cache.reorder(std::array<std::int64_t, 2>{1, 0});
+  cache.truncate(std::array<std::int64_t, 2>{3, 2});
+  EXPECT_EQ(test::to_doubles(lengths), (std::vector<double>{3, 2}));
+  EXPECT_EQ(lengths.data(), cache.key_lengths().data());
+}
+
 // Two memories of different lengths, three beams each. A step's row is the last one of its beam's whole text, alone with its own memory, cut
 // to its length. The projections of the memory are spoilt after the cache is made: no step may read them.
 TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
@@ -142,7 +228,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
   Tensor y = rows_like(x);
   EncoderCache cache(encoder, {.sequences = 2, .capacity = 4});
   encoder.forward(x.view().slice(1, 0, 2), y.view().slice(1, 0, 2), cache, {.mask = {.causal = Causal::top_left()}});
-  EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache); }),
+  EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache, {.mask = {.causal = Causal::top_left()}}); }),
             "KeyValueCache.append: sequence 0 has 2 tokens and gets 3; the capacity is 4");
   const auto first = [](auto& tensor) { return tensor.view().slice(1, 0, 1); };
   Encoder other = encoder;

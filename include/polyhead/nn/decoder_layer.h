@@ -81,10 +81,10 @@ struct DecoderLayer : Module<DecoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if the layers are pre-norm.
+// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if there is one: pre-norm layers need it.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  Norm final_norm;  // absent with NormPosition::post
+  Norm final_norm;  // NormPosition::pre: required, forward is an Error without; post: usually absent
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;

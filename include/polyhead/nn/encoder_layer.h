@@ -74,10 +74,11 @@ struct EncoderLayer : Module<EncoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x)), then final_norm if the layers are pre-norm.
+// y = layers[n - 1](... layers[0](x)), then final_norm if there is one: pre-norm layers need it. A stack of layers that differ, or whose attention
+// is replaced (grouped heads, a gate), is made from `layers` and `final_norm`, or by replacing a layer's `attention` before a cache is made.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
-  Norm final_norm;  // absent with NormPosition::post
+  Norm final_norm;  // NormPosition::pre: required, forward is an Error without; post: usually absent
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
@@ -91,7 +92,8 @@ struct Encoder : Module<Encoder> {
   // options, which is one layer's.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // The next T tokens of the cache's B sequences (stack_cache.h), x and y [B,T,E]: each layer appends its keys and values, as with
-  // AttentionOptions::cache. The cache is unchanged if this throws.
+  // AttentionOptions::cache. A decoder of GPT-2's kind has .mask = {.causal = Causal::top_left()} in all its calls. Error where T > 1 and
+  // neither the mask nor attend_later_tokens says whether a token attends to those after it. The cache is unchanged if this throws.
   void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options = {}) const;
 

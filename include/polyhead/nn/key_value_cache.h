@@ -30,8 +30,10 @@ struct KeyValueCacheConfig {
   DType dtype = DType::f32;
 };
 
+struct SequenceCopy;
+
 // Several threads may read one cache at the same time; nothing else may use it while a function that is not const runs. Every function
-// checks all its arguments before it writes anything.
+// checks and allocates before it writes anything: a cache is unchanged if a call throws, std::bad_alloc too.
 class KeyValueCache {
  public:
   KeyValueCache() = default;  // no sequences
@@ -58,8 +60,9 @@ class KeyValueCache {
   // float32 [B,K,S] of int8 keys and values, SdpaForward::k_scale and v_scale; absent for other dtypes.
   ConstTensorView key_scales() const;
   ConstTensorView value_scales() const;
-  ConstTensorView key_lengths() const { return {lengths_.data(), {config_.sequences}}; }        // int64 [B]: tokens of each sequence
-  ConstTensorView previous_lengths() const { return {previous_.data(), {config_.sequences}}; }  // int64 [B]: before the last append()
+  // int64 [B]: tokens of each sequence, and those before the last append(). Valid as long as the cache; their values change with it.
+  ConstTensorView key_lengths() const { return {lengths_.data(), {config_.sequences}}; }
+  ConstTensorView previous_lengths() const { return {previous_.data(), {config_.sequences}}; }
   // The whole memory, [B,K,capacity,H] and [B,K,capacity,V].
   ConstTensorView all_keys() const { return keys_; }
   ConstTensorView all_values() const { return values_; }
@@ -88,9 +91,22 @@ class KeyValueCache {
   void clear();                                          // all lengths 0
 
  private:
+  friend class EncoderCache;
+  friend class KeptLengths;
+
   void require_sequence(const char* operation, std::int64_t sequence) const;
-  void copy_tokens(std::int64_t from, std::int64_t to);  // and the length
-  std::vector<TensorView> parts() const;                 // [B,K,capacity,.]: keys, values and, with a width of 1, their scales
+  // reorder() in two steps, of which only the first can fail, so that a stack of caches changes whole or not at all.
+  std::vector<SequenceCopy> plan_reorder(std::span<const std::int64_t> source) const;
+  std::int64_t saved_bytes(std::span<const SequenceCopy> copies) const;
+  void apply(std::span<const SequenceCopy> copies, void* saved) noexcept;
+
+  struct Parts {  // [B,K,capacity,.]: keys, values and, with a width of 1, their scales
+    TensorView views[4];
+    std::span<const TensorView> all() const { return {views, views[2] ? 4u : 2u}; }
+  };
+  Parts parts() const;
+  void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // and the length
+  void set_lengths(std::span<const std::int64_t> after) noexcept;  // after append()
 
   KeyValueCacheConfig config_;
   Tensor own_[4];                                 // memory of the four views below; absent on the caller's memory

@@ -39,7 +39,8 @@ struct Gradients {
   M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
   // add: the bits of backward into a zeros_like(layer), then add_gradients. Each element of the new gradient is rounded to the parameter's
-  // dtype, then the sum. The temporary memory is that of one tensor at a time, from the workspace.
+  // dtype, then the sum. The temporary memory is that of one tensor at a time, from the workspace. If backward throws after its checks, some
+  // sums may have their new gradient and others not: begin them again with zeros. (add_gradients() adds all or nothing.)
   Write parameters_write = Write::replace;
 };
 

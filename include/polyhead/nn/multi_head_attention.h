@@ -71,6 +71,7 @@ struct AttentionInput {
 enum class Mode : std::uint8_t { evaluation, training };
 
 struct AttentionOptions {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
   // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With
   // one leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
   // attend_keys, block_keys: broadcast to [*,S]. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
@@ -91,6 +92,9 @@ struct AttentionOptions {
   // diagonal_offsets. The cache is unchanged if forward() throws.
   KeyValueCache* cache = nullptr;
   ConstTensorView new_tokens{};
+  // With a cache, in a call of several tokens: each query attends to those after its own, too. Encoder and EncoderLayer want this or a mask that
+  // tells queries apart (causal, a window with `right`, attend or block with T rows); a layer alone does it in any case. Error with causal.
+  bool attend_later_tokens = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // in training: Error if it is one of Parameters::constant
@@ -198,8 +202,9 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
 // Completes a configuration (every 0 replaced by its default); Error where widths and heads do not fit.
 MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
-// A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Their shapes must be those of the
-// completed configuration.
+// A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Error that names a parameter which the
+// completed configuration has and the call lacks, or the reverse, the biases of q, k and v (`bias`) and of the output (`output_bias`)
+// included, or whose shape or dtype is another one.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
                                   Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {});
 

@@ -42,7 +42,8 @@ class AdamW {
   explicit AdamW(const ConstNamedParameters& parameters, AdamWConfig config = {});
 
   // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for, and where a parameter shares memory
-  // with another or with a gradient; nothing is then changed.
+  // with another or with a gradient. Whatever it throws, std::bad_alloc too, nothing is then changed; except by an executor of the caller that
+  // fails when some of its tasks have run: some parameters have then been stepped, and steps() has not.
   template <VisitsTensors M>
   void step(M& module, const M& gradients, const AdamWStep& options = {}) {
     step(parameters(module), parameters(gradients), options);
@@ -82,7 +83,7 @@ class AdamW {
 
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the root of the sum of all their squares, and returns norm
 // (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error that names a
-// gradient whose squares sum to no finite number, and where two gradients share memory; nothing is then changed.
+// gradient whose squares sum to no finite number, and where two gradients share memory. If it throws, nothing is changed, as by AdamW::step.
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor = nullptr);
 template <VisitsTensors M>
 double clip_gradients(M& gradients, double max_norm, Executor* executor = nullptr) {
@@ -90,7 +91,7 @@ double clip_gradients(M& gradients, double max_norm, Executor* executor = nullpt
 }
 
 // sums += gradients, parameter by parameter: for micro-batches, and for a layer or an embedding that a model uses twice. Error where one of
-// the sums shares memory with another or with a gradient; nothing is then changed.
+// the sums shares memory with another or with a gradient. If it throws, nothing is changed, as by AdamW::step.
 void add_gradients(const ConstNamedParameters& gradients, const NamedParameters& sums, Executor* executor = nullptr);
 template <VisitsTensors M>
 void add_gradients(const M& gradients, M& sums, Executor* executor = nullptr) {

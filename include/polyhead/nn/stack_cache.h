@@ -26,7 +26,7 @@ class EncoderCache {
   std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
   std::int64_t length(std::int64_t sequence) const;
   ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
-  // As those of KeyValueCache, in every layer.
+  // As those of KeyValueCache, in every layer: in all of them or, if the call throws, in none.
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();
@@ -35,6 +35,7 @@ class EncoderCache {
   friend struct Encoder;
   friend class DecoderCache;
   friend struct Decoder;
+  friend struct EncoderDecoder;
   EncoderCache(const std::vector<const MultiHeadAttention*>& layers, const EncoderCacheConfig& config);
 
   std::vector<KeyValueCache> layers_;
@@ -62,6 +63,7 @@ class DecoderCache {
 
  private:
   friend struct Decoder;
+  friend struct EncoderDecoder;
   struct Memory {
     Tensor k, v;  // [B,S,N*H], projected
   };
