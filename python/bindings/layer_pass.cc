@@ -46,8 +46,28 @@ struct LayerForm {
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
     split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
-    return nn::make_attention(config, std::move(layer.q), std::move(layer.k), std::move(layer.v), std::move(layer.output), std::move(layer.gate),
-                              on(views[10]), on(views[11]));
+    // Modules of PyTorch have any of these biases, AlphaFold 3's that of q alone, so the form says nothing of them.
+    nn::Linear* const with_setting[] = {&layer.q, &layer.k, &layer.v, &layer.output};
+    std::array<Tensor, 4> biases;
+    for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = std::move(with_setting[i]->bias);
+    nn::MultiHeadAttentionConfig without = config;
+    without.bias = without.output_bias = false;
+    layer = nn::make_attention(without, std::move(layer.q), std::move(layer.k), std::move(layer.v), std::move(layer.output), std::move(layer.gate), on(views[10]),
+                               on(views[11]));
+    for (std::size_t i = 0; i < biases.size(); ++i) {
+      if (!biases[i]) continue;
+      const Tensor& weight = with_setting[i]->weight;
+      const auto refuse = [&](const auto& given, const auto&... allowed) {
+        throw nb::value_error(text("MultiHeadAttention.", kParameterNames[2 * i], ": the bias is ", given, "; it must be ", allowed...).c_str());
+      };
+      if (!weight) refuse(to_string(biases[i].shape()), "absent, as the weight is");
+      if (biases[i].dtype() != weight.dtype()) refuse(info(biases[i].dtype()).name, info(weight.dtype()).name);
+      const Shape shape{weight.extent(0)};
+      if (biases[i].shape() != shape) refuse(to_string(biases[i].shape()), to_string(shape));
+      with_setting[i]->bias = std::move(biases[i]);
+    }
+    layer.config.bias = static_cast<bool>(layer.q.bias), layer.config.output_bias = static_cast<bool>(layer.output.bias);
+    return layer;
   }
 };
 

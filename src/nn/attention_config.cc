@@ -110,10 +110,11 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   require_as_configured(static_cast<bool>(layer.sink), c.sink, "sink logits are ", "configured but not given");
   for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool has_bias) {
     require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
-    const std::string_view rule = &linear == &layer.gate     ? "a gate always has one"
-                                  : &linear == &layer.output ? (has_bias ? "output_bias is true" : "output_bias is false")
-                                                             : (has_bias ? "bias is true, for q, k and v alike" : "bias is false, for q, k and v alike");
-    require(static_cast<bool>(linear.bias) == has_bias, kOperation, ".", name, ": a bias is ", has_bias ? "missing" : "given", "; ", rule);
+    if (&linear != &layer.gate) {  // no setting speaks of the gate's
+      const bool is_output = &linear == &layer.output;
+      require(static_cast<bool>(linear.bias) == has_bias, kOperation, ".", name, ": a bias is ", has_bias ? "missing" : "given", "; ",
+              is_output ? "output_bias" : "bias", has_bias ? " is true" : " is false", is_output ? "" : ", for q, k and v alike");
+    }
     if (linear.bias) require_exactly(cat(kOperation, ".", name), {"bias", linear.bias}, {out}, c.dtype);
   });
   if (c.add_bias_kv) require_exactly(kOperation, {"bias_k", layer.bias_k}, {1, 1, layer.k.out_width()}, c.dtype);

@@ -47,24 +47,23 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
 
 TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
-  // Which of q, k, v, output and gate have a bias.
-  const auto made = [&](bool bias, bool output_bias, const std::array<bool, 5>& given) {
+  // Which of q, k, v and output have a bias. A gate may be without.
+  const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
     return error_message([&] {
       make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
-                     linear(given[3]), linear(given[4]));
+                     linear(given[3]), linear(given[0]));
     });
   };
   const char* const names[] = {"q", "k", "v"};
   for (const bool bias : {false, true}) {
     for (const bool output_bias : {false, true}) {
-      const std::array<bool, 5> right{bias, bias, bias, output_bias, true};
+      const std::array<bool, 4> right{bias, bias, bias, output_bias};
       EXPECT_EQ(made(bias, output_bias, right), "");
-      for (std::size_t i = 0; i < 5; ++i) {
-        std::array<bool, 5> wrong = right;
+      for (std::size_t i = 0; i < 4; ++i) {
+        std::array<bool, 4> wrong = right;
         wrong[i] = !wrong[i];
-        const std::string expected = i < 3    ? std::string(names[i]) + (bias ? ": a bias is missing; bias is true, for q, k and v alike" : ": a bias is given; bias is false, for q, k and v alike")
-                                     : i == 3 ? std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false")
-                                              : "gate: a bias is missing; a gate always has one";
+        const std::string expected = i < 3 ? std::string(names[i]) + (bias ? ": a bias is missing; bias is true, for q, k and v alike" : ": a bias is given; bias is false, for q, k and v alike")
+                                   : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
       EXPECT_NE(made(!bias, output_bias, right), "");  // all of q, k and v

@@ -1,4 +1,5 @@
 import json
+import os
 import struct
 import unittest
 
@@ -72,6 +73,16 @@ class Inspect(ProgramTest):
         text = self.folder / "notes.txt"
         text.write_text("hello\n" * 10)
         self.fails(1, "inspect", text, mentions=["notes.txt"])
+
+    def test_a_pipe_in_a_models_folder_is_refused(self):
+        for name in ("config.json", "model.safetensors", "vocab.txt"):  # nobody writes to it, so that opening it would wait for ever
+            with self.subTest(name):
+                model = tiny_model.write(self.folder / name)
+                (model / name).unlink()
+                os.mkfifo(model / name)
+                view = ("view", model, "--text", "the fox", "-o", self.folder / "page.html")
+                for command in (view,) if name == "vocab.txt" else (("inspect", model), ("inspect", model, "--json"), view):
+                    self.fails(1, *command, mentions=[name, "a pipe", "regular file"])
 
     def test_a_broken_configuration_is_named(self):
         model = tiny_model.write(self.folder / "model")

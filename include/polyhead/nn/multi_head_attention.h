@@ -41,7 +41,7 @@ struct MultiHeadAttentionConfig {
   std::int64_t value_head_width = 0;  // V; 0: head_width
   std::int64_t output_width = 0;      // Eo; 0: query_width
   bool bias = true;                   // whether the projections q, k and v have a bias
-  bool output_bias = true;            // whether the output projection has a bias; the gate always has one
+  bool output_bias = true;            // whether the output projection has a bias; the gate of a new layer always has one
   OutputProjection output = OutputProjection::linear;
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
@@ -204,7 +204,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
 // A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Error that names a parameter which the
 // completed configuration has and the call lacks, or the reverse, the biases of q, k and v (`bias`) and of the output (`output_bias`)
-// included, or whose shape or dtype is another one.
+// included, or whose shape or dtype is another one. The gate may have a bias or none.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
                                   Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {});
 
