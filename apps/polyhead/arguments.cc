@@ -1,11 +1,14 @@
 #include "arguments.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/text.h"
 #include "suggest.h"
 
 namespace polyhead::app {
@@ -91,6 +94,19 @@ DType read_floating(const std::string& word) {
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names) {
   if (std::find(names.begin(), names.end(), word) == names.end()) throw UsageError(unknown_name(word, what, names));
   return word;
+}
+
+CLI::Option* add_word(CLI::App& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
+                      const std::string& description) {
+  const auto named = [name, take = std::move(take)](const std::string& word) {
+    try {
+      take(word);
+    } catch (const std::exception& error) {
+      const std::string_view longer = std::string_view(name).substr(name.find("--"));
+      throw UsageError(cat(longer.substr(0, longer.find(',')), ": ", error.what()));
+    }
+  };
+  return parser.add_option_function<std::string>(name, named, description)->type_name(type);
 }
 
 void add_words(CLI::App& parser, const std::string& name, std::vector<std::string>* target, const std::string& type, const std::string& description) {

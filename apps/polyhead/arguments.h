@@ -3,16 +3,15 @@
 
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "command.h"
-#include "core/text.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::app {
@@ -41,23 +40,15 @@ DType read_floating(const std::string& word);                    // "f32", "floa
 // `word` if it is one of `names`, else UsageError that suggests the nearest. `what` is the kind of name.
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
 
-// Adds an option whose value `read` converts into *target. Error messages begin with the option's name; --help shows `type`.
+// Adds an option whose value goes to `take`. Error messages begin with the option's name; --help shows `type`.
+CLI::Option* add_word(CLI::App& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
+                      const std::string& description);
+
+// The same for a value that `read` converts into *target.
 template <class T, class Read>
 CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Read read, const std::string& type,
                        const std::string& description) {
-  return parser
-      .add_option_function<std::string>(
-          name,
-          [=](const std::string& word) {
-            try {
-              *target = read(word);
-            } catch (const std::exception& error) {
-              const std::string_view longer = std::string_view(name).substr(name.find("--"));
-              throw UsageError(cat(longer.substr(0, longer.find(',')), ": ", error.what()));
-            }
-          },
-          description)
-      ->type_name(type);
+  return add_word(parser, name, [=](const std::string& word) { *target = read(word); }, type, description);
 }
 
 // Adds an option that may be given several times, with one word each time.

@@ -1,5 +1,6 @@
 #include "attention_rules.h"
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <string_view>
 

@@ -1,12 +1,16 @@
 // A subcommand: its options, its help and the function that runs it. The table of all subcommands is in program.cc.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace polyhead::app {
 

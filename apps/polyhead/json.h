@@ -1,7 +1,7 @@
 // JSON output of the commands.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "polyhead/tensor_view.h"

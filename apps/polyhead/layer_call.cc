@@ -1,5 +1,7 @@
 #include "layer_call.h"
 
+#include <CLI/CLI.hpp>
+
 #include "arguments.h"
 #include "core/join.h"
 #include "polyhead/models/attention_layer.h"

@@ -1,5 +1,6 @@
 #include "map_results.h"
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 

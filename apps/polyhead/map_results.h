@@ -1,12 +1,12 @@
 // What `attend` and `maps` write about attention weights.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <functional>
 #include <optional>
 #include <vector>
 
+#include "command.h"
 #include "index_list.h"
 #include "input_tensors.h"
 #include "polyhead/io/tensor_file.h"

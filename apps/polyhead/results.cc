@@ -1,5 +1,7 @@
 #include "results.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/text.h"
 #include "json.h"
 #include "terminal.h"

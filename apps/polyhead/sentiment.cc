@@ -1,6 +1,7 @@
 #include "sentiment.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,9 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <random>

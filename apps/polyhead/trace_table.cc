@@ -1,6 +1,7 @@
 #include "trace_table.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/text.h"
 #include "format.h"

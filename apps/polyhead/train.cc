@@ -1,8 +1,10 @@
+#include <CLI/CLI.hpp>
 #include <array>
 #include <atomic>
 #include <cmath>
 #include <csignal>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>

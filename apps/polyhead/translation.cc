@@ -1,6 +1,7 @@
 #include "translation.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/text.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)  // components call these
@@ -33,7 +34,7 @@ struct OperandName {
   OperandName(std::string_view whole) : second(whole) {}    // NOLINT(google-explicit-constructor)
   OperandName(const std::string& whole) : second(whole) {}  // NOLINT(google-explicit-constructor)
   OperandName(std::string_view prefix, std::string_view rest) : first(prefix), second(rest) {}
-  friend void append(std::string& text, const OperandName& name) { (text += name.first) += name.second; }
+  operator MessagePart() const { return {first, second}; }  // NOLINT(google-explicit-constructor)
   std::string_view first, second;
 };
 
