@@ -1,15 +1,14 @@
-# What nearly every test includes takes more than half of its time to compile: it is read once. Sources include what they use all the same, and
-# the build with Clang (scripts/check-clang) has no such headers, so a forgotten #include is found there.
-option(POLYHEAD_PRECOMPILE_TEST_HEADERS "Compile GoogleTest's headers once for all tests" ON)
+set(POLYHEAD_TEST_FLAGS "" CACHE STRING "Compiler flags of the tests alone, after those of the preset")
+separate_arguments(test_flags NATIVE_COMMAND "${POLYHEAD_TEST_FLAGS}")
 if(POLYHEAD_BUILD_TESTS)
+  # GoogleTest's headers take more than half of the time that a test takes to compile: they are read once.
   file(CONFIGURE OUTPUT test_headers.cc CONTENT "")
   add_library(polyhead_test_headers OBJECT ${CMAKE_CURRENT_BINARY_DIR}/test_headers.cc)
   polyhead_own_code(polyhead_test_headers)
+  target_compile_options(polyhead_test_headers PRIVATE ${test_flags})
   target_link_libraries(polyhead_test_headers PRIVATE GTest::gmock GTest::gtest)
-  if(POLYHEAD_PRECOMPILE_TEST_HEADERS)
-    target_precompile_headers(polyhead_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <fstream>
-                              <functional> <limits> <map> <memory> <numeric> <optional> <random> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>)
-  endif()
+  polyhead_precompile(polyhead_test_headers <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional>
+                      <limits> <map> <memory> <numeric> <optional> <random> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>)
 endif()
 
 # polyhead_test(<name> SOURCES ... LINK ...) makes a GoogleTest program test_<name>; each of its tests is one ctest test. No effect when tests
@@ -21,7 +20,8 @@ function(polyhead_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(test_${name} ${arg_SOURCES})
   polyhead_own_code(test_${name})
-  if(POLYHEAD_PRECOMPILE_TEST_HEADERS)
+  target_compile_options(test_${name} PRIVATE ${test_flags})
+  if(POLYHEAD_PRECOMPILE_HEADERS)
     target_precompile_headers(test_${name} REUSE_FROM polyhead_test_headers)
   endif()
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)

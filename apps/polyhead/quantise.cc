@@ -29,8 +29,7 @@ void quantise(const Options& o) {
   for (const models::ConfigEntry& entry : models::read_config(from))
     if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") trained = kind->starts_with("polyhead-");
   if (!trained) fail(ErrorCode::unsupported, "'", from.string(), "' is no folder that `polyhead train` made");
-  io::require_regular(from / kParameters);
-  for (const auto& [name, tensor] : io::open_tensors(from / kParameters).tensors)
+  for (const auto& [name, tensor] : io::open_tensors(from).tensors)
     if (tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "'", from.string(), "' is quantised already");
   if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
   const bool is_new = fs::create_directories(to);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
 #include "polyhead/io/parameters.h"
 #include "polyhead/nn/learning_rate.h"
 
@@ -129,6 +130,7 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
   const bool found = std::filesystem::exists(checkpoint);
   if (options.resume) {
     if (!found) fail(ErrorCode::io, "there is no run to resume: ", checkpoint.string(), " does not exist");
+    io::require_regular(checkpoint);
     const std::string identity = value_of(io::open_tensors(checkpoint).metadata, "identity");
     require(identity == options.identity, checkpoint.string(), " is of another run (", identity, "); this one is ", options.identity);
     best = best_of(io::load_parameters(state, optimizer, checkpoint));

@@ -1,6 +1,7 @@
 #include "golden/runner/run.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "support/compare.h"
 
