@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,8 @@ class CapturedCall(NamedTuple):
     """As ``maps(top_k=...)``: ``[B,N,T,k]``."""
     pooled_map: Tensor | None = None
     """As `pooled_map`: ``[B,N,height,width]``."""
+    is_window: bool = False
+    """Whether the sequences are windows that the module cuts a larger one into, as Swin and SAM do."""
 
     @property
     def is_over_budget(self) -> bool:
@@ -62,6 +65,7 @@ class Capture:
         self.calls = list(calls)
         self.missed = list(missed)
         self._recorder: Recorder | None = None
+        self._selected = ""  # of a selection without calls: why
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -87,30 +91,30 @@ class Capture:
         """
         if not isinstance(prefix, str):
             raise TypeError(f"prefix is of type {type(prefix).__name__}; it must be a str")
-        return Capture([call for call in self.calls if call.name.startswith(prefix)], [missed for missed in self.missed if missed.name.startswith(prefix)])
+        selected = Capture([call for call in self.calls if call.name.startswith(prefix)], [missed for missed in self.missed if missed.name.startswith(prefix)])
+        if self.calls and not selected.calls:
+            selected._selected = f": no name starts with {prefix!r}; there are {names_of(self.calls)}"
+        return selected
 
     def layers(self) -> list[Tensor]:
         """The maps ``[B,N,T,S]`` of each call, as transformers returns attentions.
 
         Raises:
-            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names them.
+            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names them. `view` shows such a
+                capture nevertheless: a tab for each shape, and pooled maps of what exceeds the budget.
         """
-        if not self.calls:
-            raise ValueError(f"the capture has no call of attention{self._missed_text()}")
+        require_calls(self)
         without = [call for call in self.calls if call.maps is None]
         if without:
-            why = "they exceed the budget" if without[0].is_over_budget else "keep did not name 'maps'"
-            raise ValueError(f"the capture has no maps of {_names(without)}: {why}")
+            pooled = "; view(captured) shows their pooled maps" if all(call.pooled_map is not None for call in without) else ""
+            raise ValueError(f"the capture has no maps of {names_of(without)}: {why_no_maps(self, without)}{pooled}")
         shapes: dict[tuple[int, ...], list[CapturedCall]] = {}
         for call in self.calls:
             shapes.setdefault(call.shape, []).append(call)
         if len(shapes) > 1:
-            listed = "; ".join(f"{list(shape)}: {_names(calls)}" for shape, calls in shapes.items())
-            raise ValueError(f"the calls have different shapes, {listed}; select(prefix) takes some of them")
+            listed = "; ".join(f"{list(shape)}: {names_of(calls)}" for shape, calls in shapes.items())
+            raise ValueError(f"the calls have different shapes, {listed}; select(prefix) takes some of them, and view(captured) shows a tab for each shape")
         return [call.maps for call in self.calls if call.maps is not None]
-
-    def _missed_text(self) -> str:
-        return "" if not self.missed else "; missed: " + ", ".join(f"{name or 'the model'} ({reason})" for name, reason in self.missed[:4])
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -130,9 +134,35 @@ class Capture:
         return "\n".join(lines) + ">"
 
 
-def _names(calls: list[CapturedCall]) -> str:
+def names_of(calls: list[CapturedCall]) -> str:
     names = list(dict.fromkeys(call.name or "(no module)" for call in calls))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def require_calls(captured: Capture) -> None:
+    """Raises ValueError for a capture without calls, which says what to do."""
+    if captured.calls:
+        return
+    if captured._selected:
+        why = captured._selected
+    elif captured.missed:
+        why = "; missed: " + ", ".join(f"{name or 'the model'} ({reason})" for name, reason in captured.missed[:4])
+    else:
+        why = "; call the model inside of `with polyhead.capture(model) as captured:`"
+    raise ValueError(f"the capture has no call of attention{why}")
+
+
+def why_no_maps(captured: Capture, without: list[CapturedCall]) -> str:
+    """Why calls have no maps, and how they get some."""
+    if not without[0].is_over_budget:
+        return "keep did not name 'maps'; capture(model, keep=['maps']) does"
+    needed = sum(math.prod(call.shape) * _bytes(call) for call in captured.calls)
+    return f"they exceed the budget; capture(model, budget={needed}) has room for the maps of all {len(captured.calls)} calls"
+
+
+def _bytes(call: CapturedCall) -> int:
+    kept = call.maps if call.maps is not None else call.top_keys.probability if call.top_keys is not None else None
+    return 4 if kept is None else kept.element_size()
 
 
 def capture(

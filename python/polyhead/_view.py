@@ -10,6 +10,7 @@ from typing import Any, Literal
 from . import _core
 from ._capture import Capture
 from ._options import Array, Causal
+from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, sets
 
@@ -187,11 +188,17 @@ def view(
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
-        if isinstance(source, Capture):
-            source = source.layers()
+        tabs = tabs_of(source, pooling) if isinstance(source, Capture) else []
+        plain = plain_layers(tabs)
+        if tabs and plain is not None:
+            source = plain
         if vectors and pooling is not None:
             raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
-        texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, image, patches, vectors, without, pooling)
+        if tabs and plain is None:
+            given = {"text": text, "tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links}
+            texts = captured_sets(tabs, given, {"axes": axes, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "without": without, **vectors})
+        else:
+            texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, image, patches, vectors, without, pooling)
         page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values, without_measure))
     if path is not None:
         page.save(path)

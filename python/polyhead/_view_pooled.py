@@ -31,10 +31,15 @@ def _layer(array: Any, place: int) -> Any:
     return array[place if array.shape[0] > 1 else 0]
 
 
+def block_limit(heads: int) -> int:
+    """Rows and columns of the pooled maps of so many heads, if the caller does not say."""
+    return max(1, min(_MOST_BLOCKS, math.isqrt(_CELLS // max(1, heads))))
+
+
 def _blocks(blocks: Any, heads: int) -> int:
     most = math.isqrt(_core.most_attention_weights // max(1, heads))
     if blocks is None:
-        return max(1, min(_MOST_BLOCKS, math.isqrt(_CELLS // max(1, heads))))
+        return block_limit(heads)
     if isinstance(blocks, bool) or not isinstance(blocks, int):
         raise TypeError(f"blocks is of type {type(blocks).__name__}; it must be an int")
     if not 1 <= blocks <= most:

@@ -65,7 +65,7 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
         shapes = {tuple(layer.shape) for layer in values}
         first = _shape(values[0])
         if len(shapes) > 1 or len(first) not in (3, 4):
-            raise ValueError(f"{name} is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(tuple(layer.shape) for layer in values))}; it must be one [heads, T, S] or [B, heads, T, S] per layer, all alike")
+            raise ValueError(f"{name} is a list of attention weights {', '.join(str(list(shape)) for shape in dict.fromkeys(tuple(layer.shape) for layer in values))}; it must be one [heads, T, S] or [B, heads, T, S] per layer, all alike; polyhead.capture(model) takes the maps of a model whose layers differ, and view(captured) shows a tab for each shape")
         layers = list(values)
         _refuse_gradients(layers, name)
         if len(first) == 3:
@@ -152,33 +152,33 @@ def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]
         raise ValueError(f"{' and '.join(wrong)}: for single tokens, and the cells of pooled maps are blocks")
     if tokens is None:
         raise ValueError("pooling needs tokens, the words of all T queries: pooled maps do not say how many there are")
-    words = _plain(tokens), _plain(tokens if keys is None else keys)
+    words = plain(tokens), plain(tokens if keys is None else keys)
     for name, given in zip(("tokens", "keys"), words):
-        if not _is_list(given):
+        if not is_list(given):
             raise TypeError(f"{name} is of type {type(given).__name__}; it must be a list of str")
     return tabs[0]._replace(T=len(words[0]), S=len(words[1]))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Arrays as lists."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _is_list(value: Any) -> bool:
+def is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _of_text(value: Any, name: str, text: int, count: int | None) -> Any:
+def of_text(value: Any, name: str, text: int, count: int | None) -> Any:
     """The part of an argument that is for one text of a batch."""
-    value = _plain(value)
+    value = plain(value)
     if value is None or count is None or isinstance(value, frozenset):
         return value
-    if not _is_list(value) or len(value) != count:
-        raise ValueError(f"{name} has {len(value) if _is_list(value) else 'no'} entries for {count} texts; it must have one for each text")
+    if not is_list(value) or len(value) != count:
+        raise ValueError(f"{name} has {len(value) if is_list(value) else 'no'} entries for {count} texts; it must have one for each text")
     return value[text]
 
 
-class _Side:
+class Side:
     """The words of one side, with flags."""
 
     def __init__(self, label: str, size: int, words: Any, special: Any, segments: Any) -> None:
@@ -186,16 +186,16 @@ class _Side:
         self.pieces = [str(place) for place in range(size)] if words is None else words
         if isinstance(special, frozenset):
             special = [piece in special for piece in self.pieces]
-        self.special = None if special is None else [bool(flag) for flag in self._checked("special", special, (0, 1), "True or False")]
-        self.segments = self._checked("segments", segments, range(1000), "an int from 0")
+        self.special = None if special is None else [bool(flag) for flag in self.checked("special", special, (0, 1), "True or False")]
+        self.segments = self.checked("segments", segments, range(1000), "an int from 0")
 
-    def _checked(self, name: str, values: Any, allowed: Any, kind: str) -> list[int]:
+    def checked(self, name: str, values: Any, allowed: Any, kind: str) -> list[int]:
         if values is None:
             return []
-        values = _plain(values)
+        values = plain(values)
         letter = "T" if self.label == "tokens" else "S"
-        if not _is_list(values) or len(values) != self.size:
-            raise ValueError(f"{name} has {len(values) if _is_list(values) else 'no'} entries for the {self.label}; it must have {letter} = {self.size}")
+        if not is_list(values) or len(values) != self.size:
+            raise ValueError(f"{name} has {len(values) if is_list(values) else 'no'} entries for the {self.label}; it must have {letter} = {self.size}")
         for value in values:
             if not isinstance(value, int):
                 raise TypeError(f"{name} has an entry of type {type(value).__name__}; each must be {kind}")
@@ -207,39 +207,39 @@ class _Side:
         return {"label": self.label, "pieces": self.pieces, "special": self.special, "segments": self.segments}
 
 
-def _both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
+def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
     """An argument for each side: a pair if the keys are other words than the queries."""
-    value = _plain(value)
+    value = plain(value)
     if value is None or isinstance(value, frozenset) or not two:
         return value, value
-    if not _is_list(value) or len(value) != 2 or not all(part is None or _is_list(_plain(part)) for part in value):
+    if not is_list(value) or len(value) != 2 or not all(part is None or is_list(plain(part)) for part in value):
         raise ValueError(f"{name} must be a pair here, for the tokens and for the keys, which are other words")
     return value[0], value[1]
 
 
-def _named(special: Any) -> Any:
+def named_special(special: Any) -> Any:
     """Special tokens that are given by their words as a frozenset; flags as they are."""
-    listed = _plain(special)
-    words = isinstance(listed, (set, frozenset)) or _is_list(listed)
+    listed = plain(special)
+    words = isinstance(listed, (set, frozenset)) or is_list(listed)
     return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
 
 
-def _pairs(value: Any, name: str, kind: str = "(query, key), two places of tokens") -> list[tuple[int, int]]:
-    value = _plain(value)
+def pairs(value: Any, name: str, kind: str = "(query, key), two places of tokens") -> list[tuple[int, int]]:
+    value = plain(value)
     if value is None:
         return []
-    if not _is_list(value):
+    if not is_list(value):
         raise TypeError(f"{name} is of type {type(value).__name__}; it must be a list of {kind}")
-    pairs = [tuple(_plain(pair)) if _is_list(_plain(pair)) else (pair,) for pair in value]
-    for pair in pairs:
+    found = [tuple(plain(pair)) if is_list(plain(pair)) else (pair,) for pair in value]
+    for pair in found:
         if len(pair) != 2 or not all(isinstance(place, int) and not isinstance(place, bool) for place in pair):
             raise ValueError(f"{name} has the entry {pair!r}; each must be {kind}")
-    return sorted(pairs)
+    return sorted(found)
 
 
 def heads_off(value: Any) -> Any:
     """Which heads of a model are to be switched off, as the bindings read them: "all" or pairs."""
-    return value if value is None or isinstance(value, str) and value == "all" else _pairs(value, "without", "(layer, head), or \"all\"")
+    return value if value is None or isinstance(value, str) and value == "all" else pairs(value, "without", "(layer, head), or \"all\"")
 
 
 def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]]:
@@ -248,17 +248,17 @@ def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]
     if value is None:
         return []
     if isinstance(value, Mapping):
-        found = [(*place, change) for place, change in zip(_pairs(list(value), "without", "(layer, head)"), (value[place] for place in sorted(value)))]
+        found = [(*place, change) for place, change in zip(pairs(list(value), "without", "(layer, head)"), (value[place] for place in sorted(value)))]
     else:
-        rows = _plain(value)
-        if not _is_list(rows) or len(rows) != layers or not all(_is_list(row) and len(row) == heads for row in rows):
-            lengths = sorted({len(row) for row in rows}) if _is_list(rows) and all(map(_is_list, rows)) else []
+        rows = plain(value)
+        if not is_list(rows) or len(rows) != layers or not all(is_list(row) and len(row) == heads for row in rows):
+            lengths = sorted({len(row) for row in rows}) if is_list(rows) and all(map(is_list, rows)) else []
             shape = f"[{len(rows)}, {' or '.join(map(str, lengths))}]" if lengths else f"of type {type(value).__name__}"
             raise ValueError(f"without is {shape}; it must be {kinds}")
         found = [(layer, head, change) for layer, row in enumerate(rows) for head, change in enumerate(row)]
     result = []
     for layer, head, change in found:
-        change = _plain(change)
+        change = plain(change)
         if isinstance(change, bool) or not isinstance(change, (int, float)):
             raise TypeError(f"without has a change of type {type(change).__name__} for head {layer}.{head}; it must be a number")
         if not (0 <= layer < layers and 0 <= head < heads):
@@ -277,7 +277,7 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
         return []
     if image is None or patches is None:
         raise ValueError("image and patches belong together: give both, or none")
-    if not _is_list(patches) or len(patches) != 2 or not all(isinstance(count, int) and not isinstance(count, bool) and count > 0 for count in patches):
+    if not is_list(patches) or len(patches) != 2 or not all(isinstance(count, int) and not isinstance(count, bool) and count > 0 for count in patches):
         raise ValueError(f"patches is {patches!r}; it must be two ints from 1, the rows and columns of patches")
     if not _has_shape(image):
         raise TypeError(f"image is of type {type(image).__name__}; it must be an array")
@@ -288,17 +288,17 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
     return [image] if batch is None else [image[place] for place in range(batch)]
 
 
-def _count(tokens: Any, text: Any) -> int | None:
+def counted(tokens: Any, text: Any) -> int | None:
     """How many texts the words are for; None for one."""
-    tokens = _plain(tokens)
-    if _is_list(tokens) and tokens and all(_is_list(words) for words in tokens):
+    tokens = plain(tokens)
+    if is_list(tokens) and tokens and all(is_list(words) for words in tokens):
         return len(tokens)
-    return len(text) if _is_list(text) else None
+    return len(text) if is_list(text) else None
 
 
 def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, image: Any, patches: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
     """The texts of a page, each with its further sets as tabs, as the bindings read them."""
-    count = _count(tokens, text)
+    count = counted(tokens, text)
     tabs = _maps(source, count)
     batch = tabs[0].batch
     if pooling is not None:
@@ -309,7 +309,7 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         raise ValueError("text must be one str with the attention weights of one text")
     if isinstance(text, str) and batch is not None:
         raise ValueError(f"text must be {batch} str, one for each text of the batch")
-    if axes is not None and (not _is_list(axes) or len(axes) != 2):
+    if axes is not None and (not is_list(axes) or len(axes) != 2):
         raise TypeError("axes must be two str, the names of the query axis and of the key axis")
     for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias), ("image", image), ("without", without)):
         if value is not None and len(tabs) > 1:
@@ -342,7 +342,7 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
 
 def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, image: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> dict[str, Any]:
     def part(value: Any, name: str) -> Any:
-        return _of_text(value, name, place, batch)
+        return of_text(value, name, place, batch)
 
     words = {"query": part(tokens, "tokens"), "key": part(keys, "keys")}
     sizes: dict[str, int] = {}
@@ -354,8 +354,8 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
     two = len(sizes) == 2 and not alone
     if not two and words["key"] is not None:
         raise ValueError("keys are given, but the keys of source are its tokens")
-    special_of, segments_of = _both(part(_named(special), "special"), "special", two), _both(part(segments, "segments"), "segments", two)
-    sides = {side: _Side("tokens" if side == "query" else "keys", sizes[side], words[side], special_of[at], segments_of[at])
+    special_of, segments_of = both(part(named_special(special), "special"), "special", two), both(part(segments, "segments"), "segments", two)
+    sides = {side: Side("tokens" if side == "query" else "keys", sizes[side], words[side], special_of[at], segments_of[at])
              for at, side in enumerate(("query", "key")) if side in sizes}
     if alone:
         sides["key"] = sides["query"]
@@ -363,20 +363,28 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
     values = tabs[0].values
     extents = [len(values), _shape(values[0])[-3]] if isinstance(values, list) else _shape(values)[:2]
     changes = _changes(part(without, "without"), *extents)
-    described = []
+    found = []
     for tab in tabs:
         query, key = (sides[side] for side in tab.sides)
         linked = links is not None and (len(tabs) == 1 or tab.sides == ("query", "key"))
         masked = blocked is not None and (len(tabs) == 1 or tab.sides[1] == "key")
-        described.append({
-            "text": (text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
-            "name": tab.name, "pooling": pooling, "attentions": tab.of(place), "queries": query.described(), "keys": None if query is key else key.described(),
-            "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
-            "block_keys": [bool(flag) for flag in key._checked("block_keys", blocked, (0, 1), "True or False")] if masked else None,
-            "links": _pairs(part(links, "links"), "links") if linked else None, "possible_links": _pairs(part(possible_links, "possible_links"), "possible_links"),
-            "gate": None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), "pair_bias": pair_bias, "image": image, "vectors": vectors, "without": changes, "tabs": [],
-        })
+        found.append(described(
+            text=(text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
+            name=tab.name, pooling=pooling, attentions=tab.of(place), queries=query, keys=key, axes=axes, block_keys=blocked if masked else None,
+            links=pairs(part(links, "links"), "links") if linked else None, possible_links=pairs(part(possible_links, "possible_links"), "possible_links"),
+            gate=None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), pair_bias=pair_bias, image=image, vectors=vectors, without=changes,
+        ))  # fmt: skip
     if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")
-    described[0]["tabs"] = described[1:]
-    return described[0]
+    found[0]["tabs"] = found[1:]
+    return found[0]
+
+
+def described(*, text: str, name: str, pooling: str | None, attentions: Any, queries: Side, keys: Side, block_keys: Any, links: Any, possible_links: Any, axes: Any = None, gate: Any = None, pair_bias: Any = None, image: Any = None, vectors: Mapping[str, Any] | None = None, without: Any = ()) -> dict[str, Any]:
+    """A set of maps as the bindings read it."""
+    return {
+        "text": text, "name": name, "pooling": pooling, "attentions": attentions, "queries": queries.described(), "keys": None if queries is keys else keys.described(),
+        "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",
+        "block_keys": None if block_keys is None else [bool(flag) for flag in keys.checked("block_keys", block_keys, (0, 1), "True or False")],
+        "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "vectors": {} if vectors is None else vectors, "without": without, "tabs": [],
+    }  # fmt: skip

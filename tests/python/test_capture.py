@@ -487,7 +487,7 @@ def test_the_page_is_that_of_the_maps() -> None:
     with torch.no_grad():
         captured = captured_of(lambda: model(x, memory), model)
     with pytest.raises(ValueError, match=r"different shapes, \[1, 4, 5, 5\]: layers.0.self_attn, layers.1.self_attn; \[1, 4, 5, 7\]: layers.0.multihead_attn"):
-        polyhead.view(captured)
+        captured.layers()
     first = captured.select("layers.0.self")
     assert polyhead.view(first, tokens=list("abcde")).html == polyhead.view([captured[0].maps], tokens=list("abcde")).html
     with pytest.raises(ValueError, match="no call of attention"):

@@ -8,10 +8,13 @@ const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 // A page multiplies layers * T^3 numbers of about 1e9 a second: longer texts are left to polyhead.rollout.
 const ROLLOUT_MOST = 1e9;
 
-// Not between two texts; not for one layer; not for a decoder that also looks at an encoder; not for attention weights without a pair bias, with which no model ran.
+// Between these layers others look elsewhere: at an encoder, at shifted windows, along another axis.
+const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
+
+// Not between two texts; not for one layer; not where other layers are between; not for attention weights without a pair bias, with which no model ran.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
-  return !pooled && keys === queries && layers > 1 && name !== "Decoder" && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
+  return !pooled && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
 }
 
 // A_L … A_1 with A_l = (I + mean over the heads of layer l) / 2, each row divided by its sum.

@@ -40,10 +40,23 @@ const axisNames = ({ axes: [query, key] }) => [key ? `${key} →` : say("key →
 
 // ---- Tabs ----
 
-const TAB_NAMES = { "Self-attention": () => say("Self-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"), "Cross-attention": () => say("Cross-attention") };
+// A name is made of such words, joined by " · "; other words stay as they are.
+const TAB_WORDS = {
+  "Self-attention": () => say("Self-attention"), "Cross-attention": () => say("Cross-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"),
+  Windows: () => say("Windows"), Text: () => say("Text"), Image: () => say("Image"), Audio: () => say("Audio"), Video: () => say("Video"), Multimodal: () => say("Multimodal"),
+  Time: () => say("Time"), Space: () => say("Space"), Rows: () => say("Rows"), Columns: () => say("Columns"), Pooled: () => say("Pooled"),
+};
+const COUNTS = [
+  [/^(\d+) heads?$/, (count) => say("{0} {0|head|heads}", Number(count))], [/^(\d+) sequences?$/, (count) => say("{0} {0|sequence|sequences}", Number(count))],
+  [/^layers? (\S+)$/, (range) => say("layers {0}", range)], [/^from (\d+)$/, (first) => say("from query {0}", first)],
+];
+function tabWord(word) {
+  const [pattern, name] = COUNTS.find(([pattern]) => pattern.test(word)) ?? [];
+  return pattern ? name(pattern.exec(word)[1]) : TAB_WORDS[word]?.() ?? word;
+}
 const BIASES = { with: () => say("With the pair bias"), without: () => say("Without the pair bias") };
 
-const tabName = (text) => [TAB_NAMES[text.name]?.() ?? text.name, BIASES[text.bias]?.()].filter(Boolean).join(" · ");
+const tabName = (text) => [text.name.split(" · ").map(tabWord).join(" · "), BIASES[text.bias]?.()].filter(Boolean).join(" · ");
 const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
 const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
 

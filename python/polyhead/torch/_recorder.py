@@ -340,7 +340,17 @@ class Recorder(TorchDispatchMode):
         values = {part: kept(part) for part in KEPT if part in wanted}
         if "maps" in wanted:
             self._left -= size
-        self._calls.append(CapturedCall(self._name(), operation, shape, **values))
+        self._calls.append(CapturedCall(self._name(), operation, shape, is_window=self._is_window(shape), **values))
+
+    def _is_window(self, shape: tuple[int, ...]) -> bool:
+        """Whether the innermost module that has a size of windows has one of so many queries and keys."""
+        for running in reversed(self._running):
+            size = getattr(running.module, "window_size", None)
+            if isinstance(size, int):
+                return not isinstance(size, bool) and shape[-1] == shape[-2] and shape[-1] in (size, size * size)
+            if isinstance(size, (tuple, list)) and size and all(isinstance(extent, int) for extent in size):
+                return shape[-1] == shape[-2] == math.prod(size)
+        return False
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -1,0 +1,454 @@
+"""What `capture` took, as the tabs of a page: one for each kind and shape of its calls."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._capture import Capture, CapturedCall, names_of, require_calls, why_no_maps
+from ._view_pooled import block_limit
+from ._view_sets import Side, both, counted, described, is_list, named_special, of_text, pairs, plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What a part of a module's name says about its attention. The words are those of the tabs; viewer/script/sides.js translates them.
+_MODALITIES = {
+    "Text": r"^(text|language)(_|$)",
+    "Image": r"^(image|vision|visual)(_|$)",
+    "Audio": r"^(audio|speech)(_|$)",
+    "Video": r"^video(_|$)",
+    "Multimodal": r"^multi_?modal(_|$)",
+}
+_STACKS = {"Encoder": r"(^|_)encoder(_|$)", "Decoder": r"(^|_)decoder(_|$)"}
+_AXES = {
+    "Time": r"(^|_)(temporal|time)(_|$)",
+    "Space": r"(^|_)spatial(_|$)",
+    "Rows": r"(^|_)rows?(_|$)",
+    "Columns": r"(^|_)col(umn)?s?(_|$)",
+}
+_CROSS = re.compile(r"cross|enc_?dec|encoder_decoder|encoder_att|(^|_)(src|context)_att|^attn2$|[a-z]_to_[a-z]")
+
+
+class _Kind(NamedTuple):
+    """What a call's module is, as far as its name says; "" where it does not."""
+
+    modality: str
+    stack: str
+    axis: str
+    is_cross: bool
+    is_window: bool
+
+
+def _word(words: dict[str, str], parts: Sequence[str]) -> str:
+    return next((word for part in parts for word, pattern in words.items() if re.search(pattern, part)), "")
+
+
+def _kind(call: CapturedCall, names: set[str]) -> _Kind:
+    parts = call.name.split(".")
+    # nn.TransformerDecoderLayer calls its cross-attention multihead_attn.
+    beside = ".".join([*parts[:-1], "self_attn"])
+    is_cross = any(_CROSS.search(part.lower()) for part in parts) or parts[-1] == "multihead_attn" and beside in names
+    others = [part.lower() for part in parts if not _CROSS.search(part.lower())]
+    return _Kind(_word(_MODALITIES, others), _word(_STACKS, others), _word(_AXES, others), is_cross, call.is_window)
+
+
+class _Calls:
+    """One call, or the calls of one module that a decoder with a cache makes one after another: each adds queries to the rows of those before."""
+
+    def __init__(self, call: CapturedCall, kind: _Kind) -> None:
+        self.calls, self.kind, self.name = [call], kind, call.name
+        *lead, self.heads, self.T, self.S = call.shape
+        self.batch = math.prod(lead)
+        self.rows = [self.T]  # queries of each call
+        self.starts = [0]  # the place of each call's first key
+        self.filled = 0  # keys in a cache of fixed size; 0: in no such cache
+
+    def add(self, step: _Calls, cache: str) -> None:
+        if cache == "fixed":
+            self.filled = step.last_used()
+        elif cache == "growing":
+            self.S = step.S
+        elif cache == "sliding":
+            self.S += step.T
+        self.calls += step.calls
+        self.rows += step.rows
+        self.starts.append(self.S - step.S)
+        self.T += step.T
+
+    @property
+    def has_maps(self) -> bool:
+        return all(call.maps is not None for call in self.calls)
+
+    @property
+    def first(self) -> int:
+        """The place of the first query among the keys. Only steps with a cache begin behind others."""
+        return self.S - self.T if len(self.calls) > 1 and not self.kind.is_cross else 0
+
+    def maps(self) -> Tensor:
+        """``[B,N,T,S]``; 0 for keys that a cache did not have yet, or no longer."""
+        given = [call.maps.reshape(-1, *call.maps.shape[-3:]) for call in self.calls if call.maps is not None]
+        if len(given) == 1:
+            return given[0]
+        whole, row = given[0].new_zeros(self.batch, self.heads, self.T, self.S), 0
+        for step, start in zip(given, self.starts):
+            columns = min(self.S - start, step.shape[-1])  # free places of a cache of fixed size are left out
+            whole[:, :, row : row + step.shape[-2], start : start + columns] = step[..., :columns]
+            row += step.shape[-2]
+        return whole
+
+    def last_used(self) -> int:
+        """Keys up to the last one that the last query attends to."""
+        last = self.calls[-1].maps[..., -1, :]  # type: ignore[index]
+        used = (last.reshape(-1, last.shape[-1]) != 0).any(0).nonzero()
+        return int(used[-1]) + 1 if len(used) else 0
+
+    def is_causal_prompt(self) -> bool:
+        first = self.calls[0].maps
+        return first is not None and 1 < first.shape[-2] == first.shape[-1] and not bool(first[..., 0, 1:].any())
+
+
+def _cache(before: _Calls, call: _Calls) -> str:
+    """The kind of cache that has the keys of `before`, if the call is the next step of its decoder; else ""."""
+    if (before.name, before.kind, before.batch, before.heads) != (call.name, call.kind, call.batch, call.heads) or call.T == 0:
+        return ""
+    if before.S + call.T == call.S and not before.filled and (call.name or call.T == 1):
+        return "growing"
+    # Free places of a cache of fixed size are masked, and each step fills as many as it has queries.
+    before_call = before.calls[-1].shape
+    if before_call[-1] == call.S != before_call[-2] and call.last_used() == (before.filled or before.last_used()) + call.T:
+        return "fixed"
+    # A cache of the last keys has no more than before, and its newest is the query's own.
+    if call.name and call.T == 1 < call.S <= before.S and not before.filled and before.is_causal_prompt() and call.last_used() == call.S:
+        return "sliding"
+    return ""
+
+
+def _joined(calls: list[CapturedCall]) -> list[_Calls]:
+    """The calls in their order, steps with a cache as one."""
+    names = {call.name for call in calls}
+    found: list[_Calls] = []
+    waiting: list[_Calls] = []  # that a step may continue, the one that waits longest first: layers run in the same order in each step
+    for call in calls:
+        one = _Calls(call, _kind(call, names))
+        if one.kind.is_cross or not one.has_maps:
+            found.append(one)
+            continue
+        before, cache = next(((chain, kind) for chain in waiting if (kind := _cache(chain, one))), (None, ""))
+        if before is None:
+            found.append(one)
+        else:
+            waiting.remove(before)
+            before.add(one, cache)
+        waiting.append(before or one)
+    for chain in found:
+        if chain.filled:
+            chain.S = chain.filled
+    return _cross_joined(found)
+
+
+def _cross_joined(found: list[_Calls]) -> list[_Calls]:
+    """Cross-attention has the same keys in each step: it is joined where self-attention of the same steps was."""
+    steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
+    if not steps:
+        return found
+    by_module: dict[Hashable, list[_Calls]] = {}
+    for one in found:
+        if one.kind.is_cross and one.has_maps and one.name:
+            by_module.setdefault((one.name, one.batch, one.heads, one.S), []).append(one)
+    gone: set[int] = set()
+    for calls in by_module.values():
+        at = 0
+        while at < len(calls):
+            length = next((len(rows) for rows in steps if tuple(one.T for one in calls[at : at + len(rows)]) == rows), 1)
+            for one in calls[at + 1 : at + length]:
+                calls[at].add(one, "")
+                gone.add(id(one))
+            at += length
+    return [one for one in found if id(one) not in gone]
+
+
+class _Tab(NamedTuple):
+    """Calls of one kind and one shape: the layers of a set of maps."""
+
+    kind: _Kind
+    batch: int
+    heads: int
+    T: int
+    S: int
+    first: int  # of the queries, as a place among the keys
+    layers: list[_Calls]
+    pooling: str | None
+    blocks: tuple[int, int] | None  # of pooled maps: height and width
+
+    @property
+    def cells(self) -> int:
+        height, width = self.blocks or (self.T, self.S)
+        return self.batch * len(self.layers) * self.heads * height * width
+
+    def arrays(self) -> list[Any]:
+        """``[B,N,T,S]`` of each layer, or pooled."""
+        return [layer.maps() if self.blocks is None else self._pooled(layer, self.blocks) for layer in self.layers]
+
+    def _pooled(self, layer: _Calls, blocks: tuple[int, int]) -> Any:
+        captured = layer.calls[0].pooled_map
+        if layer.has_maps:
+            return _pooled(layer.maps(), *blocks, str(self.pooling))
+        assert captured is not None
+        return captured.reshape(-1, *captured.shape[-3:])
+
+
+def _pooled(maps: Tensor, height: int, width: int, pooling: str) -> Any:
+    """The blocks of `pooled_map`."""
+    import numpy as np
+
+    T, S = maps.shape[-2:]
+    rows, columns = (np.arange(count + 1) * extent // count for count, extent in ((height, T), (width, S)))
+    operation = np.maximum if pooling == "largest" else np.add
+    blocks = operation.reduceat(operation.reduceat(maps.numpy(), rows[:-1], -2), columns[:-1], -1)
+    return blocks / (np.diff(rows)[:, None] * np.diff(columns)) if pooling == "mean" else blocks
+
+
+def _grouped(calls: list[_Calls]) -> list[_Tab]:
+    groups: dict[Hashable, list[_Calls]] = {}
+    for one in calls:
+        groups.setdefault((one.kind, one.batch, one.heads, one.T, one.S, one.first), []).append(one)
+    tabs = []
+    for layers in groups.values():
+        one = layers[0]
+        whole = [layer for layer in layers if layer.has_maps]
+        shape = (one.kind, one.batch, one.heads, one.T, one.S, one.first)
+        if whole:
+            tabs.append(_Tab(*shape, whole, None, None))
+        if len(whole) < len(layers):
+            blocks = next(tuple(call.pooled_map.shape[-2:]) for layer in layers for call in layer.calls if call.pooled_map is not None)
+            tabs.append(_Tab(*shape, layers, "mean", blocks))
+    return tabs
+
+
+# ---- Names ----
+
+
+def _names(tabs: list[_Tab]) -> list[str]:
+    """What tells each tab from the others, the most natural first: kind, size, heads, sequences."""
+    kinds = list(dict.fromkeys(tab.kind for tab in tabs))
+    words = [_kind_words(tab.kind, kinds) for tab in tabs]
+    details: list[Callable[[_Tab], str]] = [
+        lambda tab: "Pooled" if tab.pooling is not None else _first_layers(tab, tabs),
+        lambda tab: f"{tab.T} × {tab.S}",
+        lambda tab: "1 head" if tab.heads == 1 else f"{tab.heads} heads",
+        lambda tab: "1 sequence" if tab.batch == 1 else f"{tab.batch} sequences",
+        lambda tab: f"from {tab.first}",
+        lambda tab: tab.layers[0].name,
+    ]
+    for detail in details:
+        for group in {tuple(one) for one in words}:
+            places = [at for at, one in enumerate(words) if tuple(one) == group]
+            if len({detail(tabs[at]) for at in places}) > 1:
+                for at in places:
+                    words[at] = [*words[at], *filter(None, [detail(tabs[at])])]
+    return [" · ".join(one) for one in words]
+
+
+def _first_layers(tab: _Tab, tabs: list[_Tab]) -> str:
+    """Of a tab whose later layers are over the budget and are only in the pooled one."""
+    pooled = any(other.pooling is not None and other[:6] == tab[:6] and len(other.layers) > len(tab.layers) for other in tabs)
+    return "" if not pooled else "layer 0" if len(tab.layers) == 1 else f"layers 0–{len(tab.layers) - 1}"
+
+
+def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
+    words = []
+    if len({other.modality for other in kinds}) > 1 and kind.modality:
+        words.append(kind.modality)
+    beside = [other for other in kinds if other.modality == kind.modality]
+    alike = [other for other in beside if other.is_cross == kind.is_cross]
+    if len({other.stack for other in alike}) > 1 and kind.stack:
+        words.append(kind.stack)
+    elif not kind.is_cross and kind.stack in ("", "Decoder") and any(other.is_cross and other.stack == kind.stack for other in beside):
+        words.append("Decoder")  # what looks at other words too
+    if kind.is_cross:
+        words.append("Cross-attention")
+    axes = {other.axis for other in alike if other.stack == kind.stack}
+    if len(axes) > 1 and (kind.axis or "Time" in axes):
+        words.append(kind.axis or "Space")
+    if kind.is_window:
+        words.append("Windows")
+    elif not words:
+        words.append("Self-attention")
+    return words
+
+
+def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
+    """Whose words the queries and the keys are; None: places that have no words."""
+    if kind.modality not in ("", "Text", "Multimodal") and any(other.modality in ("", "Text", "Multimodal") for other in kinds):
+        return None
+    if kind.is_window and not all(other.is_window for other in kinds):
+        return None
+    if kind.is_cross:
+        return "query", "key"
+    if kind.stack == "Encoder" and any(other.is_cross or other.stack == "Decoder" for other in kinds):
+        return "key", "key"
+    return "query", "query"
+
+
+# ---- What view reads ----
+
+
+def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
+    """The calls as tabs. pooling: pool all maps, as of `view`; None: those that do not fit."""
+    require_calls(captured)
+    if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
+        raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")
+    tabs = _grouped(_joined(captured.calls))
+    heads = sum(tab.batch * len(tab.layers) * tab.heads for tab in tabs)
+    size = block_limit(heads)
+
+    def pooled(tab: _Tab, how: str) -> _Tab:
+        return tab._replace(pooling=how, blocks=(min(size, tab.T), min(size, tab.S)))
+
+    if pooling is not None:
+        if pooling == "largest" and (means := [call for call in captured.calls if call.maps is None]):
+            raise ValueError(f"pooling is 'largest', and the capture holds only pooled means of {names_of(means)}; {why_no_maps(captured, means)}, or show them by pooling='mean'")
+        return [tab if tab.pooling is not None else pooled(tab, pooling) for tab in tabs]
+    while sum(tab.cells for tab in tabs) > _core.most_attention_weights:
+        large = max((tab for tab in tabs if tab.pooling is None and max(tab.T, tab.S) > size), key=lambda tab: tab.cells, default=None)
+        if large is None:
+            raise ValueError(
+                f"the capture has {sum(tab.cells for tab in tabs)} attention weights of {sum(tab.batch for tab in tabs)} sequences, and a page holds {_core.most_attention_weights}; "
+                "captured.select(prefix) takes some modules, and a smaller batch has fewer sequences"
+            )
+        tabs[tabs.index(large)] = pooled(large, "largest")
+    return tabs
+
+
+def plain_layers(tabs: list[_Tab]) -> list[Any] | None:
+    """The layers of the only tab, if `view` takes them as it takes a list of arrays."""
+    return tabs[0].arrays() if len(tabs) == 1 and tabs[0].pooling is None and tabs[0].first == 0 else None
+
+
+class _Words:
+    """What is told about tokens, for the tabs whose sizes it fits."""
+
+    def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
+        self.tabs, self.names = tabs, names
+        self.given = {name: value for name, value in given.items() if value is not None}
+        self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
+        kinds = list(dict.fromkeys(tab.kind for tab in tabs))
+        self.sides = [_sides(tab.kind, kinds) for tab in tabs]
+        self.has_keys = any(sides is not None and "key" in sides for sides in self.sides)
+        batches = {tab.batch for tab in tabs}
+        self.count = counted(given["tokens"], given["text"])  # of texts that the words are for; None: of one, which is no list of texts
+        if self.count is None and 1 not in batches:
+            self.count = min(batches)
+        if self.count is not None and self.count not in batches:
+            raise ValueError(f"there are words for {self.count} texts; the capture has {self._listed(lambda tab: f'a batch of {tab.batch}')}")
+
+    def _listed(self, what: Callable[[_Tab], str]) -> str:
+        shown = [f"{name or 'one set'}: {what(tab)}" for tab, name in zip(self.tabs, self.names)]
+        return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+    def part(self, name: str, tab: _Tab, place: int) -> Any:
+        """What is given for one text of a tab; None if it is for other ones."""
+        value = self.given.get(name)
+        return None if value is None or tab.batch != (self.count or 1) else of_text(value, name, place, self.count)
+
+    def fitting(self, name: str, value: Any, size: int) -> Any:
+        """The value, if it has as many entries."""
+        value = plain(value)
+        if value is None or isinstance(value, frozenset):
+            return value
+        if not is_list(value):
+            raise TypeError(f"{name} is of type {type(value).__name__}; it must be a list with an entry for each token")
+        if len(value) != size:
+            return None
+        self.unused.discard(name)
+        return value
+
+    def side(self, at: int, axis: int, place: int) -> Side:
+        """The queries (axis 0) or the keys (1) of a tab."""
+        tab, sides = self.tabs[at], self.sides[at]
+        size = (tab.T, tab.S)[axis]
+        first = tab.first if axis == 0 else 0
+        label = "tokens" if sides is None or sides[axis] == "query" else "keys"
+        words = special = segments = None
+        if sides is not None:
+            whole = tab.S if first else size  # of steps with a cache: the words of the keys, of which the queries are the last
+            words = self.fitting(label, self.part(label, tab, place), whole)
+            words = words if words is None else words[first:]
+            if tab.pooling is None:
+                special, segments = (self._flags(name, tab, place, sides[axis], whole, first) for name in ("special", "segments"))
+        if words is None and first:
+            words = [str(row) for row in range(first, tab.S)]
+        return Side(label, size, words, special, segments)
+
+    def _flags(self, name: str, tab: _Tab, place: int, side: str, size: int, first: int) -> Any:
+        value = both(self.part(name, tab, place), name, self.has_keys)[side == "key"]
+        found = self.fitting(name, value, size)
+        return found if found is None or isinstance(found, frozenset) else found[first:]
+
+    def blocked(self, at: int, place: int) -> Any:
+        tab, sides = self.tabs[at], self.sides[at]
+        if sides is None or tab.pooling is not None or sides[1] != ("key" if self.has_keys else "query"):
+            return None
+        return self.fitting("block_keys", self.part("block_keys", tab, place), tab.S)
+
+    def links(self, at: int, place: int) -> tuple[Any, list[Any]]:
+        tab, given = self.tabs[at], self.part("links", self.tabs[at], place)
+        if given is None or self.sides[at] != ("query", "key") or tab.pooling is not None:
+            return None, []
+        found = pairs(given, "links"), pairs(self.part("possible_links", tab, place), "possible_links")
+        if any(not (0 <= query < tab.T and 0 <= key < tab.S) for links in found for query, key in links):
+            return None, []
+        self.unused -= {"links", "possible_links"}
+        return found
+
+    def require_used(self) -> None:
+        for name in sorted(self.unused - {"text"}):
+            if name == "keys" and not self.has_keys:
+                raise ValueError("keys are given, but the keys of the capture are its tokens")
+            if name in ("links", "possible_links"):
+                raise ValueError(f"{name} fit no cross-attention of the capture, which has {self._listed(lambda tab: f'{tab.T} queries and {tab.S} keys')}")
+            if all(tab.pooling is not None for tab in self.tabs) and name in ("special", "segments", "block_keys"):
+                raise ValueError(f"{name}: for single tokens, and the cells of pooled maps are blocks")
+            value = plain(of_text(self.given[name], name, 0, self.count))
+            pair = is_list(value) and len(value) == 2 and all(map(is_list, map(plain, value)))
+            entries = " and ".join(str(len(plain(one))) for one in value) if pair else len(value)
+            raise ValueError(
+                f"{name} has {entries} entries, and no set of the capture has so many tokens: {self._listed(lambda tab: f'{tab.T} queries, {tab.S} keys')}; "
+                "captured.select(prefix) takes some of the calls"
+            )
+
+
+def captured_sets(tabs: list[_Tab], given: dict[str, Any], refused: dict[str, Any]) -> list[dict[str, Any]]:
+    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i: sets may have different numbers of them."""
+    names = _names(tabs) if len(tabs) > 1 else [""]
+    if wrong := [name for name, value in refused.items() if value is not None]:
+        sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) takes some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
+        raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")
+    if given["possible_links"] is not None and given["links"] is None:
+        raise ValueError("possible_links are given without links, the sure ones")
+    words = _Words({**given, "special": named_special(given["special"])}, tabs, names)
+    text = given["text"]
+    if is_list(text) and words.count != len(text) or isinstance(text, str) and words.count is not None:
+        raise ValueError(f"text must be {'one str' if words.count is None else f'{words.count} str, one for each text'}")
+    arrays = [tab.arrays() for tab in tabs]
+    texts = []
+    for place in range(max(tab.batch for tab in tabs)):
+        sets_of_text = []
+        for at, tab in enumerate(tabs):
+            if place >= tab.batch:
+                continue
+            query, key = (words.side(at, axis, place) for axis in (0, 1))
+            is_same = words.sides[at] != ("query", "key") and (tab.T, tab.first) == (tab.S, 0)
+            links, possible = words.links(at, place)
+            sets_of_text.append(described(
+                text=text if isinstance(text, str) and place == 0 else text[place] if is_list(text) and place < len(text) else "" if max(tab.batch for tab in tabs) == 1 else str(place),
+                name=names[at], pooling=tab.pooling, attentions=[layer[place] for layer in arrays[at]], queries=query, keys=query if is_same else key,
+                block_keys=words.blocked(at, place), links=links, possible_links=possible))  # fmt: skip
+        sets_of_text[0]["tabs"] = sets_of_text[1:]
+        texts.append(sets_of_text[0])
+    words.require_used()
+    return texts
