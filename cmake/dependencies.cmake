@@ -27,7 +27,11 @@ function(polyhead_check_cxx20)
     int main() { const int numbers[] = {1, 2}; return twice(Options{.threads = std::span(numbers)[0]}.threads) - 2; }" POLYHEAD_CXX20)
 endfunction()
 polyhead_check_cxx20()
-polyhead_need(POLYHEAD_CXX20 "a C++20 compiler, as GCC 11 or Clang 14 are: ${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, and the variable CXX names another" g++)
+if(NOT POLYHEAD_CXX20)
+  unset(POLYHEAD_CXX20 CACHE)  # its library may be installed before the next run
+  message(FATAL_ERROR "polyhead is built from source, which takes a C++20 compiler with its library (GCC 11, Clang 14 or newer): ${CMAKE_CXX_COMPILER}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, cannot compile a small C++20 program.\n${polyhead_install_compiler}\n"
+          "The variable CXX names another one, in an empty build folder: CXX=g++-12 cmake ...")
+endif()
 
 find_package(Threads REQUIRED)
 

@@ -7,26 +7,6 @@
 #include "core/text.h"
 #include "cpu/instruction_sets.h"
 
-// The tables of kernel functions that the kernel sources define for each set.
-#define POLYHEAD_ISA_ROW(name, base, needs)          \
-  namespace polyhead::cpu::name {                    \
-  extern const ForwardKernels forward_kernels;       \
-  extern const MergeKernels merge_kernels;           \
-  extern const BackwardKernels backward_kernels;     \
-  extern const JvpKernels jvp_kernels;               \
-  extern const BackwardBackwardKernels backward_backward_kernels; \
-  extern const GradientKernels gradient_kernels;     \
-  extern const MapsKernels maps_kernels;             \
-  extern const GemmKernels gemm_kernels;             \
-  extern const NormKernels norm_kernels;             \
-  extern const SoftmaxKernels softmax_kernels;       \
-  extern const AdamKernels adam_kernels;             \
-  extern const DropoutKernels dropout_kernels;       \
-  extern const ActivationKernels activation_kernels; \
-  }
-#include "cpu/isa_rows.h"
-#undef POLYHEAD_ISA_ROW
-
 namespace polyhead {
 namespace cpu {
 namespace {
@@ -50,18 +30,13 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-#define POLYHEAD_ISA_ROW(name, base, needs)                                                                                   \
-  KernelSet{#name,                                                                                                            \
-            needs,                                                                                                            \
-            {name::forward_kernels, base::merge_kernels, name::backward_kernels, base::jvp_kernels, base::backward_backward_kernels, base::gradient_kernels, \
-             base::maps_kernels},                                                                                             \
-            base::gemm_kernels,                                                                                               \
-            base::activation_kernels,                                                                                         \
-            base::norm_kernels,                                                                                               \
-            base::softmax_kernels,                                                                                            \
-            base::adam_kernels,                                                                                               \
-            base::dropout_kernels},
-  static const KernelSet sets[] = {
+  enum : std::size_t {  // places
+#define POLYHEAD_ISA_ROW(name, base, needs) place_of_##name,
+#include "cpu/isa_rows.h"
+#undef POLYHEAD_ISA_ROW
+  };
+#define POLYHEAD_ISA_ROW(name, base, needs) KernelSet{#name, needs, place_of_##name},
+  static constexpr KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };
 #undef POLYHEAD_ISA_ROW

@@ -1,6 +1,7 @@
-// The kernels of each instruction set, and the choice of the set in use.
+// The instruction sets that kernels are compiled for, the choice of the set in use, and its kernels.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,17 +13,11 @@
 
 namespace polyhead::cpu {
 
-// The kernels compiled for one row of cmake/isa.cmake.
+// A row of cmake/isa.cmake.
 struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, separated by spaces
-  SdpaKernels sdpa;
-  GemmKernels gemm;
-  ActivationKernels activations;
-  NormKernels norm;
-  SoftmaxKernels softmax;
-  AdamKernels adam;
-  DropoutKernels dropout;
+  std::size_t place = 0;   // among kernel_sets()
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
@@ -38,5 +33,41 @@ const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu,
 
 // The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that the processor can run.
 const KernelSet& current_kernels();
+
+// Kernels of one kind that are compiled for a set. Each kind has a table and a source for it, which CMakeLists.txt makes: a program links the kernels
+// of the operations that it calls.
+template <class Kernels>
+const Kernels& kernels_of(const KernelSet& set);
+template <>
+const ForwardKernels& kernels_of(const KernelSet& set);
+template <>
+const MergeKernels& kernels_of(const KernelSet& set);
+template <>
+const BackwardKernels& kernels_of(const KernelSet& set);
+template <>
+const JvpKernels& kernels_of(const KernelSet& set);
+template <>
+const BackwardBackwardKernels& kernels_of(const KernelSet& set);
+template <>
+const GradientKernels& kernels_of(const KernelSet& set);
+template <>
+const MapsKernels& kernels_of(const KernelSet& set);
+template <>
+const GemmKernels& kernels_of(const KernelSet& set);
+template <>
+const ActivationKernels& kernels_of(const KernelSet& set);
+template <>
+const NormKernels& kernels_of(const KernelSet& set);
+template <>
+const SoftmaxKernels& kernels_of(const KernelSet& set);
+template <>
+const AdamKernels& kernels_of(const KernelSet& set);
+template <>
+const DropoutKernels& kernels_of(const KernelSet& set);
+
+template <class Kernels>
+const Kernels& current_kernels_of() {
+  return kernels_of<Kernels>(current_kernels());
+}
 
 }  // namespace polyhead::cpu

@@ -18,7 +18,7 @@ Cpu machine(std::initializer_list<std::string_view> available) {
   return cpu;
 }
 
-const cpu::KernelSet kSets[] = {{"wide", "avx2 fma avx512f avx512vl", {}, {}}, {"middle", "avx2 fma", {}, {}}, {"portable", "", {}, {}}};
+const cpu::KernelSet kSets[] = {{"wide", "avx2 fma avx512f avx512vl"}, {"middle", "avx2 fma"}, {"portable", ""}};
 
 TEST(Select, TakesTheFirstThatTheProcessorHas) {
   EXPECT_EQ(cpu::select_kernels(kSets, machine({"avx2", "fma", "avx512f", "avx512vl"}), "").name, "wide");

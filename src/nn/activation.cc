@@ -90,7 +90,7 @@ struct Tanh {
 // Calls f(function, kernel): the kernel computes the function for float32, nullptr: there is none.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
-  const cpu::ActivationKernels& kernels = cpu::current_kernels().activations;
+  const auto& kernels = cpu::current_kernels_of<cpu::ActivationKernels>();
   switch (activation) {
     case Activation::relu:
       return f(Relu{}, nullptr);

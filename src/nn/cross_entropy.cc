@@ -12,7 +12,7 @@ namespace {
 
 template <class A>
 const cpu::SoftmaxKernel<A>& kernel_of() {
-  const cpu::SoftmaxKernels& kernels = cpu::current_kernels().softmax;
+  const auto& kernels = cpu::current_kernels_of<cpu::SoftmaxKernels>();
   if constexpr (std::is_same_v<A, double>) {
     return kernels.of_doubles;
   } else {

@@ -30,7 +30,7 @@ void dropout(ConstTensorView x_view, TensorView y_view, double p, std::uint64_t 
     const Rows<T> y(y_view);
     const A scale = static_cast<A>(dropout_scale(p));
     parallel_for(rows, row_grain(width, kNanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
-      const cpu::DropoutKernels& kernels = cpu::current_kernels().dropout;
+      const auto& kernels = cpu::current_kernels_of<cpu::DropoutKernels>();
       std::vector<std::uint8_t> bytes(static_cast<std::size_t>(width + kernels.margin));
       const std::uint8_t* const keep = bytes.data();
       const auto drop_row = [&](const T* from, auto from_step, T* to, auto to_step) {

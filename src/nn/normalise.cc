@@ -49,7 +49,7 @@ void normalise_floats(const Normalisation& norm, ConstTensorView x_view, TensorV
   const Rows<T> sums(sums_view ? sums_view : y_view), y(y_view);
   const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 1), executor, [&](std::int64_t first, std::int64_t last) {
-    const auto normalise_row = cpu::current_kernels().norm.normalise_row;
+    const auto normalise_row = cpu::current_kernels_of<cpu::NormKernels>().normalise_row;
     ComputedRow<const T> x_row(x, width);
     ComputedRow<T> sums_row(sums, width), y_row(y, width);
     for (std::int64_t row = first; row < last; ++row) {
@@ -127,7 +127,7 @@ void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, 
   const auto width = static_cast<std::int64_t>(b.weight.size());
   std::vector<ComputedRow<const T>> x(kRows, {b.x, width}), d_y(kRows, {b.d_y, width});
   auto d_x = b.d_x != nullptr ? std::vector<ComputedRow<T>>(kRows, {*b.d_x, width}) : std::vector<ComputedRow<T>>{};
-  const auto kernel = cpu::current_kernels().norm.backward_rows;
+  const auto kernel = cpu::current_kernels_of<cpu::NormKernels>().backward_rows;
   for (std::int64_t start = first; start < last; start += kRows) {
     cpu::NormBackwardRows rows{.width = width,
                                .centred = b.norm.centred,

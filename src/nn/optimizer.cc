@@ -124,7 +124,7 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
   // Counted last, because the rest may throw: running the pieces allocates.
   const auto number = static_cast<double>(steps() + 1);
   const double first = 1 - std::pow(config_.beta1, number), second = 1 - std::pow(config_.beta2, number);
-  const cpu::AdamKernels& kernels = cpu::current_kernels().adam;
+  const auto& kernels = cpu::current_kernels_of<cpu::AdamKernels>();
   for_each_piece(cut(list), options.executor, [&](std::size_t, const Piece& piece) {
     Moments& moments = moments_[piece.tensor];
     const cpu::AdamStep step{.keep = moments.decays ? 1 - learning_rate * config_.weight_decay : 1,

@@ -1,4 +1,4 @@
-// A backend: which problems it declines, and its operations. backends.cc lists all backends.
+// A backend: which problems it declines, and its operations. backend_rows.h lists all backends.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,12 @@ struct Backend {
 
 std::string_view name_of(Operation operation);
 
-// The forced backend (Error when it declines), else the first in the list that serves the problem.
+// The backend itself; Error when it declines.
+const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation);
+[[noreturn]] void fail_unserved();
+
+// The forced backend (Error when it declines), else the first in the list that serves the problem. Links every operation of every backend;
+// a pass alone takes choose_pass() of backend_rows.h.
 const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

@@ -4,9 +4,7 @@
 #include "core/philox.h"
 #include "core/shared_sums.h"
 #include "core/text.h"
-#include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
-#include "sdpa/relative_bias.h"
 #include "sdpa/sink_gradient.h"
 
 namespace polyhead {
@@ -19,50 +17,6 @@ void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink) {
   const double* const row = of_rows.data<double>();
   for_each_offset<2>(of_rows.shape(), {to.strides(), of_rows.strides()}, [&](const auto& at) { sum[at[0]] += row[at[1]]; });
   sums.store();
-}
-
-namespace {
-
-// Runs a backward pass and adds up the gradients of sinks and of a relative bias.
-template <class P, class Tensors>
-void run_backward(P problem, const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options, Operation operation,
-                  void (*Backend::*pass)(const P&)) {
-  const Backend& backend = select_backend(problem, operation, options.backend);
-  Tensor d_sink, d_relative_bias;
-  if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
-  if (tensors.d_relative_bias) {
-    d_relative_bias = Tensor(DType::f64, problem.relative_bias.shape());
-    problem.d_relative_bias = d_relative_bias;
-  }
-  (backend.*pass)(problem);
-  if (d_relative_bias) add_up_relative_gradient(options.relative_bias, memory.distances, d_relative_bias, tensors.d_relative_bias);
-  if (d_sink) add_up_sink_gradient(d_sink, tensors.d_sink);
-}
-
-}  // namespace
-
-void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
-  ProblemMemory memory;
-  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", memory);
-  const Backend& backend = select_backend(problem, Operation::forward, options.backend);
-  if (problem.queries > 0) backend.forward(problem);  // T = 0: tensors may have 2^62 heads, and a loop over them would not end
-}
-
-void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options) {
-  ProblemMemory memory;
-  run_backward(normal_form(tensors, options, memory), memory, tensors, options, Operation::backward, &Backend::backward);
-}
-
-void sdpa_backward_backward(const SdpaBackwardBackward& tensors, const SdpaOptions& options) {
-  ProblemMemory memory;
-  run_backward(normal_form(tensors, options, memory), memory, tensors, options, Operation::backward_backward, &Backend::backward_backward);
-}
-
-void sdpa_jvp(const SdpaJvp& tensors, const SdpaOptions& options) {
-  ProblemMemory memory;
-  const JvpProblem problem = normal_form(tensors, options, memory);
-  const Backend& backend = select_backend(problem, Operation::jvp, options.backend);
-  if (problem.queries > 0) backend.jvp(problem);
 }
 
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep) {

@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant("rollout from the first layer", "src/sdpa/rollout.cc", "auto layer = layers.rbegin(); layer != layers.rend(); ++layer", "auto layer = layers.begin(); layer != layers.end(); ++layer", "the last layer is the leftmost factor", CORE),
     Mutant("dropped map is the plain one", MAPS, "problem.value == MapValue::dropped ? &row.dropped : &row.p", "&row.p", "MapValue::dropped is what multiplies v", CORE),
     # The door
-    Mutant("forced backend runs though it declines", "src/sdpa/backends.cc", "if (!reason.empty()) {", "if (false) {",
+    Mutant("forced backend runs though it declines", "src/sdpa/backend_choice.cc", "if (!reason.empty()) {", "if (false) {",
            "a forced backend that declines is an error", ("sdpa",)),
     Mutant("gap of a view closed", "src/core/overlap.cc", "stride / step <= *inner)", "stride / step <= *inner + 1)", "zeroing a view touches its own elements only", ("core",)),
     Mutant("overlap accepted", "src/core/overlap.cc", "require(!overlaps(other.view, out.view), operation", "require(!overlaps(other.view, out.view) || true, operation",

@@ -44,7 +44,7 @@ void for_each_case(const F& f) {
     if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
     for (const Function& function : kFunctions) {
       SCOPED_TRACE(std::string(set.name) + " " + function.name);
-      f(function, set.activations.*function.kernel);
+      f(function, cpu::kernels_of<cpu::ActivationKernels>(set).*function.kernel);
     }
   }
 }

@@ -43,8 +43,8 @@ TEST(AdamKernel, EveryCountAgreesWithFloat64) {
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
     SCOPED_TRACE(set.name);
-    agrees(set.adam.of_floats, 2e-6);
-    agrees(set.adam.of_doubles, 4e-15);
+    agrees(cpu::kernels_of<cpu::AdamKernels>(set).of_floats, 2e-6);
+    agrees(cpu::kernels_of<cpu::AdamKernels>(set).of_doubles, 4e-15);
   }
 }
 

@@ -20,9 +20,9 @@ TEST(DropoutKernel, BitsAreThoseOfOneBlockAtATime) {
       for (const std::uint32_t row : {0u, 1u, 0xfffffffeu}) {
         for (std::int64_t count = 1; count < 1100; count += count < 140 ? 1 : 97) {
           SCOPED_TRACE("seed " + std::to_string(seed) + " row " + std::to_string(row) + " count " + std::to_string(count));
-          const auto room = static_cast<std::size_t>(count + set.dropout.margin);
+          const auto room = static_cast<std::size_t>(count + cpu::kernels_of<cpu::DropoutKernels>(set).margin);
           std::vector<std::uint8_t> keep(room + 1, kUntouched), expected(static_cast<std::size_t>(count));
-          set.dropout.keep_row(count, row, seed, below, keep.data());
+          cpu::kernels_of<cpu::DropoutKernels>(set).keep_row(count, row, seed, below, keep.data());
           EXPECT_EQ(keep.back(), kUntouched);
           DropoutBits(p, seed).row(0, 0, row, 0, count, expected.data());
           for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(keep[i] != 0, expected[i] != 0) << i;

@@ -29,7 +29,7 @@ TEST(NormaliseRow, EveryWidthAgreesWithFloat64) {
         const std::vector<float> x = numbers(random, width, 3), added = numbers(random, width, -2);
         const std::vector<float> weight = numbers(random, width, 0), bias = numbers(random, width, 0);
         std::vector<float> sums(x.size() + 1, kUntouched), y(x.size() + 1, kUntouched);
-        set.norm.normalise_row({.width = width,
+        cpu::kernels_of<cpu::NormKernels>(set).normalise_row({.width = width,
                            .centred = centred,
                            .epsilon = 0.125f,
                            .weight = weight.data(),
@@ -77,7 +77,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
         d_x.emplace_back(n + 1, kUntouched);
       }
       for (std::size_t row = 0; row < x.size(); ++row) all.x[row] = x[row].data(), all.d_y[row] = d_y[row].data(), all.d_x[row] = d_x[row].data();
-      set.norm.backward_rows(all);
+      cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);
       for (std::size_t row = 0; row < x.size(); ++row) {
         const auto count = static_cast<double>(width);
         double mean = 0, variance = 0, d_mean = 0, along = 0;
@@ -103,12 +103,12 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
       }
       const std::vector<double> bias_before = d_bias;
       all.d_bias = nullptr;
-      set.norm.backward_rows(all);
+      cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);
       EXPECT_EQ(d_bias, bias_before);
       for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // added once more
       const std::vector<double> weight_after = d_weight;
       all.d_weight = nullptr;
-      set.norm.backward_rows(all);
+      cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);
       EXPECT_EQ(d_weight, weight_after);
     }
   }

@@ -51,8 +51,8 @@ TEST(SoftmaxKernel, EveryCountAgreesWithFloat64) {
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!cpu::missing_for(set, detect_cpu()).empty()) continue;
     SCOPED_TRACE(set.name);
-    agrees(set.softmax.of_floats, 1e-6);
-    agrees(set.softmax.of_doubles, 1e-14);
+    agrees(cpu::kernels_of<cpu::SoftmaxKernels>(set).of_floats, 1e-6);
+    agrees(cpu::kernels_of<cpu::SoftmaxKernels>(set).of_doubles, 1e-14);
   }
 }
 

@@ -96,7 +96,7 @@ class Run {
   Run(const Gemm& product, Executor* executor, const Workspace* workspace)
       : executor_(executor),
         workspace_(workspace),
-        b_(current_kernels().gemm, product.b, product.k_axes),
+        b_(current_kernels_of<GemmKernels>(), product.b, product.k_axes),
         packed_(product.packed != nullptr && product.packed->kernels() == &b_.kernels ? product.packed->panels() : nullptr),
         a_rows_(axis(product.a, 0, product.a.rank() - product.k_axes)),
         a_depth_(axis(product.a, product.a.rank() - product.k_axes, product.a.rank())),
@@ -197,7 +197,7 @@ class Run {
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(&current_kernels().gemm) {
+PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(&current_kernels_of<GemmKernels>()) {
   require(b && is_floating(b.dtype()) && 0 <= k_axes && k_axes <= b.rank(), "PackedMatrix: b is missing, not floating or has no ", k_axes, " axes");
   const Columns columns(*kernels_, b, k_axes);
   memory_ = uninitialised(DType::u8, {columns.panels * columns.width * columns.depth * columns.size}, workspace);

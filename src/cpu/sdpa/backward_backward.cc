@@ -22,8 +22,8 @@ class SecondBackward {
     task.tangents = tangents_of(p, p.tangents, b, kv, task.heads);
     task.row_values = static_cast<const char*>(values_.get()) + (b * p.kv_heads + kv) * task.heads * p.queries * row_values_size(p.dtype);
   }
-  static std::int64_t scratch_bytes(const BackwardBackwardTask& task) { return current_kernels().sdpa.backward_backward_scratch(task); }
-  static void run(const BackwardBackwardTask& task, void* scratch) { current_kernels().sdpa.backward_backward(task, scratch); }
+  static std::int64_t scratch_bytes(const BackwardBackwardTask& task) { return current_kernels_of<BackwardBackwardKernels>().backward_backward_scratch(task); }
+  static void run(const BackwardBackwardTask& task, void* scratch) { current_kernels_of<BackwardBackwardKernels>().backward_backward(task, scratch); }
 
  private:
   ScratchMemory values_;

@@ -52,8 +52,8 @@ struct FirstBackward {
     task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
     task.d_sink = plane_of(p.d_sink, b, n);
   }
-  static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels().sdpa.backward_scratch(task); }
-  static void run(const BackwardTask& task, void* scratch) { current_kernels().sdpa.backward(task, scratch); }
+  static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
+  static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
 };
 
 // The backward pass of one document: the cells of the schedule, then the sums of splits that ran apart.
@@ -205,7 +205,7 @@ class DocumentPass {
       const MutablePlane plane = plane_of(sums.gradient(), b, which == 0 ? kv * group + row / p_.queries : kv);
       task.to = plane;
       task.to.data = static_cast<char*>(plane.data) + row % length * plane.row * size;
-      current_kernels().sdpa.add_splits(task);
+      current_kernels_of<GradientKernels>().add_splits(task);
     }
   }
 

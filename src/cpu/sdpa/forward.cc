@@ -58,7 +58,8 @@ ForwardTask largest_task(const ForwardProblem& p, const Items& items, const Mask
 
 void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
-  const SdpaKernels& kernels = current_kernels().sdpa;
+  const auto& kernels = current_kernels_of<ForwardKernels>();
+  const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const Items items(p, threads);
   const MaskBlocks mask(p);
   const ForwardTask first_task = largest_task(p, items, &mask);
@@ -107,7 +108,7 @@ void forward_document(const ForwardProblem& p, int threads) {
       // The thread that finishes a block's last split joins the results of all its key blocks.
       if (++done[static_cast<std::size_t>(i)] < splits) continue;
       task.partial = of_block;
-      kernels.merge(task, items.key_blocks);
+      merge_kernels.merge(task, items.key_blocks);
     }
   });
 }
@@ -134,12 +135,12 @@ std::string facts_of_forward(const ForwardProblem& p) {
   }
   const Items items(p, threads_of(p.executor));
   const ForwardTask largest = largest_task(p, items, nullptr);
-  const std::int64_t bytes = current_kernels().sdpa.forward_scratch(largest), partials = items.count() * items.partial_bytes();
+  const std::int64_t bytes = current_kernels_of<ForwardKernels>().forward_scratch(largest), partials = items.count() * items.partial_bytes();
   return cat("kernel: ", current_kernels().name, ", blocks of ", items.most_rows, " queries, ", items.count(), " of them",
              items.split() ? cat(", each with its keys in ", items.key_splits, " splits") : std::string(), "\n", "scratch: ", bytes,
              " bytes per thread", items.split() ? cat(" and ", partials, " for all splits") : std::string(), "\n",
              largest.native ? "products: bfloat16 pairs\n" : "",
-             current_kernels().sdpa.reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
+             current_kernels_of<ForwardKernels>().reads_stored_values(largest) ? "few rows: keys and values are multiplied as they are stored\n" : "",
              p.attention_weights ? "attention weights: from the same pass\n" : "");
 }
 

@@ -33,7 +33,7 @@ std::int64_t row_values_size(DType dtype) { return dtype == DType::f64 ? sizeof(
 void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const MaskBlocks mask(p);
-  const JvpKernels& kernels = current_kernels().sdpa;
+  const auto& kernels = current_kernels_of<JvpKernels>();
   const std::int64_t group = p.heads / p.kv_heads, rows = group * p.queries, groups = p.batch * p.kv_heads;
   const std::int64_t per_task = rows_per_task(groups, rows, std::max(1, threads)), blocks = (rows + per_task - 1) / per_task;
   const auto place = [&](std::int64_t item, JvpTask& task) {

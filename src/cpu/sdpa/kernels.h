@@ -45,6 +45,4 @@ struct MapsKernels {
   double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 
-struct SdpaKernels : ForwardKernels, MergeKernels, BackwardKernels, JvpKernels, BackwardBackwardKernels, GradientKernels, MapsKernels {};
-
 }  // namespace polyhead::cpu

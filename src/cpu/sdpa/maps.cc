@@ -56,7 +56,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
   task.head = n % task.heads;
   task.chosen = run.queries.data(), task.count = run.last - run.first;
   place(task);
-  const SdpaKernels& kernels = current_kernels().sdpa;
+  const auto& kernels = current_kernels_of<MapsKernels>();
   const ScratchMemory scratch(kernels.maps_scratch(task), problem.workspace);
   kernels.maps(task, scratch.get());
 }
@@ -106,7 +106,7 @@ void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<
 }
 
 double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
-  return current_kernels().sdpa.mixed_entropy(dtype, p, q, count);
+  return current_kernels_of<MapsKernels>().mixed_entropy(dtype, p, q, count);
 }
 
 }  // namespace polyhead::cpu

@@ -1,0 +1,60 @@
+// The backends, a row each. A table of one operation takes its column: a program links the kernels of the operations that it calls.
+#pragma once
+
+#include <array>
+
+#include "cpu/sdpa/sdpa.h"
+#include "reference/reference.h"
+#include "sdpa/backend.h"
+
+namespace polyhead {
+
+struct CpuRow {
+  static constexpr std::string_view name = "cpu";
+  static std::string declines(const Problem& problem, Operation /*operation*/) { return cpu::declines(problem); }
+  static constexpr auto forward = cpu::sdpa_forward;
+  static constexpr auto backward = cpu::sdpa_backward;
+  static constexpr auto jvp = cpu::sdpa_jvp;
+  static constexpr auto backward_backward = cpu::sdpa_backward_backward;
+  static constexpr auto map_rows = cpu::map_rows;
+  static constexpr auto write_maps = cpu::write_maps;
+  static constexpr auto mixed_entropy = cpu::mixed_entropy;
+  static constexpr auto facts = cpu::facts_of_forward;
+};
+
+struct ReferenceRow {
+  static constexpr std::string_view name = "reference";
+  static std::string declines(const Problem& /*problem*/, Operation /*operation*/) { return {}; }
+  static constexpr auto forward = reference::forward;
+  static constexpr auto backward = reference::backward;
+  static constexpr auto jvp = reference::jvp;
+  static constexpr auto backward_backward = reference::backward_backward;
+  static constexpr auto map_rows = reference::map_rows;
+  static constexpr decltype(Backend::write_maps) write_maps = nullptr;
+  static constexpr auto mixed_entropy = reference::mixed_entropy;
+  static constexpr decltype(Backend::facts) facts = nullptr;
+};
+
+// [of(row), ...] of the rows in order of preference; the last one serves everything. `of` is a lambda with a template parameter, the row.
+template <class Of>
+constexpr auto of_each_backend(Of of) {
+  return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};
+}
+
+// One operation of one backend.
+template <class P>
+struct Pass {
+  std::string (*declines)(const Problem& problem, Operation operation);
+  void (*run)(const P& problem);
+};
+
+// The pass of the forced backend (Error when it declines), else of the first that serves the problem.
+template <class P, class Passes>
+void (*choose_pass(const P& problem, Operation operation, const Backend* forced, void (*Backend::*of_forced)(const P&), const Passes& passes))(const P&) {
+  if (forced) return require_serves(*forced, problem, operation).*of_forced;
+  for (const Pass<P>& pass : passes)
+    if (pass.declines(problem, operation).empty()) return pass.run;
+  fail_unserved();
+}
+
+}  // namespace polyhead

@@ -1,0 +1,15 @@
+#include "polyhead/sdpa.h"
+#include "sdpa/backend_rows.h"
+#include "sdpa/normal_form.h"
+
+namespace polyhead {
+
+void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
+  static constexpr auto kPasses = of_each_backend([]<class Row> { return Pass<ForwardProblem>{Row::declines, Row::forward}; });
+  ProblemMemory memory;
+  const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", memory);
+  const auto pass = choose_pass(problem, Operation::forward, options.backend, &Backend::forward, kPasses);
+  if (problem.queries > 0) pass(problem);  // T = 0: tensors may have 2^62 heads, and a loop over them would not end
+}
+
+}  // namespace polyhead
