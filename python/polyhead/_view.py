@@ -90,7 +90,8 @@ def view(
     Args:
         source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights
             (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
-            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
+            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
+            a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
             ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
             ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
             then have one entry for each text. None: the attention weights are computed from q and k; of a text with more than 2^26 of them the page shows
@@ -132,7 +133,7 @@ def view(
             keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
             keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
             gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` where the
-            maps do not fit.
+            maps do not fit. Of what `capture` took: pool all maps; those over its budget are means.
         blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
         progress: without source: as of `maps`.
         values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
