@@ -10,7 +10,7 @@ namespace polyhead {
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual int num_threads() const = 0;
+  virtual int num_threads() const = 0;  // >= 1; an operation with an executor that says less throws an Error
   // Calls task(i) once for every i in [0, count), in any order and on any thread, and returns when all are done.
   // An exception thrown by a task is rethrown here (one of them, if several threw).
   virtual void run(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/quiet_arithmetic.h"
 #include "core/text.h"
 #include "core/thread_pool.h"
 
@@ -89,6 +90,13 @@ double internal::longest_thread(std::span<const double> costs, int threads) {
   return *std::max_element(ends.begin(), ends.end());
 }
 
+int internal::threads_of(const Executor* executor, const char* operation) {
+  constexpr int kMost = 4096;
+  const int count = executor != nullptr ? executor->num_threads() : num_threads();
+  require(count >= 1, operation != nullptr ? operation : "", operation != nullptr ? ": " : "", "num_threads() of the executor is ", count, "; it must be at least 1");
+  return std::min(count, kMost);
+}
+
 namespace {
 
 std::int64_t pieces_of(std::int64_t count, std::int64_t grain, int threads) {
@@ -97,11 +105,16 @@ std::int64_t pieces_of(std::int64_t count, std::int64_t grain, int threads) {
 }
 
 void run_pieces(std::int64_t count, Executor* executor, const std::function<void(std::int64_t)>& task) {
-  if (count == 1 || (executor == nullptr && ending)) {
+  if (count <= 1 || (executor == nullptr && ending)) {
+    const QuietArithmetic quiet;
     for (std::int64_t piece = 0; piece < count; ++piece) task(piece);
-  } else {
-    executor != nullptr ? executor->run(count, task) : the_pool().run(count, num_threads(), task);
+    return;
   }
+  const auto quiet_task = [&task](std::int64_t piece) {
+    const QuietArithmetic quiet;
+    task(piece);
+  };
+  executor != nullptr ? executor->run(count, quiet_task) : the_pool().run(count, num_threads(), quiet_task);
 }
 
 }  // namespace
@@ -118,7 +131,10 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
                           const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   if (count <= 0) return;
   const std::int64_t pieces = pieces_of(count, grain, threads_of(executor));
-  if (pieces == 1) return body(0, count);
+  if (pieces == 1) {
+    const QuietArithmetic quiet;
+    return body(0, count);
+  }
   // The first count % pieces pieces hold one index more.
   const std::int64_t size = count / pieces, longer = count % pieces;
   run_pieces(pieces, executor, [&](std::int64_t piece) {
@@ -129,6 +145,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
 
 void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                                const std::function<void(std::int64_t first, std::int64_t last)>& body) {
+  (void)threads_of(executor);  // refuses a wrong number whatever the size of the problem
   const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
   run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }

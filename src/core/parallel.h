@@ -18,9 +18,6 @@ namespace polyhead::inline internal {
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                   const std::function<void(std::int64_t first, std::int64_t last)>& body);
 
-// Number of threads that parallel_for may use with this executor; at least 1.
-inline int threads_of(const Executor* executor) { return executor != nullptr ? executor->num_threads() : num_threads(); }
-
 // Logical processors that the process may run on; at least 1.
 int usable_processors();
 
@@ -37,11 +34,16 @@ inline constexpr double kLeastPiece = 10e3;
 // Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/performance.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;
 
+// Number of threads that operations may use with this executor: 1 to 4096. The only place that reads the number of an executor, so that
+// all operations refuse one of less than 1; the message begins with the operation, if it is given. Schedules of more threads than 4096
+// would take longer to find than they save.
+int threads_of(const Executor* executor, const char* operation = nullptr);
+
 // As parallel_for, with pieces that the caller has cut: piece i is [bounds[i], bounds[i + 1]). Threads take them in order.
 void parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                      const std::function<void(std::int64_t first, std::int64_t last)>& body);
 
-// The cost of the thread that ends last, if equal threads take pieces of these costs in order, each as soon as it is free.
+// The cost of the thread that ends last, if equal threads, at least 1, take pieces of these costs in order, each as soon as it is free.
 double longest_thread(std::span<const double> costs, int threads);
 
 // Indices of the thread that ends last, if parallel_for distributes `count` indices of equal cost.

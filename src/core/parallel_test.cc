@@ -18,6 +18,7 @@
 
 #include "polyhead/error.h"
 #include "support/child_process.h"
+#include "support/compare.h"
 #include "support/last_piece_first.h"
 #include "support/thread_count.h"
 
@@ -236,6 +237,69 @@ TEST_F(ParallelFor, AnExecutorOfOneThreadIsTheCaller) {
   EXPECT_THAT(visits(100, 1, &executor), Each(1));
   EXPECT_EQ(executor.runs, 0);
 }
+
+TEST_F(ParallelFor, AnExecutorOfLessThanOneThreadIsRefusedWhateverTheCount) {
+  const auto nothing = [](std::int64_t, std::int64_t) {};
+  const std::int64_t bounds[] = {0, 1, 2};
+  for (const int threads : {0, -1, std::numeric_limits<int>::min()}) {
+    LastPieceFirst executor(threads);
+    const std::string expected = "num_threads() of the executor is " + std::to_string(threads) + "; it must be at least 1";
+    EXPECT_EQ(test::error_message([&] { parallel_for(1000, 1, &executor, nothing); }), expected);
+    EXPECT_EQ(test::error_message([&] { parallel_for(1, 1, &executor, nothing); }), expected);
+    EXPECT_EQ(test::error_message([&] { parallel_pieces(bounds, &executor, nothing); }), expected);
+    EXPECT_EQ(test::error_message([&] { parallel_pieces(std::span(bounds).first(2), &executor, nothing); }), expected);
+    EXPECT_EQ(executor.runs, 0);
+  }
+}
+
+TEST_F(ParallelFor, AnExecutorOfAnyMoreThreadsWorks) {
+  for (const int threads : {4096, 1'000'000, std::numeric_limits<int>::max()}) {
+    LastPieceFirst executor(threads);
+    EXPECT_EQ(threads_of(&executor), 4096);
+    EXPECT_THAT(visits(100'000, 1, &executor), Each(1));
+  }
+}
+
+// Raises FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
+void raise_exceptions() {
+  volatile double zero = 0, large = 1e300, nan = zero / zero, infinity = 1 / zero, overflow = large * large;
+  (void)nan, (void)infinity, (void)overflow;
+}
+
+TEST_F(ParallelFor, FlagsOfTheCallerStayAsTheyWere) {
+  constexpr int kFlags = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
+  const std::int64_t bounds[] = {0, 1, 2};
+  LastPieceFirst executor(3);
+  const auto raise = [](std::int64_t, std::int64_t) { raise_exceptions(); };
+  for (const int before : {0, FE_OVERFLOW}) {
+    for (Executor* const with : {static_cast<Executor*>(&executor), static_cast<Executor*>(nullptr)}) {
+      std::feclearexcept(FE_ALL_EXCEPT), std::feraiseexcept(before);
+      parallel_for(100, 1, with, raise), parallel_for(1, 1, with, raise);
+      parallel_pieces(bounds, with, raise), parallel_pieces(std::span(bounds).first(2), with, raise);
+      EXPECT_EQ(std::fetestexcept(kFlags), before);
+    }
+  }
+  EXPECT_THROW(parallel_for(100, 1, &executor, [](std::int64_t, std::int64_t) { raise_exceptions(), throw std::runtime_error("piece"); }), std::runtime_error);
+  EXPECT_EQ(std::fetestexcept(kFlags), FE_OVERFLOW);
+  std::feclearexcept(FE_ALL_EXCEPT);
+}
+
+#ifdef __GLIBC__
+TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
+  if (kThreadSanitizer) GTEST_SKIP();
+  const auto with_traps = [](bool inside) {
+    feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
+    parallel_for(100, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
+    parallel_for(1, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
+    if (!inside) raise_exceptions();  // the caller's own arithmetic has its traps again
+    return 7;
+  };
+  EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
+#ifdef __x86_64__  // others may not have traps
+  EXPECT_EQ(status_of_child([&] { return with_traps(false); }), -1);
+#endif
+}
+#endif
 
 // The children count /proc/self/task from a fresh start: fork leaves them only the thread that called it.
 TEST_F(ParallelFor, NoThreadIsMadeBeforeItIsNeeded) {

@@ -1,9 +1,11 @@
 // What is refused, and that the message names the operation, the sizes that were given and what is allowed.
 #include <gmock/gmock.h>
 
+#include "core/text.h"
 #include "polyhead/maps.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "support/compare.h"
+#include "support/last_piece_first.h"
 
 namespace polyhead::test {
 namespace {
@@ -579,6 +581,36 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   p.options.sink = p.extra = Tensor(DType::f32, {2, 4, 3});
   p.tangents.sink = p.lse_tangent;
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
+}
+
+// By every operation, however small the problem, before anything is written.
+TEST(Messages, OfAnExecutorWithoutThreads) {
+  for (const int threads : {0, -1}) {
+    for (const std::int64_t queries : {3, 700}) {
+      LastPieceFirst executor(threads);
+      const SdpaOptions options{.executor = &executor};
+      const Tensor q(DType::f32, {2, 4, queries, 8}), offsets = Tensor::of<std::int64_t>({3}, {0, 1, queries});
+      SdpaOptions packed = options, biased = options;
+      packed.mask.query_offsets = offsets;
+      Tensor out(DType::f32, q.shape()), lse(DType::f32, {2, 4, queries}), bias(DType::f32, {queries}), d_bias = bias, map(DType::f32, {2, 4, queries, queries});
+      biased.bias = bias;
+      fill(out, 7), fill(d_bias, 7);
+      const auto expect = [&](const char* operation, const auto& run) {
+        EXPECT_EQ(error_message(run), cat(operation, ": num_threads() of the executor is ", threads, "; it must be at least 1"));
+        for (const double x : to_doubles(out.view().select(-1, 0))) EXPECT_EQ(x, 7);
+      };
+      expect("sdpa_forward", [&] { sdpa_forward({.q = q, .k = q, .v = q, .out = out}, options); });
+      expect("sdpa_forward", [&] { sdpa_forward({.q = q, .k = q, .v = q, .out = out}, packed); });
+      expect("sdpa_backward", [&] { sdpa_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_q = out, .d_k = {}, .d_v = {}, .d_bias = d_bias}, biased); });
+      EXPECT_EQ(to_doubles(d_bias).front(), 7);
+      expect("sdpa_jvp", [&] { sdpa_jvp({.q = q, .k = q, .v = q, .out = q, .lse = lse, .tangents = {.q = q, .k = {}, .v = {}}, .out_tangent = out}, options); });
+      expect("sdpa_backward_backward",
+             [&] { sdpa_backward_backward({.q = q, .k = q, .v = q, .out = q, .lse = lse, .d_out = q, .d_gradients = {.q = q, .k = {}, .v = {}}, .d_q = out, .d_k = {}, .d_v = {}}, options); });
+      expect("attention_map", [&] { attention_map({.q = q, .k = q}, map, options); });
+      expect("attention_key_sums", [&] { attention_key_sums({.q = q, .k = q}, lse, options); });
+      expect("explain", [&] { (void)explain({.q = q, .k = q, .v = q, .out = out}, options); });
+    }
+  }
 }
 
 // Whatever is refused leaves the outputs as they were.

@@ -5,6 +5,7 @@
 
 #include "core/dispatch.h"
 #include "core/index.h"
+#include "core/parallel.h"
 #include "sdpa/relative_bias.h"
 
 namespace polyhead {
@@ -116,6 +117,7 @@ class Builder {
 
   // All but the values of a relative bias.
   void options(Problem& p) const {
+    (void)threads_of(options_.executor, op_);  // refuses an executor without threads before anything is written
     p.executor = options_.executor;
     p.workspace = options_.workspace;
     p.empty_rows = options_.empty_rows;
