@@ -22,6 +22,7 @@ class SecondBackward {
     task.tangents = tangents_of(p, p.tangents, b, kv, task.heads);
     task.row_values = static_cast<const char*>(values_.get()) + (b * p.kv_heads + kv) * task.heads * p.queries * row_values_size(p.dtype);
   }
+  static bool adds_often(const BackwardBackwardProblem& p) { return static_cast<bool>(p.tangents.k); }  // d_x k and d_x' k'
   static std::int64_t scratch_bytes(const BackwardBackwardTask& task) { return current_kernels_of<BackwardBackwardKernels>().backward_backward_scratch(task); }
   static void run(const BackwardBackwardTask& task, void* scratch) { current_kernels_of<BackwardBackwardKernels>().backward_backward(task, scratch); }
 

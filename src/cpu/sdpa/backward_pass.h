@@ -52,6 +52,8 @@ struct FirstBackward {
     task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
     task.d_sink = plane_of(p.d_sink, b, n);
   }
+  // Whether several products of a key block are added to d_q.
+  static bool adds_often(const BackwardProblem& /*p*/) { return false; }
   static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
   static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
 };
@@ -66,7 +68,7 @@ class DocumentPass {
       : pass_(pass),
         p_(p),
         bias_(bias),
-        schedule_(AttentionSizes(p), together(), std::max(1, threads)),
+        schedule_(AttentionSizes(p), together(), threads),
         mask_(p),
         group_rows_(p.heads / p.kv_heads * p.queries),
         of_d_q_(p, p_.d_q, schedule_.keys_apart, schedule_.splits.key_splits, group_rows_),
@@ -120,9 +122,9 @@ class DocumentPass {
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Sums of d_q of the task's rows; twice if those of a split of keys take memory of their own.
-    const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 &&
-                              schedule_.splits.keys_per_split > backward_block_keys(p_.dtype == DType::f64 ? 8 : 4);
+    // Sums of d_q of the task's rows; twice if those of a split of keys take memory of their own: where a split is more than one product.
+    const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
+    const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
     parallel_pieces(schedule_.pieces, p_.executor, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory scratch(scratch_bytes, p_.workspace), own(own_bytes, p_.workspace);

@@ -91,7 +91,7 @@ struct BackwardTask : HeadGroup {
 
   // Sums in the compute type, not yet multiplied by the scale.
   void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not wanted
-  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several and each has several blocks
+  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several and each adds several products
   bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds those of several tasks
   void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };
