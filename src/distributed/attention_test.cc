@@ -78,6 +78,30 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
+// Long documents without keys or without queries, at a size that takes several threads of a rank.
+TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
+  for (const Shape& extents : {Shape{1100, 16}, Shape{16, 1100}}) {
+    for (const distributed::Plan& plan : {distributed::Plan{2, 1}, distributed::Plan{1, 2}}) {
+      SCOPED_TRACE(testing::Message() << to_string(extents) << ", " << plan.head_ranks << " head ranks x " << plan.ring_ranks << " ring ranks");
+      Random random(12);
+      AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 4, .group = 2, .queries = extents[0], .keys = extents[1], .qk_width = 64, .v_width = 64});
+      const std::int64_t last_query = extents[0] - 8, last_key = extents[1] - 8;
+      c.options.mask.query_offsets = c.keep(Tensor::of<std::int64_t>({4}, {0, last_query, last_query, extents[0]}));
+      c.options.mask.key_offsets = c.keep(Tensor::of<std::int64_t>({4}, {0, 0, last_key, extents[1]}));
+      DistributedRun run{.order = distributed::SliceOrder::contiguous, .plan = plan, .queries = {}, .keys = {}};
+      run.queries = draw_slices(random, run.order, extents[0], 2), run.keys = draw_slices(random, run.order, extents[1], 2);
+      std::vector<std::string> errors;
+      const AttentionOutputs actual = run_distributed(c, run, errors, nullptr, 4);
+      expect_no_errors(errors);
+      AttentionCase wide = in_float64(c);
+      const AttentionOutputs expected = reference_run(wide);
+      const Tolerances tolerances(c);
+      expect_forward_near(actual, expected, tolerances);
+      expect_gradients_near(actual, expected, tolerances);
+    }
+  }
+}
+
 // Beyond 32, where one rank finds the sums of its rows anew from all keys.
 TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   Random random(11);

@@ -1,5 +1,6 @@
 // A layer and its gradients beside masked positions, and documents that share a sequence.
 #include "nn/attention_test_trial.h"
+#include "support/last_piece_first.h"
 
 namespace polyhead::nn {
 namespace {
@@ -96,6 +97,38 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, {.relative_bias = {.slopes = slopes}}),
             "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
+}
+
+// A long document without keys, at a size that takes several threads.
+TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput) {
+  constexpr std::int64_t kEmpty = 1016, kQueries = 1024;
+  MultiHeadAttention layer({.query_width = 64, .heads = 8, .head_width = 64, .seed = 2});
+  const Tensor query = Random(1).tensor(DType::f32, {1, kQueries, 64}), key = Random(2).tensor(DType::f32, {1, 8, 64}), d_out = Random(3).tensor(DType::f32, query.shape());
+  layer.out.bias = Random(4).tensor(DType::f32, {64});
+  const Tensor query_offsets = Tensor::of<std::int64_t>({3}, {0, kEmpty, kQueries}), key_offsets = Tensor::of<std::int64_t>({3}, {0, 0, 8});
+  const Mask mask{.query_offsets = query_offsets, .key_offsets = key_offsets};
+  Tensor first_out, first_d_query;
+  for (const int threads : {1, 2, 8, 64}) {
+    SCOPED_TRACE(threads);
+    test::LastPieceFirst executor(threads);
+    const AttentionOptions options{.mask = mask, .executor = &executor};
+    Tensor out(DType::f32, query.shape()), evaluated(DType::f32, query.shape()), d_query(DType::f32, query.shape()), d_key(DType::f32, key.shape());
+    MultiHeadAttention::Saved saved;
+    MultiHeadAttention gradients = zeros_like(layer);
+    layer.forward({.query = query, .key = key}, evaluated, options);
+    layer.forward({.query = query, .key = key}, out, options, &saved);
+    layer.backward(saved, d_out, {.parameters = &gradients, .query = d_query, .key = d_key}, {.executor = &executor});
+    Tensor map(DType::f32, layer.maps_shape({.query = query, .key = key}));
+    attention_map(saved.maps(), map, saved.sdpa);
+    EXPECT_TRUE(same_bits(evaluated, out));
+    EXPECT_TRUE(same_bits(out.view().slice(1, 0, kEmpty), layer.out.bias.view().expand({1, kEmpty, 64})));
+    EXPECT_EQ(test::largest_magnitude(d_query.view().slice(1, 0, kEmpty)), 0);
+    EXPECT_GT(test::largest_magnitude(d_query.view().slice(1, kEmpty, kQueries)), 0);
+    EXPECT_EQ(test::largest_magnitude(map.view().slice(2, 0, kEmpty)), 0);
+    if (threads == 1) first_out = out, first_d_query = d_query;
+    EXPECT_TRUE(same_bits(out, first_out));
+    EXPECT_TRUE(same_bits(d_query, first_d_query));
+  }
 }
 
 // The mask is then one of the added keys too, and keys and values are separate inputs.

@@ -555,6 +555,13 @@ MUTANTS = [
            "copy refuses a number that does not fit", ("core",)),
     Mutant("16-bit value rounded twice", "src/core/dtype.cc", "return std::bit_cast<float>(bits | 1u);", "return std::bit_cast<float>(bits);",
            "float64 becomes a 16-bit type in one rounding", ("core",)),
+    Mutant("executor without threads accepted", "src/core/parallel.cc", "  require(count >= 1, operation != nullptr", "  require(count >= -1, operation != nullptr",
+           "an executor of less than 1 thread is refused", ("parallel", "sdpa")),
+    Mutant("traps reach kernels", "src/core/quiet_arithmetic.h", "_mm_setcsr(before_ | _MM_MASK_MASK);", "_mm_setcsr(before_);", "traps of the caller do not end an operation", ("parallel", "nn_layers")),
+    Mutant("flags of kernels reach the caller", "src/core/quiet_arithmetic.h", "  ~QuietArithmetic() { _mm_setcsr(before_); }", "  ~QuietArithmetic() { _mm_setcsr(before_ | (_mm_getcsr() & _MM_EXCEPT_MASK)); }",
+           "an operation leaves the caller's floating-point flags", ("parallel", "nn_layers")),
+    Mutant("document without keys given no thread", "src/cpu/sdpa/group.h", "std::max(1, static_cast<int>(std::ceil(", "std::max(0, static_cast<int>(std::ceil(",
+           "a document without keys has empty rows at any size", ("cpu_sdpa",)),
     Mutant("block of a missed lock in use for ever", "src/core/workspace.cc", "    if (block.counted) in_use -= block.bytes;\n    if (!block.memory) return;\n"
            "    std::vector<Block> dropped;  // freed after the lock is released\n    const auto held = lock();\n    if (!held) return;\n",
            "    if (!block.memory) return;\n    std::vector<Block> dropped;\n    const auto held = lock();\n    if (!held) return;\n"

@@ -93,9 +93,9 @@ struct DistributedRun {
 };
 
 // Forward and backward of one rank.
-inline void run_part(distributed::Communicator& communicator, RankPart& part, const distributed::DistributedOptions& options) {
-  LimitedThreads one(1);
-  part.c.options.executor = &one;
+inline void run_part(distributed::Communicator& communicator, RankPart& part, const distributed::DistributedOptions& options, int threads = 1) {
+  LimitedThreads executor(threads);
+  part.c.options.executor = &executor;
   const AttentionCase& p = part.c;
   const AttentionOutputs& o = part.outputs;
   distributed::sdpa_forward(communicator, {.q = p.q, .k = p.k, .v = p.v, .out = o.out, .lse = o.lse}, p.options, options);
@@ -106,13 +106,13 @@ inline void run_part(distributed::Communicator& communicator, RankPart& part, co
 }
 
 // Forward and backward on all ranks; the results of the whole problem. `errors` receives what the ranks threw.
-inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors, Random* random = nullptr) {
+inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors, Random* random = nullptr, int threads = 1) {
   std::vector<RankPart> parts;
   for (int rank = 0; rank < run.ranks(); ++rank)
     parts.push_back(part_of_rank(c, run.queries[static_cast<std::size_t>(rank)], run.keys[static_cast<std::size_t>(rank)], random));
   const distributed::DistributedOptions options{.order = run.order, .plan = run.plan, .timeout = std::chrono::seconds(60)};
   errors = run_ranks(run.ranks(), [&](distributed::Communicator& communicator) {
-    run_part(communicator, parts[static_cast<std::size_t>(communicator.rank())], options);
+    run_part(communicator, parts[static_cast<std::size_t>(communicator.rank())], options, threads);
   });
   for (const RankPart& part : parts) EXPECT_TRUE(padding_is_intact(part.c.strided()));
   const AttentionOutputs all = c.make_outputs();

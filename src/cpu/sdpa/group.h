@@ -45,10 +45,11 @@ inline std::int64_t grain_of(double work) {
 }
 
 // Calls f(document, its problem, threads) for each document: in parallel, or one document after the other if in_order. `threads` is the
-// document's share of them by its pairs, all of them if in_order.
+// document's share of them by its pairs, at least 1; all of them if in_order.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());
+  if (count == 0) return;
   const auto pairs_of = [](const Document& d) {
     return static_cast<double>(d.queries.last - d.queries.first) * static_cast<double>(d.keys.last - d.keys.first);
   };
@@ -59,7 +60,7 @@ void for_each_document(const P& p, bool in_order, const F& f) {
   const int threads = threads_of(p.executor);
   parallel_for(count, in_order ? count : grain_of(work), p.executor, [&](std::int64_t first, std::int64_t last) {
     for (const Document& d : p.documents.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first)))
-      f(d, part_of(p, d), in_order ? threads : static_cast<int>(std::ceil(threads * (pairs_of(d) / std::max(pairs, 1.0)))));
+      f(d, part_of(p, d), in_order ? threads : std::max(1, static_cast<int>(std::ceil(threads * (pairs_of(d) / std::max(pairs, 1.0))))));
   });
 }
 

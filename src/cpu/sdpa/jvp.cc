@@ -35,7 +35,7 @@ void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values
   const MaskBlocks mask(p);
   const auto& kernels = current_kernels_of<JvpKernels>();
   const std::int64_t group = p.heads / p.kv_heads, rows = group * p.queries, groups = p.batch * p.kv_heads;
-  const std::int64_t per_task = rows_per_task(groups, rows, std::max(1, threads)), blocks = (rows + per_task - 1) / per_task;
+  const std::int64_t per_task = rows_per_task(groups, rows, threads), blocks = (rows + per_task - 1) / per_task;
   const auto place = [&](std::int64_t item, JvpTask& task) {
     const std::int64_t head = item / blocks, b = head / p.kv_heads, kv = head % p.kv_heads, n = kv * group;
     set_heads(p, &mask, p.q, p.k, b, kv, task);
