@@ -104,7 +104,7 @@ TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput
   constexpr std::int64_t kEmpty = 1016, kQueries = 1024;
   MultiHeadAttention layer({.query_width = 64, .heads = 8, .head_width = 64, .seed = 2});
   const Tensor query = Random(1).tensor(DType::f32, {1, kQueries, 64}), key = Random(2).tensor(DType::f32, {1, 8, 64}), d_out = Random(3).tensor(DType::f32, query.shape());
-  layer.out.bias = Random(4).tensor(DType::f32, {64});
+  layer.output.bias = Random(4).tensor(DType::f32, {64});
   const Tensor query_offsets = Tensor::of<std::int64_t>({3}, {0, kEmpty, kQueries}), key_offsets = Tensor::of<std::int64_t>({3}, {0, 0, 8});
   const Mask mask{.query_offsets = query_offsets, .key_offsets = key_offsets};
   Tensor first_out, first_d_query;
@@ -117,11 +117,11 @@ TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput
     MultiHeadAttention gradients = zeros_like(layer);
     layer.forward({.query = query, .key = key}, evaluated, options);
     layer.forward({.query = query, .key = key}, out, options, &saved);
-    layer.backward(saved, d_out, {.parameters = &gradients, .query = d_query, .key = d_key}, {.executor = &executor});
+    layer.backward(saved, d_out, {.query = d_query, .key = d_key, .parameters = &gradients}, {.executor = &executor});
     Tensor map(DType::f32, layer.maps_shape({.query = query, .key = key}));
     attention_map(saved.maps(), map, saved.sdpa);
     EXPECT_TRUE(same_bits(evaluated, out));
-    EXPECT_TRUE(same_bits(out.view().slice(1, 0, kEmpty), layer.out.bias.view().expand({1, kEmpty, 64})));
+    EXPECT_TRUE(same_bits(out.view().slice(1, 0, kEmpty), layer.output.bias.view().expand({1, kEmpty, 64})));
     EXPECT_EQ(test::largest_magnitude(d_query.view().slice(1, 0, kEmpty)), 0);
     EXPECT_GT(test::largest_magnitude(d_query.view().slice(1, kEmpty, kQueries)), 0);
     EXPECT_EQ(test::largest_magnitude(map.view().slice(2, 0, kEmpty)), 0);
