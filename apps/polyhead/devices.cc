@@ -37,6 +37,10 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
     row(cat("L", cache.level, cache.kind == "unified" ? "" : " " + cache.kind),
         cat(cache_size(cache.bytes), cache.shared_by > 0 ? cat(", shared by ", counted(cache.shared_by, "logical processor")) : ""));
   }
+  for (const auto& [level, name] : {std::pair(1, "L1 data"), std::pair(2, "L2"), std::pair(3, "L3")}) {
+    const auto found = [level = level](const CpuCache& cache) { return cache.level == level && cache.kind != "instruction"; };
+    if (std::none_of(cpu.caches.begin(), cpu.caches.end(), found)) row(name, "unknown");
+  }
   if (!cpu.instruction_sets.empty()) append(text, "\nInstruction sets\n");
   for (const InstructionSet& set : cpu.instruction_sets) row(cat("  ", set.name), cat(set.available ? "yes  " : "no   ", set.adds));
   append(text, "\nKernels, best first\n");

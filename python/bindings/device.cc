@@ -19,6 +19,17 @@ ByName devices() {
   result["architecture"] = std::string(cpu.architecture);
   result["online"] = cpu.online;
   result["usable"] = cpu.usable;
+  result["threads"] = num_threads();
+  nb::list caches;
+  for (const CpuCache& cache : cpu.caches) {
+    nb::dict facts;
+    facts["level"] = cache.level;
+    facts["kind"] = cache.kind;
+    facts["bytes"] = cache.bytes;
+    facts["shared_by"] = cache.shared_by > 0 ? nb::object(nb::int_(cache.shared_by)) : nb::object(nb::none());
+    caches.append(facts);
+  }
+  result["caches"] = caches;
   result["instruction_sets"] = sets;
   nb::list kernels;
   for (const KernelInstructionSet& set : kernel_instruction_sets()) kernels.append(std::string(set.name));

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/machine.h"
 #include "core/quiet_arithmetic.h"
 #include "core/text.h"
 #include "core/thread_pool.h"
@@ -21,6 +22,7 @@ constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
 std::atomic<bool> ending{false};
+std::atomic<const DescribedMachine*> described{nullptr};
 
 // Never deleted: another thread may still be inside a call when the process ends.
 std::atomic<ThreadPool*> pool{nullptr};
@@ -52,7 +54,11 @@ void require_positive(int count, const char* operation) {
 
 }  // namespace
 
+void internal::describe_machine(const DescribedMachine* machine) { described.store(machine, std::memory_order_release); }
+const DescribedMachine* internal::described_machine() { return described.load(std::memory_order_acquire); }
+
 int internal::usable_processors() {
+  if (const DescribedMachine* machine = described_machine()) return machine->processors;
 #ifdef __linux__
   // The affinity mask, which a container or taskset may have narrowed; hardware_concurrency() counts all processors.
   cpu_set_t set;
@@ -64,6 +70,7 @@ int internal::usable_processors() {
 int num_threads() {
   const int requested = requested_threads.load(std::memory_order_relaxed);
   if (requested > 0) return requested;
+  if (described_machine() != nullptr) return usable_processors();
   static const int available = usable_processors();
   return available;
 }

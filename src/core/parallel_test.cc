@@ -20,6 +20,7 @@
 #include "support/child_process.h"
 #include "support/compare.h"
 #include "support/last_piece_first.h"
+#include "support/machines.h"
 #include "support/thread_count.h"
 
 namespace polyhead {
@@ -361,8 +362,19 @@ TEST_F(ParallelFor, AForkedChildMayExit) {
 }
 
 TEST(NumThreads, IsWhatTheProcessMayRunOn) {
-  EXPECT_GE(num_threads(), 1);
-  EXPECT_LE(num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_GE(usable_processors(), 1);
+  for (const test::KnownMachine& known : test::kMachines) {
+    describe_machine(&known.machine);
+    EXPECT_EQ(usable_processors(), known.machine.processors);
+  }
+  describe_machine(nullptr);
+}
+
+TEST(NumThreads, OfEachMachineCoverEverything) {
+  test::for_each_machine([](const DescribedMachine& machine) {
+    EXPECT_EQ(num_threads(), machine.processors);
+    for (const std::int64_t count : {1, 2, 3, 63, 64, 65, 1000}) EXPECT_THAT(visits(count, 1), Each(1)) << count;
+  });
 }
 
 TEST(NumThreads, OfNoneIsRefused) {

@@ -1,17 +1,11 @@
 #include "cpu/block_sizes.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 
-#include "cpu/select.h"
+#include "cpu/caches.h"
 
 namespace polyhead::cpu {
-namespace {
-
-std::atomic<std::int64_t> bytes_set{0};
-
-}  // namespace
 
 std::int64_t second_cache(const Cpu& cpu) {
   std::int64_t bytes = 1 << 20;
@@ -36,11 +30,9 @@ BlockSizes block_sizes(std::int64_t second_cache_bytes) {
 }
 
 BlockSizes block_sizes() {
-  static const std::int64_t machine = second_cache(this_cpu());
-  const std::int64_t set = bytes_set.load(std::memory_order_relaxed);
-  return block_sizes(set != 0 ? set : machine);
+  if (const DescribedMachine* machine = described_machine()) return block_sizes(second_cache({.caches = caches_of(*machine)}));
+  static const std::int64_t bytes = second_cache(detect_cpu());
+  return block_sizes(bytes);
 }
-
-void set_second_cache(std::int64_t bytes) { bytes_set.store(bytes, std::memory_order_relaxed); }
 
 }  // namespace polyhead::cpu

@@ -26,9 +26,7 @@ struct BlockSizes {
 // Block sizes for a second-level cache of this size, which is rounded down to a power of two from 256 KiB to 2 MiB.
 BlockSizes block_sizes(std::int64_t second_cache_bytes);
 
-// Block sizes for this machine's cache, or for the bytes given to set_second_cache(); 0 returns to the machine's. Only tests call it, and
-// not while an operation runs.
+// Block sizes for this machine's cache, or for the one that a test describes (core/machine.h).
 BlockSizes block_sizes();
-void set_second_cache(std::int64_t bytes);
 
 }  // namespace polyhead::cpu

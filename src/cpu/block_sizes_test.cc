@@ -3,15 +3,18 @@
 
 #include <gmock/gmock.h>
 
+#include "core/text.h"
 #include "cpu/gemm/gemm.h"
 #include "polyhead/sdpa.h"
 #include "support/compare.h"
+#include "support/machines.h"
 #include "support/random.h"
 
 namespace polyhead::test {
 namespace {
 
 using cpu::BlockSizes, cpu::block_sizes, cpu::second_cache;
+using testing::AllOf, testing::HasSubstr;
 
 Cpu machine(std::int64_t l1, int l1_shared_by, std::int64_t l2, int l2_shared_by) {
   Cpu cpu;
@@ -65,39 +68,82 @@ TEST(BlockSizes, FitTheCache) {
   }
 }
 
+TEST(BlockSizes, OfEachMachineFitItsCache) {
+  for_each_machine([](const DescribedMachine& machine) {
+    const BlockSizes sizes = block_sizes();
+    const std::int64_t second = machine.second_bytes > 0 ? machine.second_bytes : 1 << 20;
+    EXPECT_EQ(sizes.query_bytes, block_sizes(second).query_bytes);
+    EXPECT_LE(sizes.query_bytes, second);
+    EXPECT_LE(sizes.row_bytes + sizes.panel_bytes, second);
+    for (const std::int64_t width : {1, 32, 64, 65, 128, 200, 4096}) {
+      for (const std::int64_t element_bytes : {4, 8}) {
+        const std::int64_t rows = sizes.query_rows(width, element_bytes);
+        EXPECT_GE(rows, 48) << width;
+        EXPECT_EQ(rows % 12, 0) << width << ": whole strips";
+      }
+    }
+  });
+}
+
+// The results of f as on this machine with one thread, and as on each described machine with its threads.
+template <class F>
+void expect_same_bits_on_each_machine(const F& f) {
+  const std::vector<Tensor> expected = [&] {
+    const ThreadCount one(1);
+    return f();
+  }();
+  for_each_machine([&](const DescribedMachine&) {
+    const std::vector<Tensor> results = f();
+    for (std::size_t i = 0; i < results.size(); ++i) EXPECT_TRUE(same_bits(results[i], expected[i])) << "result " << i;
+  });
+}
+
 // 96 queries are one block of rows with 1 MiB and two with 256 KiB.
 TEST(BlockSizes, AttentionHasTheSameBitsWithAnyCache) {
   for (const auto& [queries, keys] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{96, 5000}, {900, 1000}}) {
     SCOPED_TRACE(queries);
     Random random(8);
     const std::int64_t width = 200;
-    const Tensor q = random.tensor(DType::f32, {1, queries, width}), k = random.tensor(DType::f32, {1, keys, width}), v = random.tensor(DType::f32, {1, keys, width});
-    const auto run = [&, queries = queries] {
-      Tensor out(DType::f32, {1, queries, width});
-      sdpa_forward({.q = q, .k = k, .v = v, .out = out}, {.backend = &find_backend("cpu")});
-      return out;
-    };
-    const Tensor expected = run();
-    for (const std::int64_t bytes : {256 << 10, 512 << 10, 1 << 20, 2 << 20}) {
-      cpu::set_second_cache(bytes);
-      EXPECT_TRUE(same_bits(run(), expected)) << bytes;
-    }
-    cpu::set_second_cache(0);
+    const Tensor q = random.tensor(DType::f32, {1, queries, width}), k = random.tensor(DType::f32, {1, keys, width}), v = random.tensor(DType::f32, {1, keys, width}),
+                 d_out = random.tensor(DType::f32, {1, queries, width});
+    expect_same_bits_on_each_machine([&] {
+      Tensor out(DType::f32, q.shape()), lse(DType::f32, {1, q.extent(1)}), d_q(DType::f32, q.shape()), d_k(DType::f32, k.shape()), d_v(DType::f32, v.shape());
+      const SdpaOptions options{.backend = &find_backend("cpu")};
+      sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+      sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v}, options);
+      return std::vector{out, lse, d_q, d_k, d_v};
+    });
   }
 }
 
 TEST(BlockSizes, AProductHasTheSameBitsWithAnyCache) {
   Random random(7);
   const Tensor a = random.tensor(DType::f32, {500, 700}), b = random.tensor(DType::f32, {700, 300});
-  Tensor expected(DType::f32, {500, 300});
-  cpu::gemm({.a = a, .b = b, .c = expected});
-  for (const std::int64_t bytes : {256 << 10, 512 << 10, 1 << 20, 2 << 20}) {
-    cpu::set_second_cache(bytes);
+  expect_same_bits_on_each_machine([&] {
     Tensor c(DType::f32, {500, 300});
     cpu::gemm({.a = a, .b = b, .c = c});
-    EXPECT_TRUE(same_bits(c, expected)) << bytes;
-  }
-  cpu::set_second_cache(0);
+    return std::vector{c};
+  });
+}
+
+std::string explained() {
+  const Tensor q(DType::f32, {1, 2, 3000, 64});
+  Tensor out(DType::f32, q.shape());
+  return explain({.q = q, .k = q, .v = q, .out = out});
+}
+
+TEST(Explain, SaysWhatWasFoundOfTheMachine) {
+  const auto of = [](const DescribedMachine& machine) {
+    const AsIfOn guard(machine);
+    return explained();
+  };
+  EXPECT_THAT(of({48 << 10, 2 << 20, 480 << 20, 2}), HasSubstr("\nprocessors: 2 of 2 online\ncaches: L1d 48 KiB, L2 2 MiB, L3 480 MiB\ninstruction sets: "));
+  EXPECT_THAT(of({64 << 10, 1280 << 10, 0, 64}), HasSubstr("\nprocessors: 64 of 64 online\ncaches: L1d 64 KiB, L2 1280 KiB, L3 unknown\n"));
+  EXPECT_THAT(of({0, 0, 0, 1}), AllOf(HasSubstr("\ncaches: L1d unknown, L2 unknown, L3 unknown\n"), HasSubstr("threads: 1\n")));
+  EXPECT_THAT(of({}), HasSubstr(cat("; kernels for ", kernel_instruction_set(), "\n")));
+  // The blocks are those of the described cache.
+  EXPECT_THAT(of({0, 256 << 10, 0, 1}), HasSubstr("blocks of 192 queries, 32 of them"));
+  EXPECT_THAT(of({0, 2 << 20, 0, 1}), HasSubstr("blocks of 1500 queries, 4 of them"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/parallel.h"
+#include "cpu/caches.h"
 #include "cpu/instruction_sets.h"
 #include "polyhead/device.h"
 
@@ -53,20 +54,6 @@ int count_list(const std::string& text) {
   return count;
 }
 
-std::vector<CpuCache> linux_caches() {
-  std::vector<CpuCache> caches;
-  for (int index = 0; index < 16; ++index) {
-    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
-    const std::string level = first_line(folder + "level"), size = first_line(folder + "size");
-    if (level.empty() || size.empty()) break;
-    std::string kind = first_line(folder + "type");
-    std::transform(kind.begin(), kind.end(), kind.begin(),
-                   [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-    caches.push_back({static_cast<int>(parse_bytes(level)), kind, parse_bytes(size), count_list(first_line(folder + "shared_cpu_list"))});
-  }
-  return caches;
-}
-
 // For operating systems that do not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
@@ -85,15 +72,41 @@ std::vector<CpuCache> library_caches() {
 
 }  // namespace
 
+std::vector<CpuCache> cpu::listed_caches(const std::string& folder) {
+  std::vector<CpuCache> caches;
+  for (int index = 0; index < 16; ++index) {
+    const std::string files = folder + "/index" + std::to_string(index) + "/";
+    const std::string level = first_line(files + "level");
+    if (level.empty()) break;
+    std::string kind = first_line(files + "type");
+    std::transform(kind.begin(), kind.end(), kind.begin(),
+                   [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    const std::int64_t bytes = parse_bytes(first_line(files + "size"));
+    if (bytes > 0) caches.push_back({static_cast<int>(parse_bytes(level)), kind, bytes, count_list(first_line(files + "shared_cpu_list"))});
+  }
+  return caches;
+}
+
+std::vector<CpuCache> cpu::caches_of(const DescribedMachine& machine) {
+  std::vector<CpuCache> caches;
+  if (machine.data_bytes > 0) caches.push_back({1, "data", machine.data_bytes, 1});
+  if (machine.second_bytes > 0) caches.push_back({2, "unified", machine.second_bytes, 1});
+  if (machine.third_bytes > 0) caches.push_back({3, "unified", machine.third_bytes, machine.processors});
+  return caches;
+}
+
 Cpu detect_cpu() {
-  Cpu result{.name = cpu::processor_name(),
-             .architecture = cpu::kArchitecture,
-             .instruction_sets = cpu::instruction_sets(),
-             .caches = linux_caches()};
+  Cpu result{.name = cpu::processor_name(), .architecture = cpu::kArchitecture, .instruction_sets = cpu::instruction_sets()};
+  result.usable = usable_processors();
+  if (const DescribedMachine* machine = described_machine()) {
+    result.caches = cpu::caches_of(*machine);
+    result.online = machine->processors;
+    return result;
+  }
+  result.caches = cpu::listed_caches("/sys/devices/system/cpu/cpu0/cache");
   if (result.caches.empty()) result.caches = library_caches();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   result.online = online > 0 ? static_cast<int>(online) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  result.usable = usable_processors();
   return result;
 }
 

@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "cpu/caches.h"
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
+#include "support/machines.h"
 
 namespace polyhead {
 namespace {
@@ -17,14 +21,82 @@ TEST(Device, CountsProcessors) {
   EXPECT_EQ(num_threads(), cpu.usable);
 }
 
-TEST(Device, CachesGrowWithTheirLevel) {
+TEST(Device, CachesHaveASizeAndAKind) {
   const Cpu cpu = detect_cpu();
   for (const CpuCache& cache : cpu.caches) {
     EXPECT_GT(cache.bytes, 0);
+    EXPECT_GE(cache.level, 1);
     EXPECT_TRUE(cache.kind == "data" || cache.kind == "instruction" || cache.kind == "unified") << cache.kind;
-    EXPECT_LE(cache.shared_by, cpu.online);
-    for (const CpuCache& other : cpu.caches) EXPECT_TRUE(cache.level >= other.level || cache.bytes <= other.bytes);
+    EXPECT_GE(cache.shared_by, 0);
   }
+}
+
+// A folder as Linux has it under /sys/devices/system/cpu/cpu0/cache.
+class CacheFolder {
+ public:
+  CacheFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "polyhead-caches-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~CacheFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  CacheFolder(const CacheFolder&) = delete;
+  CacheFolder& operator=(const CacheFolder&) = delete;
+
+  void add(const char* level, const char* type, const char* size, const char* shared) {
+    const std::filesystem::path files = path_ / ("index" + std::to_string(count_++));
+    std::filesystem::create_directory(files);
+    for (const auto& [file, text] : {std::pair("level", level), std::pair("type", type), std::pair("size", size), std::pair("shared_cpu_list", shared)}) {
+      if (text != nullptr) std::ofstream(files / file) << text << "\n";
+    }
+  }
+  std::string text() const {
+    std::string all;
+    for (const CpuCache& cache : cpu::listed_caches(path_.string())) {
+      all += "L" + std::to_string(cache.level) + " " + cache.kind + " " + std::to_string(cache.bytes) + " by " + std::to_string(cache.shared_by) + "\n";
+    }
+    return all;
+  }
+
+ private:
+  std::filesystem::path path_;
+  int count_ = 0;
+};
+
+TEST(Device, ReadsTheCachesOfOtherMachines) {
+  CacheFolder server;
+  server.add("1", "Data", "48K", "0,96");
+  server.add("1", "Instruction", "32K", "0,96");
+  server.add("2", "Unified", "2048K", "0,96");
+  server.add("3", "Unified", "491520K", "0-47,96-143");
+  EXPECT_EQ(server.text(), "L1 data 49152 by 2\nL1 instruction 32768 by 2\nL2 unified 2097152 by 2\nL3 unified 503316480 by 96\n");
+
+  CacheFolder other;  // a size in MiB, nothing about who shares it, a size that is missing, one that is no number
+  other.add("1", "Data", "64K", nullptr);
+  other.add("2", "Unified", "1M", "0");
+  other.add("3", "Unified", nullptr, "0-3");
+  other.add("4", "Unified", "unknown", "0-3");
+  EXPECT_EQ(other.text(), "L1 data 65536 by 0\nL2 unified 1048576 by 1\n");
+
+  EXPECT_EQ(CacheFolder().text(), "");
+  EXPECT_TRUE(cpu::listed_caches("/no such folder").empty());
+}
+
+TEST(Device, IsWhatATestDescribes) {
+  test::for_each_machine([](const DescribedMachine& machine) {
+    const Cpu cpu = detect_cpu();
+    EXPECT_EQ(cpu.usable, machine.processors);
+    EXPECT_EQ(cpu.online, machine.processors);
+    EXPECT_EQ(num_threads(), machine.processors);
+    std::int64_t known = 0;
+    for (const CpuCache& cache : cpu.caches) known += cache.bytes;
+    EXPECT_EQ(known, machine.data_bytes + machine.second_bytes + machine.third_bytes);
+    EXPECT_FALSE(cpu.instruction_sets.empty() && cpu.architecture == "x86-64");
+  });
+  EXPECT_EQ(described_machine(), nullptr);
 }
 
 TEST(Device, RowsAreNamedOnceAndImplyEachOther) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "support/compare.h"
 
 namespace polyhead::test {
@@ -35,6 +37,29 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
   EXPECT_THAT(error_message([] { cpu::select_kernels(kSets, machine({}), "neon"); }),
               testing::AllOf(HasSubstr("'neon'"), HasSubstr("wide, middle, portable")));
 }
+
+#if defined(__x86_64__)
+// The kernels of this build, for machines of every generation: the tests of a set run where it is, and the choice is tested everywhere.
+TEST(Select, KnownMachines) {
+  if (cpu::kernel_sets().front().name != "avx512_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
+  struct Row {
+    const char* name;
+    std::string_view sets, best;
+  };
+  for (const Row& row : {Row{"Nehalem", "sse2", "portable"}, Row{"Sandy Bridge, without AVX2", "sse2 f16c", "portable"}, Row{"Haswell", "sse2 avx2 fma f16c", "avx2"},
+                         Row{"Zen 3", "sse2 avx2 fma f16c", "avx2"}, Row{"Knights Landing", "sse2 avx2 fma f16c avx512f", "avx2"},
+                         Row{"Skylake-SP", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl", "avx512"},
+                         Row{"Zen 4", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16", "avx512_bf16"},
+                         Row{"Sapphire Rapids", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8", "avx512_bf16"}}) {
+    Cpu cpu;
+    std::istringstream words{std::string(row.sets)};
+    std::vector<std::string> names;
+    for (std::string word; words >> word;) names.push_back(word);
+    for (const std::string& name : names) cpu.instruction_sets.push_back({name, "", true});
+    EXPECT_EQ(cpu::select_kernels(cpu::kernel_sets(), cpu, "").name, row.best) << row.name;
+  }
+}
+#endif
 
 TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
   const Cpu here = detect_cpu();

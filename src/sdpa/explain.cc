@@ -1,5 +1,6 @@
 #include "core/parallel.h"
 #include "core/text.h"
+#include "polyhead/device.h"
 #include "polyhead/sdpa.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
@@ -51,6 +52,25 @@ std::string derivative_facts(const Problem& p, const Backend* forced) {
   return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
 }
 
+// "L2 512 KiB"; sizes that are no whole number of MiB are in KiB.
+std::string cache_facts(const Cpu& cpu, int level) {
+  std::string text = cat("L", level, level == 1 ? "d " : " ");
+  for (const CpuCache& cache : cpu.caches) {
+    if (cache.level != level || cache.kind == "instruction") continue;
+    const std::int64_t kibi = cache.bytes >> 10;
+    return cat(text, kibi >= 1024 && kibi % 1024 == 0 ? kibi / 1024 : kibi, kibi >= 1024 && kibi % 1024 == 0 ? " MiB" : " KiB");
+  }
+  return text + "unknown";
+}
+
+// What was found of the machine: block sizes and the kernels in use follow from it.
+std::string machine_facts(const Cpu& cpu) {
+  std::string sets;
+  for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
+  return cat("processors: ", cpu.usable, " of ", cpu.online, " online\n", "caches: ", cache_facts(cpu, 1), ", ", cache_facts(cpu, 2), ", ", cache_facts(cpu, 3), "\n",
+             "instruction sets: ", sets.empty() ? "unknown" : sets.substr(1), "; kernels for ", kernel_instruction_set(), "\n");
+}
+
 }  // namespace
 
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
@@ -78,6 +98,7 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   append(text, cat("dropout: ", p.dropout.active() ? cat(p.dropout.p, p.dropout.keep ? ", bits given" : ", bits drawn per pair") : "none", "\n"));
   append(text, cat("derivatives: ", derivative_facts(p, options.backend), "\n"));
   append(text, cat("threads: ", threads_of(p.executor), p.executor ? " (the caller's executor)" : "", "\n"));
+  append(text, machine_facts(detect_cpu()));
   return text;
 }
 

@@ -31,6 +31,15 @@ class Devices(ProgramTest):
         for name in [told["processor"], told["architecture"], *told["backends"], *(s["name"] for s in told["instruction_sets"])]:
             self.assertIn(name, text)
 
+    def test_text_names_each_cache_or_says_that_it_is_unknown(self):
+        told = json.loads(self.succeeds("devices", "--json").stdout)
+        lines = self.succeeds("devices", env={"COLUMNS": "200"}).stdout.decode().splitlines()
+        for level, name in ((1, "L1 data"), (2, "L2"), (3, "L3")):
+            rows = [line.removeprefix(name).strip() for line in lines if line.startswith(f"{name} ")]
+            found = [cache for cache in told["caches"] if cache["level"] == level and cache["kind"] != "instruction"]
+            self.assertEqual(len(rows), max(1, len(found)), lines)
+            self.assertEqual(rows == ["unknown"], not found, lines)
+
     def test_fits_a_narrow_terminal(self):
         for line in self.succeeds("devices", env={"COLUMNS": "40"}).stdout.decode().splitlines():
             self.assertLessEqual(len(line), 40, line)

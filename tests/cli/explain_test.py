@@ -21,6 +21,16 @@ class Explain(ProgramTest):
         self.assertEqual(told["mask"], "none")
         self.assertEqual(told["bias"], "none")
 
+    def test_names_the_machine(self):
+        found = json.loads(self.succeeds("devices", "--json").stdout)
+        told = self.explain("--q", "1,8,512,64", "--k", "1,8,512,64")
+        self.assertEqual(told["processors"], f"{found['usable']} of {found['online']} online")
+        sets = " ".join(s["name"] for s in found["instruction_sets"] if s["available"]) or "unknown"
+        self.assertEqual(told["instruction sets"], sets + "; kernels for " + next(k["name"] for k in found["kernels"] if k["used"]))
+        for name, level in (("L1d", 1), ("L2", 2), ("L3", 3)):
+            known = any(cache["level"] == level and cache["kind"] != "instruction" for cache in found["caches"])
+            self.assertRegex(told["caches"], rf"{name} [0-9]+ [KM]iB\b" if known else f"{name} unknown")
+
     def test_every_option_reaches_the_problem(self):
         told = self.explain("--q", "2,8,5,4", "--k", "2,4,7,4", "--v", "2,4,7,3", "--dtype", "bf16", "--scale", "0.25", "--softcap", "30", "--bias",
                             "8,1,7", "--dropout", "0.1", "--causal", "bottom_right", "--window", "3,", "--key-lengths", "query", "--attend", "5,7",

@@ -31,6 +31,21 @@ def quiet(result: subprocess.CompletedProcess[str]) -> str:
     return result.stdout.strip()
 
 
+def test_device_and_explain_name_what_was_found() -> None:
+    told = polyhead.device()
+    assert 1 <= told["usable"] <= told["online"] and told["threads"] == polyhead.num_threads() and told["kernel"] in told["kernels"]
+    for cache in told["caches"]:
+        assert cache.keys() == {"level", "kind", "bytes", "shared_by"} and cache["bytes"] > 0
+        assert cache["shared_by"] is None or cache["shared_by"] >= 1
+    x = np.zeros((1, 4, 8), np.float32)
+    facts = dict(line.split(": ", 1) for line in polyhead.explain(x, x, x).splitlines())
+    assert facts["processors"] == f"{told['usable']} of {told['online']} online"
+    assert facts["instruction sets"].split("; ") == [" ".join(name for name, there in told["instruction_sets"].items() if there) or "unknown", f"kernels for {told['kernel']}"]
+    for name, level in (("L1d", 1), ("L2", 2), ("L3", 3)):
+        known = any(cache["level"] == level and cache["kind"] != "instruction" for cache in told["caches"])
+        assert (f"{name} unknown" in facts["caches"]) != known
+
+
 def test_threads_that_call_at_once_get_the_bits_of_one_call(rng: np.random.Generator) -> None:
     problems = [tuple(rng.standard_normal((2, 4, 50 + i, 16)).astype(np.float32) for _ in range(3)) for i in range(4)]
     layer = polyhead.MultiHeadAttention(16, 4)

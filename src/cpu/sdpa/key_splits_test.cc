@@ -4,6 +4,7 @@
 #include "support/case_part.h"
 #include "support/kernel_case.h"
 #include "support/last_piece_first.h"
+#include "support/machines.h"
 #include "support/thread_count.h"
 
 namespace polyhead::test {
@@ -164,6 +165,32 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   const AttentionOutputs all = c.make_outputs();
   c.run(all);
   expect_same_bits_alone(c, all, sequence_of(c, 0), first);
+}
+
+// Key splits as on each described machine, with all of its processors: the reference, and the bits of one thread.
+TEST_F(CpuSdpaKeySplits, AreTheReferenceOnEachMachine) {
+  struct Sizes {
+    std::int64_t queries, keys;
+  };
+  for (const Sizes& z : {Sizes{1, 9000}, Sizes{100, 4100}}) {
+    SCOPED_TRACE(z.queries);
+    Random random(30);
+    AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 2, .group = 2, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64});
+    const AttentionOutputs expected = reference_forward(c), one = c.make_outputs();
+    const Tolerances tolerance(c);
+    for_each_instruction_set([&] {
+      set_num_threads(1);
+      c.forward(one);
+      expect_forward_near(one, expected, tolerance);
+      for_each_machine([&](const DescribedMachine& machine) {
+        const AttentionOutputs o = c.make_outputs();
+        c.forward(o);
+        EXPECT_TRUE(same_bits(o.out, one.out)) << "out";
+        EXPECT_TRUE(same_bits(o.lse, one.lse)) << "lse";
+        EXPECT_EQ(is_split(c, o), machine.processors > 4 || (z.queries == 1 && machine.processors == 3)) << facts(c, o);
+      });
+    });
+  }
 }
 
 // Blocks of rows of any size, cells of a causal mask in any order, and key splits.

@@ -8,11 +8,13 @@
 #include <new>
 #include <thread>
 
+#include "cpu/block_sizes.h"
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "support/last_piece_first.h"
+#include "support/machines.h"
 #include "support/random.h"
 #include "support/thread_count.h"
 
@@ -73,6 +75,11 @@ struct Attention {
     d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
+  // The first of them.
+  SdpaForward forward(std::int64_t queries, std::int64_t keys) {
+    const auto cut = [](Tensor& x, std::int64_t last) { return x.view().slice(2, 0, last); };
+    return {.q = cut(q, queries), .k = cut(k, keys), .v = cut(v, keys), .out = cut(out, queries), .lse = cut(lse, queries)};
+  }
   SdpaBackward backward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v}; }
   Tensor q, k, v, d_out, out, lse, d_q, d_k, d_v;
 };
@@ -87,13 +94,46 @@ const SdpaOptions kRules[] = {{},
                               {.mask = {.window = {.left = 40, .right = 3}}},
                               {.softcap = 20}};
 
+// What a forward pass with heads 32 wide takes on one thread: a query block, a block of 512 keys and values, and the scores, masks and lists
+// beside them.
+std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
+
+// Caches that differ in the sizes of blocks, and one thread: each further one takes as much again.
+template <class F>
+void for_each_cache(const F& f) {
+  for_each_machine([&](const DescribedMachine&) {
+    const ThreadCount one(1);
+    f();
+  });
+}
+
+// One block of rows takes the same memory beside any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
-  for (const SdpaOptions& rules : kRules) {
-    for (const std::int64_t length : {1024, 4096, 8192}) {
-      Attention attention(length);
-      EXPECT_LT(peak_of([&] { sdpa_forward(attention.forward(), rules); }), 512 << 10) << length;
+  Attention most(1536, 65'536, 1);
+  for_each_cache([&] {
+    const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
+    const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
+    for (const SdpaOptions& rules : kRules) {
+      const std::int64_t of_1024 = of(1024, rules);
+      EXPECT_LT(of_1024, forward_bound());
+      EXPECT_EQ(of(4096, rules), of_1024);
+      EXPECT_EQ(of(8192, rules), of_1024);
     }
-  }
+    EXPECT_EQ(of(65'536, {}), of(1024, {}));
+  });
+}
+
+// More rows are more blocks of them, and 32 bytes in a list for each.
+TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
+  Attention most(65'536);
+  const SdpaOptions window{.mask = {.window = {.left = 40, .right = 3}}};
+  for_each_cache([&] {
+    const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
+    const auto of = [&](std::int64_t blocks) { return peak_of([&] { sdpa_forward(most.forward(blocks * rows, blocks * rows), window); }); };
+    const std::int64_t one_block = of(1), many = 65'536 / rows;
+    EXPECT_LT(one_block, forward_bound());
+    for (const std::int64_t blocks : {std::int64_t{2}, std::int64_t{5}, many}) EXPECT_LE(of(blocks), one_block + 32 * 2 * blocks) << blocks;
+  });
 }
 
 // The packed keys of a head, a copy of values that cannot be read in place and, for a dtype that is not that of the arithmetic, a turn of rows.
@@ -184,18 +224,21 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  LastPieceFirst four(4);
-  const SdpaOptions options{.executor = &four};
   // Blocks of rows; key splits; few queries of many heads.
-  for (Attention& attention : std::array{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)}) {
-    const std::string text = explain(attention.forward(), options);
-    const std::size_t at = text.find("scratch: "), more = text.find("bytes per thread and ");
-    ASSERT_NE(at, std::string::npos) << text;
-    double promised = std::stod(text.substr(at + 9));
-    if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
-    const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward(), options); });
-    EXPECT_NEAR(static_cast<double>(taken), promised, 8192) << text;
-  }
+  std::array problems{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)};
+  for_each_machine([&](const DescribedMachine& machine) {
+    LastPieceFirst threads(machine.processors);
+    const SdpaOptions options{.executor = &threads};
+    for (Attention& attention : problems) {
+      const std::string text = explain(attention.forward(), options);
+      const std::size_t at = text.find("scratch: "), more = text.find("bytes per thread and ");
+      ASSERT_NE(at, std::string::npos) << text;
+      double promised = std::stod(text.substr(at + 9));
+      if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
+      const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward(), options); });
+      EXPECT_NEAR(static_cast<double>(taken), promised, 8192 + 256 * machine.processors) << text;  // lists of up to 16 pieces for each thread
+    }
+  });
 }
 
 TEST_F(Memory, AThreadThatEndsLeavesNothing) {

@@ -36,8 +36,11 @@ TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
   EXPECT_GT(efficiency(gated(128, 256, 8), kSharedBias), 0.9);
 }
 
-ForwardSchedule forward(const AttentionSizes& sizes, int threads, bool keys_apart = true) {
-  return {sizes, block_sizes(1 << 20), forward_key_block(sizes.qk_width, sizes.v_width, sizes.element_bytes), keys_apart, threads};
+// Second-level caches of a core; block_sizes() has these four sizes of blocks.
+constexpr std::int64_t kSecondCaches[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20};
+
+ForwardSchedule forward(const AttentionSizes& sizes, int threads, std::int64_t second_cache, bool keys_apart = true) {
+  return {sizes, block_sizes(second_cache), forward_key_block(sizes.qk_width, sizes.v_width, sizes.element_bytes), keys_apart, threads};
 }
 
 // One query of 32 heads that share 8 key/value heads 128 wide.
@@ -48,58 +51,64 @@ AttentionSizes decode(std::int64_t keys) {
 }
 
 TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
-  for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
-    const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads).load.efficiency(threads); };
-    EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
-    EXPECT_GT(efficiency(square(8, 2048, 64, true)), 0.9) << threads;
-    EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
-    EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
+  for (const std::int64_t second_cache : kSecondCaches) {
+    SCOPED_TRACE(second_cache);
+    for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
+      const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads, second_cache).load.efficiency(threads); };
+      EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
+      EXPECT_GT(efficiency(square(8, 2048, 64, true)), 0.9) << threads;
+      EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
+      EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
+    }
   }
 }
 
 TEST(CpuSchedule, ForwardBlocksHaveEveryRowOnceAndSplitsEveryKey) {
-  int cut_rows = 0, cut_keys = 0;
-  for (const bool causal : {false, true}) {
-    for (const std::int64_t queries : {1, 5, 300, 2048, 3000}) {
-      for (const std::int64_t keys : {1, 2048, 20'000}) {
-        for (const int threads : {1, 2, 7, 64, 128}) {
-          AttentionSizes sizes = square(2, queries, 64, causal);
-          sizes.group = 3, sizes.keys = keys, sizes.upper = causal ? keys - queries + 1 : 0;
-          const ForwardSchedule schedule = forward(sizes, threads);
-          std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
-          for (const ForwardBlock& block : schedule.blocks) {
-            blocks.emplace_back(block.first, block.last);
-            EXPECT_LE(block.last - block.first, schedule.most_rows);
-            // Rows of one head, or whole heads.
-            EXPECT_TRUE(block.first / queries == (block.last - 1) / queries || (block.first % queries == 0 && block.last % queries == 0));
-          }
-          EXPECT_LE(schedule.most_rows, 768);
-          std::sort(blocks.begin(), blocks.end());
-          EXPECT_EQ(blocks.front().first, 0);
-          EXPECT_EQ(blocks.back().second, 3 * queries);
-          for (std::size_t i = 1; i < blocks.size(); ++i) EXPECT_EQ(blocks[i].first, blocks[i - 1].second);
-          EXPECT_EQ(schedule.keys_per_split % 512 == 0 || schedule.key_splits == 1, true);
-          EXPECT_EQ(schedule.first_key % 512, 0);
-          if (!causal) {
-            EXPECT_EQ(schedule.first_key, 0);
-          }
-          EXPECT_EQ(schedule.last_key, keys);
-          EXPECT_GE(schedule.first_key + schedule.key_splits * schedule.keys_per_split, keys);
-          EXPECT_LT(schedule.first_key + (schedule.key_splits - 1) * schedule.keys_per_split, keys);
-          EXPECT_EQ(schedule.pieces.front(), 0);
-          EXPECT_EQ(schedule.pieces.back(), schedule.count() * schedule.key_splits);
-          EXPECT_EQ(forward(sizes, threads, false).key_splits, 1);
-          cut_rows += schedule.blocks.size() > 12 ? 1 : 0, cut_keys += schedule.key_splits > 1 ? 1 : 0;
-          if (HasFailure()) {
-            ADD_FAILURE() << "causal " << causal << ", " << queries << " queries, " << keys << " keys, " << threads << " threads";
-            return;
+  for (const std::int64_t second_cache : kSecondCaches) {
+    SCOPED_TRACE(second_cache);
+    int cut_rows = 0, cut_keys = 0;
+    for (const bool causal : {false, true}) {
+      for (const std::int64_t queries : {1, 5, 300, 2048, 3000}) {
+        for (const std::int64_t keys : {1, 2048, 20'000}) {
+          for (const int threads : {1, 2, 7, 64, 128}) {
+            AttentionSizes sizes = square(2, queries, 64, causal);
+            sizes.group = 3, sizes.keys = keys, sizes.upper = causal ? keys - queries + 1 : 0;
+            const ForwardSchedule schedule = forward(sizes, threads, second_cache);
+            std::vector<std::pair<std::int64_t, std::int64_t>> blocks;
+            for (const ForwardBlock& block : schedule.blocks) {
+              blocks.emplace_back(block.first, block.last);
+              EXPECT_LE(block.last - block.first, schedule.most_rows);
+              // Rows of one head, or whole heads.
+              EXPECT_TRUE(block.first / queries == (block.last - 1) / queries || (block.first % queries == 0 && block.last % queries == 0));
+            }
+            EXPECT_LE(schedule.most_rows, block_sizes(second_cache).query_rows(64, 4));
+            std::sort(blocks.begin(), blocks.end());
+            EXPECT_EQ(blocks.front().first, 0);
+            EXPECT_EQ(blocks.back().second, 3 * queries);
+            for (std::size_t i = 1; i < blocks.size(); ++i) EXPECT_EQ(blocks[i].first, blocks[i - 1].second);
+            EXPECT_EQ(schedule.keys_per_split % 512 == 0 || schedule.key_splits == 1, true);
+            EXPECT_EQ(schedule.first_key % 512, 0);
+            if (!causal) {
+              EXPECT_EQ(schedule.first_key, 0);
+            }
+            EXPECT_EQ(schedule.last_key, keys);
+            EXPECT_GE(schedule.first_key + schedule.key_splits * schedule.keys_per_split, keys);
+            EXPECT_LT(schedule.first_key + (schedule.key_splits - 1) * schedule.keys_per_split, keys);
+            EXPECT_EQ(schedule.pieces.front(), 0);
+            EXPECT_EQ(schedule.pieces.back(), schedule.count() * schedule.key_splits);
+            EXPECT_EQ(forward(sizes, threads, second_cache, false).key_splits, 1);
+            cut_rows += schedule.blocks.size() > 12 ? 1 : 0, cut_keys += schedule.key_splits > 1 ? 1 : 0;
+            if (HasFailure()) {
+              ADD_FAILURE() << "causal " << causal << ", " << queries << " queries, " << keys << " keys, " << threads << " threads";
+              return;
+            }
           }
         }
       }
     }
+    EXPECT_GT(cut_rows, 20);
+    EXPECT_GT(cut_keys, 20);
   }
-  EXPECT_GT(cut_rows, 20);
-  EXPECT_GT(cut_keys, 20);
 }
 
 TEST(CpuSchedule, BackwardFillsTheThreadsOfCommonMachines) {

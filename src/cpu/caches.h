@@ -1,0 +1,18 @@
+// Caches of the machine, as the operating system lists them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/machine.h"
+#include "polyhead/device.h"
+
+namespace polyhead::cpu {
+
+// Caches that Linux lists in a folder such as /sys/devices/system/cpu/cpu0/cache: index0/level, size, type and shared_cpu_list. Empty if
+// there is no such folder; a cache whose size cannot be read is left out.
+std::vector<CpuCache> listed_caches(const std::string& folder);
+
+std::vector<CpuCache> caches_of(const DescribedMachine& machine);
+
+}  // namespace polyhead::cpu
