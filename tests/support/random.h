@@ -30,6 +30,7 @@ class StridedTensor {
   operator TensorView() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstTensorView() const { return view_; }  // NOLINT(google-explicit-constructor)
   TensorView view() const { return view_; }
+  ConstTensorView memory() const { return memory_; }
 
   // Reads only the bytes between the elements.
   bool padding_is_intact() const {

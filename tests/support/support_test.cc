@@ -31,6 +31,46 @@ TEST(StridedTensor, WriteBesideTheViewIsFound) {
   EXPECT_FALSE(tensor.padding_is_intact());
 }
 
+// Every byte of the memory, one after the other, in layouts of every kind.
+TEST(StridedTensor, EachByteBesideTheViewIsGuarded) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    Shape shape;
+    for (std::int64_t rank = random.integer(0, 4); rank > 0; --rank) shape.push_back(random.pick<std::int64_t>({0, 1, 1, 2, 3, 4}));
+    const DType dtype = random.pick({DType::u8, DType::bf16, DType::f32, DType::f64});
+    const StridedTensor tensor = random.empty_strided(dtype, shape);
+    const auto size = static_cast<std::int64_t>(info(dtype).size);
+    auto* const memory = const_cast<std::uint8_t*>(tensor.memory().data<std::uint8_t>());
+    std::vector<bool> inside(static_cast<std::size_t>(tensor.memory().numel()));
+    for_each_offset<1>(shape, {tensor.view().strides()}, [&](const auto& at) {
+      const std::int64_t first = static_cast<const std::uint8_t*>(tensor.view().data()) - memory + at[0] * size;
+      for (std::int64_t i = first; i < first + size; ++i) inside[static_cast<std::size_t>(i)] = true;
+    });
+    EXPECT_TRUE(tensor.padding_is_intact());
+    for (std::size_t i = 0; i < inside.size(); ++i) {
+      memory[i] ^= 1;
+      EXPECT_EQ(tensor.padding_is_intact(), inside[i]) << "byte " << i;
+      memory[i] ^= 1;
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(StridedTensor, GapsOfALargeTensorAreBounded) {
+  bool permuted = false, backwards = false, columns_apart = false;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const StridedTensor tensor = Random(seed).empty_strided(DType::i8, {3, 2, 50, 61});
+    EXPECT_LE(tensor.memory().numel(), 4 * 3 * 2 * 50 * 61 + 16);
+    EXPECT_FALSE(overlaps_itself(tensor));
+    const TensorView& view = tensor.view();
+    permuted |= std::abs(view.stride(0)) < std::abs(view.stride(3));
+    backwards |= view.stride(1) < 0;
+    columns_apart |= std::abs(view.stride(3)) == 2;
+  }
+  EXPECT_TRUE(permuted && backwards && columns_apart);
+}
+
 TEST(StridedTensor, UnfilledMemoryIsNaN) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     const StridedTensor tensor = Random(2).empty_strided(dtype, {4});

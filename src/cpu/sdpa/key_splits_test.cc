@@ -168,7 +168,7 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
 }
 
 // Key splits as on each described machine, with all of its processors: the reference, and the bits of one thread.
-TEST_F(CpuSdpaKeySplits, AreTheReferenceOnEachMachine) {
+TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
   };
