@@ -2,6 +2,7 @@
 import os
 import pty
 import re
+import resource
 import select
 import struct
 import subprocess
@@ -22,6 +23,16 @@ def environment(**changes):
     result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
     result.update({k: v for k, v in changes.items() if v is not None})
     return result
+
+
+def limited(memory=None, processors=1):
+    """For preexec_fn: so many bytes of address space, and so few processors, because each thread has a stack and memory of its own."""
+    def limit():
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
+        if memory is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    return limit
 
 
 def run(*arguments, stdin=b"", env=None, **options):

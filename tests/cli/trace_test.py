@@ -1,10 +1,9 @@
 import json
 import math
-import resource
 import unittest
 
 import tiny_model
-from program import DATA, HAS_ASAN, ProgramTest, run_on_terminal
+from program import DATA, HAS_ASAN, ProgramTest, limited, run_on_terminal
 from tensor_files import adapted, load_safetensors, save_safetensors
 
 VECTORS = DATA.parent / "golden" / "vectors"
@@ -273,7 +272,7 @@ class Trace(ProgramTest):
         ended = 0
         for limit in (192, 224, 240, 262, 272):
             result = self.fails(1, "trace", "--layer", "self_attention", "--input-dim", "2", "--dim-qk", "1", "--dim-v", "1", "--shape", "131072,1,2", "--values", "--json",
-                                mentions=["not enough memory"], preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit << 20, limit << 20)))
+                                mentions=["not enough memory"], preexec_fn=limited(limit << 20))
             ended += "polyhead: ended by an internal error, most likely because there is not enough memory" in result
         self.assertGreater(ended, 0)
 

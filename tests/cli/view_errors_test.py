@@ -9,7 +9,7 @@ import time
 import unittest
 from pathlib import Path
 
-from program import BINARY, HAS_ASAN, ProgramTest, environment
+from program import BINARY, HAS_ASAN, ProgramTest, environment, limited
 from tensor_files import save_safetensors
 import tiny_model
 
@@ -141,7 +141,7 @@ class Texts(Errors):
 
     def test_a_source_without_end_is_refused(self):
         limit = 1 << 30  # of address space: without a bound the program ends for want of memory, with another sentence
-        options = {} if HAS_ASAN else {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))}
+        options = {} if HAS_ASAN else {"preexec_fn": limited(limit)}
         self.refuses("--file", "/dev/zero", mentions=["/dev/zero", "longer than 64 MiB"], **options)
         self.refuses("-", stdin=b"\n" * ((64 << 20) + 1), mentions=["standard input is longer than 64 MiB"])
         self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # the bound itself is allowed
@@ -219,7 +219,7 @@ class Outputs(Errors):
         limit = 1 << 30
         texts = (b"fox " * 62 + b"\n") * 16000  # each 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes
         self.refuses("-", "--arrays", self.folder / "a.npz", stdin=texts, mentions=["16000 texts", "1.1 GB of memory"],
-                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+                     preexec_fn=limited(limit))
 
     def test_outputs_that_exclude_each_other(self):
         same = self.folder / "x.npz"

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from program import BINARY, DATA, ProgramTest, environment
+from program import BINARY, DATA, ProgramTest, environment, limited
 from tensor_files import load_safetensors
 
 FOX = "The quick brown fox jumps over the lazy dog"
@@ -75,7 +75,7 @@ class MiniLm(ProgramTest):
     @unittest.skipIf(b"__asan_init" in pathlib.Path(BINARY).read_bytes(), "AddressSanitizer's shadow memory would count")
     def test_memory_stays_within_the_model_and_100_megabytes(self):
         process = subprocess.Popen([BINARY, "view", self.model, "--text", FOX, "-o", self.folder / "fox.html"], stderr=subprocess.DEVNULL,
-                                   env=environment())
+                                   env=environment(), preexec_fn=limited(processors=2))
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self.assertEqual(process.returncode, 0)

@@ -531,17 +531,18 @@ def failing(group: Group, how: str) -> tuple[str, str, float, str]:
             communicator.send = mortal  # type: ignore[method-assign]
         if how == "sleeps":
             time.sleep(6)
-            return "", "", 3.0, ""
+            return "", "", 0.0, ""
         if how == "has other sizes":
             x = torch.randn(1, 4, 8, 32)
+    timeout = 3 if how == "sleeps" else 60
     begin = time.monotonic()
     try:
-        attention(x, x, x, group, plan=(1, 3), timeout=3)
+        attention(x, x, x, group, plan=(1, 3), timeout=timeout)
     except (ConnectionError, ValueError) as caught:
         seconds, kind, text, after = time.monotonic() - begin, type(caught).__name__, str(caught), "works"
         x = torch.randn(1, 4, 8, 16)
         try:
-            attention(x, x, x, group, plan=(1, 3), timeout=3)
+            attention(x, x, x, group, plan=(1, 3), timeout=timeout)
         except ValueError as refused:
             after = str(refused)
         return kind, text, seconds, after
@@ -558,23 +559,26 @@ def test_a_rank_that_fails_is_named_on_all_others(how: str, tmp_path: Path) -> N
             assert kind == "ValueError" and "the width of a query head differs: 16 on rank 0 and 32 on rank 2" in text and after == "works"
         else:
             assert kind == "ConnectionError" and re.search(r"rank 2\b", text) and "make a new one" in after, text
-            assert seconds < (6 if how == "sleeps" else 3), text
+            assert ("the timeout is 3 s" in text) == (how == "sleeps"), text
+            assert seconds < 60, text  # the end of a rank is noticed before the timeout
     assert (last is None) == how.startswith("dies")
     assert codes == [0, 0, 0]
 
 
 SLOW = """
-import datetime, sys, time
+import datetime, os, sys, time
 import torch, torch.distributed as dist
 from polyhead.distributed import attention
 rank, store = int(sys.argv[1]), sys.argv[2]
 x = torch.randn(1, 2, 4, 8)
 for destroys in (True, False):
-    dist.init_process_group("gloo", store=dist.FileStore(f"{store}{destroys}", 2), rank=rank, world_size=2, timeout=datetime.timedelta(seconds=2))
+    open(f"{store}{destroys}{rank}", "w").close()
+    while not os.path.exists(f"{store}{destroys}{1 - rank}"): time.sleep(0.01)  # a busy machine may take longer than the timeout to import torch
+    dist.init_process_group("gloo", store=dist.FileStore(f"{store}{destroys}", 2), rank=rank, world_size=2, timeout=datetime.timedelta(seconds=4))
     for _ in range(2):
         if rank == 1: time.sleep(1.2)  # after 1 s rank 0 begins to listen for what rank 1 might say if it left, and never hears it
         attention(x, x, x)
-        time.sleep(1)  # in all longer than the timeout of the group
+        time.sleep(1.5)  # in all longer than the timeout of the group
     attention(x, x, x)
     if destroys: dist.destroy_process_group()
 """
