@@ -69,6 +69,14 @@ class AttentionCase {
     d_out = keep(random.strided(dtype, sizes.out(), -magnitude, magnitude));
   }
 
+  // What a forward pass writes: of a long problem the gradients are most of the memory.
+  AttentionOutputs make_forward_outputs(Random* random = nullptr) {
+    const auto make = [&](DType type, const Shape& shape) { return random ? keep(random->empty_strided(type, shape)) : keep(Tensor(type, shape)); };
+    AttentionOutputs outputs;
+    outputs.out = make(dtype, sizes.out()), outputs.lse = make(accumulation_dtype(dtype), sizes.lse());
+    return outputs;
+  }
+
   // Contiguous outputs, or strided ones.
   AttentionOutputs make_outputs(Random* random = nullptr) {
     const auto make = [&](DType type, const Shape& shape) {

@@ -87,7 +87,7 @@ struct Tolerances {
 };
 
 inline AttentionOutputs reference_forward(AttentionCase& c) {
-  const AttentionOutputs o = c.make_outputs();
+  const AttentionOutputs o = c.make_forward_outputs();
   c.options.backend = &find_backend("reference");
   c.forward(o);
   c.options.backend = &find_backend("cpu");

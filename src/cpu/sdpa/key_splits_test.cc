@@ -43,18 +43,19 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
     const Tolerances tolerance(c);
     set_num_threads(4);
     c.options.backend = &find_backend("cpu");
-    cut += is_split(c, c.make_outputs()) ? 1 : 0;
+    const AttentionOutputs several = c.make_forward_outputs();
+    cut += is_split(c, several) ? 1 : 0;
     for_each_instruction_set([&] {
-      const AttentionOutputs one = c.make_outputs(&random), several = c.make_outputs();
+      const AttentionOutputs one = c.make_forward_outputs(&random);
       set_num_threads(1);
       c.forward(one);
       expect_forward_near(one, expected, tolerance);
-      EXPECT_TRUE(padding_is_intact(c.strided()));
       set_num_threads(static_cast<int>(random.integer(2, 5)));
       c.forward(several);
       EXPECT_TRUE(same_bits(several.out, one.out)) << "out";
       EXPECT_TRUE(same_bits(several.lse, one.lse)) << "lse";
     });
+    EXPECT_TRUE(padding_is_intact(c.strided()));
     if (HasFailure()) return;
   }
   EXPECT_GT(cut, 40);
@@ -82,7 +83,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
       const AttentionOutputs expected = reference_forward(c);
       ASSERT_TRUE(is_split(c, expected));
       for_each_instruction_set([&] {
-        const AttentionOutputs o = c.make_outputs();
+        const AttentionOutputs o = c.make_forward_outputs();
         c.forward(o);
         EXPECT_TRUE(near(o.out, expected.out, 1e-5));
         EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
@@ -118,7 +119,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         const AttentionOutputs expected = reference_forward(c);
         const Tolerances tolerance(c);
         for_each_instruction_set([&] {
-          const AttentionOutputs o = c.make_outputs();
+          const AttentionOutputs o = c.make_forward_outputs();
           c.forward(o);
           expect_forward_near(o, expected, tolerance);
         });
@@ -143,7 +144,7 @@ TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
     fill(bias.view().slice(0, 1, 2).slice(1, poisoned / 1000 * 1000, poisoned / 1000 * 1000 + 1000), -kInfinity);
     c.options.mask.attend = attend, c.options.bias = bias;
     for_each_instruction_set([&] {
-      const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+      const AttentionOutputs before = c.make_forward_outputs(), after = c.make_forward_outputs();
       c.v = v;
       c.forward(before);
       c.v = with_nan;
@@ -176,14 +177,14 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
     SCOPED_TRACE(z.queries);
     Random random(30);
     AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 2, .group = 2, .queries = z.queries, .keys = z.keys, .qk_width = 64, .v_width = 64});
-    const AttentionOutputs expected = reference_forward(c), one = c.make_outputs();
+    const AttentionOutputs expected = reference_forward(c), one = c.make_forward_outputs();
     const Tolerances tolerance(c);
     for_each_instruction_set([&] {
       set_num_threads(1);
       c.forward(one);
       expect_forward_near(one, expected, tolerance);
       for_each_machine([&](const DescribedMachine& machine) {
-        const AttentionOutputs o = c.make_outputs();
+        const AttentionOutputs o = c.make_forward_outputs();
         c.forward(o);
         EXPECT_TRUE(same_bits(o.out, one.out)) << "out";
         EXPECT_TRUE(same_bits(o.lse, one.lse)) << "lse";
@@ -213,7 +214,7 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
       const AttentionOutputs expected = reference_forward(c);
       const Tolerances tolerance(c);
       for_each_instruction_set([&] {
-        const AttentionOutputs one = c.make_outputs();
+        const AttentionOutputs one = c.make_forward_outputs();
         LastPieceFirst executor(1);
         c.options.executor = &executor;
         c.forward(one);
@@ -221,7 +222,7 @@ TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
         for (const int threads : {3, 8, 64}) {
           LastPieceFirst many(threads);
           c.options.executor = &many;
-          const AttentionOutputs o = c.make_outputs();
+          const AttentionOutputs o = c.make_forward_outputs();
           c.forward(o);
           EXPECT_TRUE(same_bits(o.out, one.out)) << threads;
           EXPECT_TRUE(same_bits(o.lse, one.lse)) << threads;

@@ -110,6 +110,7 @@ void for_each_cache(const F& f) {
 // One block of rows takes the same memory beside any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
+  sdpa_forward(most.forward(12, 12));  // the first call of a process keeps what it finds of the machine
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
@@ -123,16 +124,16 @@ TEST_F(Memory, ForwardIsConstant) {
   });
 }
 
-// More rows are more blocks of them, and 32 bytes in a list for each.
+// More rows are more blocks of them: one entry of a list for each, which may have grown to twice its length.
 TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   Attention most(65'536);
   const SdpaOptions window{.mask = {.window = {.left = 40, .right = 3}}};
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t blocks) { return peak_of([&] { sdpa_forward(most.forward(blocks * rows, blocks * rows), window); }); };
-    const std::int64_t one_block = of(1), many = 65'536 / rows;
-    EXPECT_LT(one_block, forward_bound());
-    for (const std::int64_t blocks : {std::int64_t{2}, std::int64_t{5}, many}) EXPECT_LE(of(blocks), one_block + 32 * 2 * blocks) << blocks;
+    const std::int64_t few = of(5), many = 65'536 / rows;
+    EXPECT_LT(few, forward_bound());
+    EXPECT_LE(of(many), few + 2 * 24 * many);
   });
 }
 
@@ -165,21 +166,21 @@ TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
 TEST_F(Memory, BackwardIsLinear) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t length) {
-      Attention attention(length);
+      Attention attention(length / 4, length, 1);
       sdpa_forward(attention.forward(), rules);
       return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
     };
     // Sums of d_q, and of one split of keys where there are more than 4096: 32 float32 a row each.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
-    EXPECT_LT(of_10240, 2 * 10240 * 32 * 4 + (2 << 20));
+    EXPECT_LT(of_10240, 2 * 2560 * 32 * 4 + (2 << 20));
   }
 }
 
 TEST_F(Memory, SecondDerivativesAreLinear) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t length) {
-      Attention a(length);
+      Attention a(length / 4, length, 1);
       sdpa_forward(a.forward(), rules);
       const SdpaTangents tangents{.q = a.q, .k = a.k, .v = a.v};
       Tensor out_tangent(DType::f32, a.out.shape());
@@ -194,7 +195,7 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
     // Sums of d_q as in a backward pass, and six float32 a row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
-    EXPECT_LT(of_10240, 10240 * (2 * 32 + 6) * 4 + (3 << 20));
+    EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));
   }
 }
 
