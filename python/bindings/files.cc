@@ -35,12 +35,16 @@ std::unique_ptr<Layer> layer_of(io::TensorFile& file, const LoadOptions& options
 std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const ByName& given) {
   const std::string path = read_path(source, "source");
   const LoadOptions options(layout, prefix, heads, given);
-  const ReleasedGil released;
-  io::TensorFile file = io::open_tensors(path);
-  std::unique_ptr<Layer> layer = layer_of(file, options);
-  // Copy the parameters out of the mapped file: a change of the file would change the layer, and a shorter file would end the process.
-  layer->layer.visit([](const std::string&, Tensor& tensor) { tensor = Tensor::copy_of(tensor.view()); });
-  return layer;
+  return without_gil([&] {
+    io::TensorFile file = io::open_tensors(path);
+    std::unique_ptr<Layer> layer = layer_of(file, options);
+    // Copy the parameters out of the mapped file: a change of the file would change the layer, and a shorter file would end the process.
+    layer->layer.visit([](const std::string&, Tensor& tensor) {
+      check_interrupt();
+      tensor = Tensor::copy_of(tensor.view());
+    });
+    return layer;
+  });
 }
 
 // A layer with copies of arrays by name, such as a state_dict or an npz file.

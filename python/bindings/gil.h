@@ -1,10 +1,15 @@
 #pragma once
 
-#include <Python.h>
+#include <nanobind/nanobind.h>
 #include <unistd.h>
 #ifdef __GLIBCXX__
 #include <cxxabi.h>
 #endif
+
+#include <optional>
+#include <type_traits>
+
+#include "core/interrupt.h"
 
 namespace polyhead::python {
 
@@ -52,10 +57,45 @@ class TakenGil {
   PyGILState_STATE state_{};
 };
 
+// Whether this is Python's main thread, the only one in which handlers of signals run. Needs the GIL.
+bool is_main_thread();
+
+// Runs the handlers of signals that have come, as Python does between two instructions. An exception of a handler, such as KeyboardInterrupt, ends the operation.
+class SignalWatch final : public InterruptWatch {
+ public:
+  explicit SignalWatch(std::optional<nanobind::python_error>& raised) : raised_(raised) {}
+
+ private:
+  bool wanted() override;
+
+  std::optional<nanobind::python_error>& raised_;
+};
+
+// f() without the GIL. In the main thread, signals are looked for about every 0.2 s.
 template <class F>
-void without_gil(F&& f) {
-  const ReleasedGil released;
-  f();
+std::invoke_result_t<F> without_gil(F&& f) {
+  if (!is_main_thread()) {
+    const ReleasedGil released;
+    return f();
+  }
+  std::optional<nanobind::python_error> raised;  // by a handler; it is the error of the call whatever else has failed
+  const auto watched = [&] {
+    const ReleasedGil released;
+    const SignalWatch watch(raised);
+    return f();
+  };
+  try {
+    if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
+      watched();
+      if (!raised) return;
+    } else {
+      auto result = watched();
+      if (!raised) return result;
+    }
+  } catch (...) {
+    if (!raised) throw;
+  }
+  throw nanobind::python_error(*raised);
 }
 
 }  // namespace polyhead::python

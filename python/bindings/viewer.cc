@@ -103,8 +103,7 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
   viewer::Page page{.title = read_word(title, "title"), .language = read_language(language), .vector_megabytes = read_number(values, "values")};
   if (!measure.is_none()) page.without_measure = {.name = read_word(measure[0], "without_measure"), .measured_in = read_word(measure[1], "without_measure")};
   for (const nb::handle text : texts) page.texts.push_back(read_set(text, kept));
-  const ReleasedGil released;
-  return viewer::render(page);
+  return without_gil([&] { return viewer::render(page); });
 }
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
@@ -122,32 +121,33 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const bool all_heads = nb::isinstance<nb::str>(heads);
   std::vector<std::pair<std::int64_t, std::int64_t>> off;
   if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
-  const ReleasedGil released;
-  models::SentenceModel model = models::load_bert(model_path);
-  const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
-  for (std::int64_t layer = 0; all_heads && layer < model.encoder.config.layers; ++layer)
-    for (std::int64_t head = 0; head < model.encoder.config.heads; ++head) off.emplace_back(layer, head);
-  std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
-  viewer::VectorBudget budget(values);
-  viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
-  std::vector<std::int64_t> left_out;
-  for (const std::string& text : texts) {
-    models::TokenizedText tokens = pair ? model.tokenize(text, *pair, options.when_too_long) : model.tokenize(text, options.when_too_long);
-    const std::int64_t numbers = 3 * model.encoder.config.layers * std::ssize(tokens.ids) * model.encoder.config.width;  // of q, k and v
-    const bool fits = budget.take(numbers);
-    left_out.push_back(fits ? 0 : numbers);
-    results.push_back(model.run(std::move(tokens), {.head_vectors = fits}));
-  }
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    const models::TokenizedText& tokens = results[i].tokens;
-    page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i],
-                          .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                          .attentions = results[i].attentions,
-                          .left_out = left_out[i]});
-    for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, models::change_without_head(model, results[i], layer, head)});
-    if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
-  }
-  return viewer::render(page);
+  return without_gil([&] {
+    models::SentenceModel model = models::load_bert(model_path);
+    const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
+    for (std::int64_t layer = 0; all_heads && layer < model.encoder.config.layers; ++layer)
+      for (std::int64_t head = 0; head < model.encoder.config.heads; ++head) off.emplace_back(layer, head);
+    std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
+    viewer::VectorBudget budget(values);
+    viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
+    std::vector<std::int64_t> left_out;
+    for (const std::string& text : texts) {
+      models::TokenizedText tokens = pair ? model.tokenize(text, *pair, options.when_too_long) : model.tokenize(text, options.when_too_long);
+      const std::int64_t numbers = 3 * model.encoder.config.layers * std::ssize(tokens.ids) * model.encoder.config.width;  // of q, k and v
+      const bool fits = budget.take(numbers);
+      left_out.push_back(fits ? 0 : numbers);
+      results.push_back(model.run(std::move(tokens), {.head_vectors = fits}));
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const models::TokenizedText& tokens = results[i].tokens;
+      page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i],
+                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
+                            .attentions = results[i].attentions,
+                            .left_out = left_out[i]});
+      for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, models::change_without_head(model, results[i], layer, head)});
+      if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
+    }
+    return viewer::render(page);
+  });
 }
 
 }  // namespace

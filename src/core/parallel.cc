@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "core/machine.h"
 #include "core/quiet_arithmetic.h"
 #include "core/text.h"
@@ -117,11 +118,29 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
     for (std::int64_t piece = 0; piece < count; ++piece) task(piece);
     return;
   }
-  const auto quiet_task = [&task](std::int64_t piece) {
+  InterruptWatch* const watch = current_watch();
+  const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
+    if (watch == nullptr) return task(piece);
+    const WatchedTask watched(watch);
+    check_interrupt();
     task(piece);
   };
-  executor != nullptr ? executor->run(count, quiet_task) : the_pool().run(count, num_threads(), quiet_task);
+  executor != nullptr ? executor->run(count, each) : the_pool().run(count, num_threads(), each);
+}
+
+// body(first, last); for an operation that may be interrupted in parts of `grain` indices or about kPart, with a look between them.
+void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
+  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds: memory that a body allocates for each part costs nothing beside it
+  if (current_watch() == nullptr) return body(first, last);
+  for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
+    check_interrupt();
+    const std::int64_t end = first + std::min(size, last - first), begin = coarse_nanoseconds();
+    body(first, end);
+    first = end;
+    const std::int64_t times = kPart / std::max(coarse_nanoseconds() - begin, kPart / 8);
+    if (times > 1) size = size < (last - first) / times ? size * times : last - first;
+  }
 }
 
 }  // namespace
@@ -140,13 +159,13 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
   const std::int64_t pieces = pieces_of(count, grain, threads_of(executor));
   if (pieces == 1) {
     const QuietArithmetic quiet;
-    return body(0, count);
+    return run_piece(0, count, grain, body);
   }
   // The first count % pieces pieces hold one index more.
   const std::int64_t size = count / pieces, longer = count % pieces;
   run_pieces(pieces, executor, [&](std::int64_t piece) {
     const std::int64_t first = piece * size + std::min(piece, longer);
-    body(first, first + size + (piece < longer ? 1 : 0));
+    run_piece(first, first + size + (piece < longer ? 1 : 0), grain, body);
   });
 }
 

@@ -10,12 +10,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "polyhead/error.h"
 #include "support/child_process.h"
 #include "support/compare.h"
@@ -101,6 +103,88 @@ TEST_F(ParallelFor, HugeCountsAreCutWithoutOverflow) {
     total += static_cast<std::uint64_t>(last - first);
   });
   EXPECT_EQ(total, static_cast<std::uint64_t>(kHuge));
+}
+
+// Wants the end at the n-th look.
+class EndsAt : public InterruptWatch {
+ public:
+  explicit EndsAt(int look) : look_(look) {}
+  ~EndsAt() override = default;
+  int looks = 0;
+
+ private:
+  bool wanted() override {
+    EXPECT_EQ(std::this_thread::get_id(), owner_);
+    return ++looks == look_;
+  }
+  const std::thread::id owner_ = std::this_thread::get_id();
+  int look_;
+};
+
+void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
+
+// Endless work: each task of 5 ms is followed by another.
+TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
+  constexpr std::int64_t kEndless = std::int64_t{1} << 60;
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    for (const bool nested : {false, true}) {
+      std::atomic<int> running{0}, most{0};
+      EndsAt watch(2);
+      const auto work = [&](std::int64_t first, std::int64_t last) {
+        most = std::max<int>(most, ++running);
+        const auto leave = std::unique_ptr<std::atomic<int>, void (*)(std::atomic<int>*)>(&running, [](std::atomic<int>* count) { --*count; });
+        for (std::int64_t i = first; i < last; ++i) {
+          sleep_milliseconds(5);
+          check_interrupt();
+        }
+      };
+      const auto run = [&] {
+        if (!nested) return parallel_for(kEndless, 1, nullptr, work);
+        parallel_for(2, 1, nullptr, [&](std::int64_t, std::int64_t) { parallel_for(kEndless, 1, nullptr, work); });
+      };
+      EXPECT_THROW(run(), Interrupted);
+      EXPECT_EQ(running, 0);
+      EXPECT_EQ(watch.looks, 2);
+      EXPECT_TRUE(interrupted());
+    }
+    EXPECT_FALSE(interrupted());
+    EXPECT_THAT(visits(1000, 1), Each(1));
+  }
+}
+
+// The body looks for nothing: pieces are cut so that parallel_for looks between them.
+TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    EndsAt watch(1);
+    EXPECT_THROW(parallel_for(std::int64_t{1} << 60, 1, nullptr, [](std::int64_t first, std::int64_t last) {
+                   for (std::int64_t i = first; i < last; ++i) sleep_milliseconds(1);
+                 }),
+                 Interrupted);
+  }
+}
+
+TEST_F(ParallelFor, WithAWatchEveryIndexIsVisitedOnce) {
+  EndsAt watch(-1);
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    for (const std::int64_t count : {0, 1, 2, 31, 1000}) {
+      for (const std::int64_t grain : {0, 1, 5, 1000}) EXPECT_THAT(visits(count, grain), Each(1));
+    }
+  }
+}
+
+TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
+  EndsAt watch(1);
+  std::thread([] {
+    sleep_milliseconds(250);
+    EXPECT_FALSE(interrupted());
+    EXPECT_EQ(current_watch(), nullptr);
+  }).join();
+  EXPECT_TRUE(interrupted());
+  EndsAt inner(-1);  // of a call that a handler makes
+  EXPECT_FALSE(interrupted());
 }
 
 TEST_F(ParallelFor, PiecesRunAtTheSameTime) { EXPECT_TRUE(two_pieces_meet()); }

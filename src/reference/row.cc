@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/dispatch.h"
+#include "core/interrupt.h"
 #include "core/philox.h"
 
 namespace polyhead::reference {
@@ -70,6 +71,7 @@ RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k,
 
 // score[s] = softcap(scale <q, k[s]>) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
 void RowMaker::scores(std::int64_t t, Row& row) const {
+  check_interrupt();
   const std::int64_t keys = problem_.keys;
   row.scaled.assign(index(keys), 0.0);
   const std::vector<double> q = load_row(q_, b_, n_, t);

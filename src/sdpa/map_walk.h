@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "polyhead/maps.h"
 #include "sdpa/backend.h"
@@ -156,6 +157,7 @@ class MapWalk {
     std::atomic<std::int64_t> finished{0};
     parallel_pieces(bounds, problem.executor, [&](std::int64_t piece, std::int64_t end) {
       for (; piece < end; ++piece) {
+        check_interrupt();
         const std::int64_t first = piece % chunks * kChunkRows, last = std::min(first + kChunkRows, rows);
         f(piece, first, last);
         const std::int64_t done = finished.fetch_add(last - first) + last - first;

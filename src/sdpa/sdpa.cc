@@ -1,6 +1,7 @@
 #include "polyhead/sdpa.h"
 
 #include "core/index.h"
+#include "core/interrupt.h"
 #include "core/philox.h"
 #include "core/shared_sums.h"
 #include "core/text.h"
@@ -29,6 +30,7 @@ void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep) {
   const std::int64_t rows = numel(keep.shape().first(keep.rank() - 1));
   std::vector<std::uint8_t> row(static_cast<std::size_t>(keys));
   for (std::int64_t i = 0; i < rows && keys > 0; ++i) {
+    check_interrupt();
     const std::int64_t t = i % keep.extent(-2), head = i / keep.extent(-2);
     bits.row(head / keep.extent(-3), head % keep.extent(-3), t, 0, keys, row.data());
     bool* target = keep.data<bool>() + offset_at(keep.shape().first(keep.rank() - 1), keep.strides().first(keep.rank() - 1), i);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/bias_gradient.h"
@@ -150,6 +151,7 @@ class DocumentPass {
               if (split_memory) task.d_q_split = static_cast<char*>(own.get()) + most_rows_ * row_bytes;
             }
             pass_.run(task, scratch.get());
+            check_interrupt();  // after the kernel, which an interrupt ends early
           }
         }
       }

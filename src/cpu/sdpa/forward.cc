@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "core/text.h"
 #include "cpu/block_sizes.h"
@@ -96,6 +97,7 @@ void forward_document(const ForwardProblem& p, int threads) {
     };
     bool moved = first > 0;  // the first task is that of head 0
     for (std::int64_t item = first; item < last; ++item, moved = next()) {
+      check_interrupt();
       if (moved) move_to(p, &mask, b, kv, task);
       items.place(items.blocks[static_cast<std::size_t>(block)], task);
       if (!items.split()) {

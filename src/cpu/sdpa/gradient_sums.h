@@ -2,6 +2,7 @@
 // (docs/maths.md, section 7). For kernel sources only.
 #pragma once
 
+#include "core/interrupted.h"
 #include "cpu/sdpa/backward_scratch.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -27,6 +28,7 @@ class GradientSums {
     if (d_q_ != nullptr) clear(d_q_total_, 0, d_q_size);
     for (std::int64_t first = task_.first_key; first < task_.last_key; first += s_.keys) {
       const std::int64_t count = smaller(s_.keys, task_.last_key - first);
+      if (interrupted()) return;
       const bool split_begins = (first - task_.first_key) % task_.keys_per_split == 0;
       if (d_q_ != d_q_total_ && split_begins) clear(d_q_, 0, d_q_size);
       load(first, count);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "cpu/scratch_memory.h"
 #include "cpu/sdpa/schedule.h"
@@ -56,6 +57,7 @@ void run_jvp(const JvpProblem& p, const ConstTensorView& d_out, void* row_values
     for (std::int64_t item = first; item < last; ++item) {
       place(item, task);
       kernels.jvp(task, scratch.get());
+      check_interrupt();  // after the kernel, which an interrupt ends early
     }
   });
 }

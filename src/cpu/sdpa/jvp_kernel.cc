@@ -5,6 +5,7 @@
 //     strip of rows, panel of keys (tangent_tiles.h): <q, k>, then <q', k> + <q, k'> as one tile of sums in registers; p and p score' are stored in the first-level
 //     cache
 //     out' of the strip += p score' v + p v'
+#include "core/interrupted.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/score_tangents.h"
 #include "cpu/sdpa/tangent_tiles.h"
@@ -26,6 +27,7 @@ class Jvp {
     load_rows();
     for (std::int64_t first = 0; first < task_.keys; first += s_.keys) {
       const std::int64_t count = smaller(s_.keys, task_.keys - first);
+      if (interrupted()) return;
       if (of_rows().keys_of(0, task_.rows, first, count).empty()) continue;
       load_keys(first, count);
       for (std::int64_t strip = 0; strip < task_.rows; strip += kStripRows)
