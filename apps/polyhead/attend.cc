@@ -148,6 +148,7 @@ Subcommand declare_attend(CLI::App& parser) {
   add_key_lengths(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
   for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
+  of_layers.push_back(add_mask_like_input(parser, &o->rules));
   for (CLI::Option* option : of_layers) option->needs(parameters);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
@@ -162,7 +163,7 @@ Subcommand declare_attend(CLI::App& parser) {
       .notes =
           "Input tensors with --parameters: query [.., T, .., Eq], key and value (default: the query; the key). Without --parameters: "
           "q [*,N,T,H], k [*,K,S,H], v [*,K,S,V].\n"
-          "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
+          "Optional tensors: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S], see --mask-like-input), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), "
           "key_sets (boolean [M,S], with --key-mass), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
           "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "

@@ -106,6 +106,12 @@ void add_relative_bias(CLI::App& parser, AttentionRules* rules) {
             "where distance 0 of a relative bias is (default: the diagonal of the mask, else bottom_right)");
 }
 
+CLI::Option* add_mask_like_input(CLI::App& parser, AttentionRules* rules) {
+  return add_value(parser, "--mask-like-input", &rules->mask_like_input, read_switch, "on|off",
+                   "how attend_keys or block_keys lies where --axis is not -2: on: like the input without its width; off: [*,S], the axis moved last (default: "
+                   "off, and an error if both fit)");
+}
+
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
   return {add_value(parser, "--axis", &rules->axis,
                     [](const std::string& word) {
@@ -173,6 +179,11 @@ void apply(const AttentionRules& rules, SdpaOptions* options) {
   options->dropout.seed = rules.dropout_seed;
   options->empty_rows = rules.empty_rows.value_or(EmptyRows::zero);
   options->precision = rules.precision.value_or(Precision::native);
+}
+
+nn::KeyMaskLayout key_mask_layout(const AttentionRules& rules) {
+  if (!rules.mask_like_input) return nn::KeyMaskLayout::unnamed;
+  return *rules.mask_like_input ? nn::KeyMaskLayout::like_input : nn::KeyMaskLayout::keys_last;
 }
 
 void apply(const AttentionRules& rules, RelativeBias* bias) {

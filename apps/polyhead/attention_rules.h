@@ -21,6 +21,7 @@ struct AttentionRules {
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
   std::optional<Precision> precision;
+  std::optional<bool> mask_like_input;  // of attend_keys and block_keys of a layer
   std::optional<bool> bidirectional;  // of a relative bias, as the next two
   std::optional<std::int64_t> max_distance;
   std::optional<Diagonal> bias_diagonal;
@@ -37,6 +38,7 @@ CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // a
 void add_precision(CLI::App& parser, AttentionRules* rules);
 void add_key_lengths(CLI::App& parser, AttentionRules* rules);
 void add_relative_bias(CLI::App& parser, AttentionRules* rules);
+CLI::Option* add_mask_like_input(CLI::App& parser, AttentionRules* rules);
 std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
 
 // The mask for `queries` x `keys` and leading dimensions `lead`; it has views of lists in `rules`. UsageError if the rules do not fit these
@@ -46,6 +48,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const AttentionRules& rules, SdpaOptions* options);
+nn::KeyMaskLayout key_mask_layout(const AttentionRules& rules);
 void apply(const AttentionRules& rules, RelativeBias* bias);  // UsageError if a rule is given for what `bias` does not have
 
 }  // namespace polyhead::app

@@ -102,6 +102,7 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
   call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys);
   if (loaded.causal && rules.causal.empty()) call->options.mask.causal = Diagonal::bottom_right();
   if (in) in->read_masks(&call->options.mask);
+  call->options.key_mask_layout = key_mask_layout(rules);
   call->options.bias = call->bias;
   if (loaded.layout == "torch") {
     for (ConstTensorView* pairs : {&call->options.bias, &call->options.mask.attend, &call->options.mask.block}) {

@@ -353,6 +353,7 @@ Subcommand declare_trace(CLI::App& parser) {
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
+  add_mask_like_input(parser, &o->rules);
   CLI::Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
   add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,

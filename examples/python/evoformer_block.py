@@ -31,7 +31,7 @@ class RowAndColumnAttention(nn.Module):
     def forward(self, table: Tensor, pair: Tensor, is_residue: Tensor) -> Tensor:
         """table [B,sequences,residues,c_m], pair [B,residues,residues,c_z], is_residue [B,sequences,residues] (False: a gap or padding)."""
         table = table + self.rows(self.norm_rows(table), self.bias(pair), is_residue)
-        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue.mT)
+        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue, mask_like_input=True)  # the mask lies like the table
         return out
 
 
@@ -85,5 +85,5 @@ print(f"gradient of the pair bias {list(bias.grad.shape)}; spread over the seque
 
 # %% Global attention (algorithm 19): one query per column, one key and value for all heads; the gate spreads the result.
 extra = GatedAttention(C_M, C, HEADS, axis=-3, gated=True, is_global=True, query_mean="attended")
-print(f"global column attention {list(extra(table, attend_keys=is_residue.mT).shape)}")
-assert extra(table, attend_keys=is_residue.mT).shape == table.shape
+print(f"global column attention {list(extra(table, attend_keys=is_residue, mask_like_input=True).shape)}")
+assert extra(table, attend_keys=is_residue, mask_like_input=True).shape == table.shape

@@ -145,6 +145,7 @@ class LayerOptions(PassOptions, total=False):
     cache: KeyValueCache | None
     new_tokens: Array | None
     training: bool
+    mask_like_input: bool | None
 
 
 if TYPE_CHECKING:

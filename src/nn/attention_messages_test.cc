@@ -162,6 +162,44 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
+// AlphaFold's pair_mask lies like the pair tensor [.., i, j, c]; with attention along i, [*,S] is its transpose.
+TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
+  const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
+  Random random(2);
+  const auto out_of = [&](const Tensor& x, const AttentionOptions& options, MultiHeadAttention::Saved* saved = nullptr) {
+    Tensor out(DType::f64, layer.output_shape({.query = x}));
+    layer.forward({.query = x}, out, options, saved);
+    return out;
+  };
+  const Tensor square = random.tensor(DType::f64, {2, 3, 3, 4}), table = random.tensor(DType::f64, {2, 3, 5, 4});
+  Tensor mask(DType::boolean, {2, 3, 3}), of_table(DType::boolean, {2, 3, 5}), sequences(DType::boolean, {2, 1, 1});
+  for (const Tensor* some : {&mask, &of_table, &sequences}) {
+    for (std::int64_t i = 0; i < numel(some->shape()); ++i) some->data<bool>()[i] = i % 4 != 1;
+  }
+  const std::string names = " (mask_like_input of Python and --mask-like-input say the same)";
+  EXPECT_EQ(error_message([&] { out_of(square, {.mask = {.attend_keys = mask}}); }),
+            "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or lie like the input, "
+            "[2,3,3]; say which: key_mask_layout is keys_last or like_input" + names);
+  const Tensor row(DType::boolean, {3});
+  EXPECT_NE(error_message([&] { out_of(square, {.mask = {.block_keys = row}}); }), "");
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
+            "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It lies like the input: "
+            "say so by key_mask_layout like_input" + names);
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::like_input}); }),
+            "MultiHeadAttention.forward: attend_keys is [2,3,3]; like the input it must broadcast to [2,3,5], S at axis 1");
+
+  const auto move = [](const Tensor& x) { return ConstTensorView(x).move_axis(1, -1); };
+  for (MultiHeadAttention::Saved saved; MultiHeadAttention::Saved* to : {static_cast<MultiHeadAttention::Saved*>(nullptr), &saved}) {
+    const Tensor named = out_of(square, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::like_input}, to);
+    EXPECT_TRUE(same_bits(named, out_of(square, {.mask = {.attend_keys = move(mask)}, .key_mask_layout = KeyMaskLayout::keys_last}, to)));
+    EXPECT_FALSE(same_bits(named, out_of(square, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::keys_last}, to)));
+    EXPECT_TRUE(same_bits(out_of(table, {.mask = {.block_keys = of_table}, .key_mask_layout = KeyMaskLayout::like_input}, to),
+                          out_of(table, {.mask = {.block_keys = move(of_table)}}, to)));
+    EXPECT_TRUE(same_bits(out_of(square, {.mask = {.attend_keys = sequences}}, to),
+                          out_of(square, {.mask = {.attend_keys = sequences}, .key_mask_layout = KeyMaskLayout::like_input}, to)));
+  }
+}
+
 TEST(MultiHeadAttentionMessages, AForwardPassThatFailsSavesNothing) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f32, {2, 3, 4});

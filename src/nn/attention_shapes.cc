@@ -1,5 +1,7 @@
 #include "nn/attention_shapes.h"
 
+#include <algorithm>
+
 #include "core/text.h"
 #include "nn/check.h"
 #include "sdpa/dense_mask.h"
@@ -88,6 +90,37 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   require(config.global_query == GlobalQuery::off || shapes.positions == shapes.keys, operation,
           ": a global query needs as many queries as keys, not ", shapes.positions, " and ", shapes.keys);
   return shapes;
+}
+
+const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,
+                                       std::optional<AttentionOptions>& own) {
+  const int rank = shapes.key.size();
+  const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.key_mask_layout == KeyMaskLayout::like_input;
+  require(!like_input || !given.cache, operation, ": key_mask_layout is like_input with a cache, which has other positions than the input; masks of its keys are [*,S]");
+  if (!any || given.cache || shapes.axis == rank - 1 || given.key_mask_layout == KeyMaskLayout::keys_last) return given;
+  const Shape keys_last = appended(shapes.lead, {shapes.keys});
+  if (like_input) own = given;
+  const auto read = [&](const char* name, ConstTensorView mask, ConstTensorView Mask::*member) {
+    if (!mask) return;
+    const bool fits = broadcasts(mask.shape(), keys_last), fits_input = broadcasts(mask.shape(), shapes.key);
+    if (like_input) {
+      require(fits_input, operation, ": ", name, " is ", mask.shape(), "; like the input it must broadcast to ", shapes.key, ", S at axis ", shapes.axis);
+      (*own).mask.*member = mask.expand(shapes.key).move_axis(shapes.axis, -1);
+      return;
+    }
+    bool differ = false;  // an extent of 1 is the same in every place
+    for (int from_end = 1; from_end <= std::min(rank - shapes.axis, mask.rank()); ++from_end) differ = differ || mask.shape()[-from_end] > 1;
+    constexpr const char* kNames = " (mask_like_input of Python and --mask-like-input say the same)";
+    require(!differ || !fits || !fits_input, operation, ": ", name, " is ", mask.shape(), ", which may be [*,S] = ", keys_last, ", with axis ", shapes.axis,
+            " of the input moved last, or lie like the input, ", shapes.key, "; say which: key_mask_layout is keys_last or like_input", kNames);
+    require(fits || !fits_input, operation, ": ", name, " is ", mask.shape(), "; it must broadcast to [*,S] = ", keys_last, ", with axis ", shapes.axis,
+            " of the input moved last. It lies like the input: say so by key_mask_layout like_input", kNames);
+  };
+  read("attend_keys", given.mask.attend_keys, &Mask::attend_keys);
+  read("block_keys", given.mask.block_keys, &Mask::block_keys);
+  if (!own) return given;
+  own->key_mask_layout = KeyMaskLayout::keys_last;
+  return *own;
 }
 
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width) {

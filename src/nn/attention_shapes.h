@@ -1,6 +1,8 @@
 // Shapes of an attention layer's tensors. Projected tensors keep the order of the input's dimensions; heads are views of them.
 #pragma once
 
+#include <optional>
+
 #include "polyhead/nn/multi_head_attention.h"
 
 namespace polyhead::nn {
@@ -26,6 +28,10 @@ bool restricts(const Mask& mask);
 
 // Whether a tensor of `shape` can be expanded to `to`.
 bool broadcasts(const Shape& shape, const Shape& to);
+
+// `given` with attend_keys and block_keys as [*,S]: itself, or a copy that `own` holds. Error where the layout is unnamed and both fit.
+const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,
+                                       std::optional<AttentionOptions>& own);
 
 // [.., L, .., n*w] -> [*, n, L, w]: splitting the width into heads moves no data.
 template <class Void>

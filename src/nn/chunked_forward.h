@@ -34,6 +34,9 @@ void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
 // input and options must outlive the object.
 class ChunkedAttention {
  public:
+  ChunkedAttention(const ChunkedAttention&) = delete;
+  ChunkedAttention& operator=(const ChunkedAttention&) = delete;
+  ~ChunkedAttention() = default;
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionOptions& options);
   // `shapes` = attention_shapes() of the input.
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
@@ -57,6 +60,7 @@ class ChunkedAttention {
   const MultiHeadAttention& layer_;
   const AttentionInput& input_;
   const AttentionShapes shapes_;
+  std::optional<AttentionOptions> own_options_;  // of a mask that is read in another layout
   const AttentionOptions& options_;
   const SequenceChunks chunks_;
   PackedAttention projections_;

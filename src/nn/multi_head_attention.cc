@@ -309,11 +309,11 @@ ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const Attent
 
 ChunkedAttention::ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
                                    const AttentionOptions& options)
-    : layer_(layer), input_(input), shapes_(shapes), options_(options), chunks_(layer.config, shapes_, options_) {
+    : layer_(layer), input_(input), shapes_(shapes), options_(with_keys_last(kForward, shapes_, options, own_options_)), chunks_(layer.config, shapes_, options_) {
   require_heads_fit_rank(kForward, input);
-  require_options(kForward, layer.config, input, options, shapes_);
+  require_options(kForward, layer.config, input, options_, shapes_);
   if (is_chunked()) require_sdpa_options(layer.config, shapes_, options_);
-  projections_ = packed_projections(layer, is_chunked() ? PackFor::several_products : PackFor::one_product, options);
+  projections_ = packed_projections(layer, is_chunked() ? PackFor::several_products : PackFor::one_product, options_);
 }
 
 void ChunkedAttention::run(std::int64_t chunk, TensorView out, MultiHeadAttention::Activations& scratch, Executor* executor) const {
@@ -323,9 +323,11 @@ void ChunkedAttention::run(std::int64_t chunk, TensorView out, MultiHeadAttentio
   nn::run(layer_, projections_, some, shapes, out, chunks_.of(options_, chunk), executor, false, scratch);
 }
 
-void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& options, Saved* saved) const {
+void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& given, Saved* saved) const {
   constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
+  std::optional<AttentionOptions> own;
+  const AttentionOptions& options = with_keys_last(kOperation, shapes, given, own);
   require_heads_fit_rank(kOperation, input);
   require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
@@ -363,9 +365,11 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   *saved = std::move(whole);
 }
 
-void MultiHeadAttention::restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const {
+void MultiHeadAttention::restore(const AttentionInput& input, const AttentionOptions& given, Saved& saved) const {
   constexpr const char* kOperation = "MultiHeadAttention.restore";
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
+  std::optional<AttentionOptions> own;
+  const AttentionOptions& options = with_keys_last(kOperation, shapes, given, own);
   require_heads_fit_rank(kOperation, input);
   require_options(kOperation, config, input, options, shapes);
   require(options.cache == nullptr, kOperation, ": a pass with a cache has no backward pass");

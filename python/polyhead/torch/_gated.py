@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,7 @@ class GatedAttention(nn.Module):
     """
 
     precision: Precision = "native"  # of layers that were pickled without it
+    _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class GatedAttention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        """`GatedAttention` describes the arguments."""
         super().__init__()
         for name, given in (("c_in", c_in), ("c", c), ("heads", heads), ("axis", axis)):
             if not isinstance(given, int) or isinstance(given, bool):
@@ -103,16 +106,26 @@ class GatedAttention(nn.Module):
 
     @overload
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: Literal[False] = False
-    ) -> Tensor: ...
+        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: Literal[False] = False, *,
+        mask_like_input: bool | None = None,
+    ) -> Tensor: ...  # fmt: skip
     @overload
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, *, return_attention_weights: Literal[True]
-    ) -> tuple[Tensor, Tensor]: ...
+        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, *, return_attention_weights: Literal[True],
+        mask_like_input: bool | None = None,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     @overload
-    def forward(self, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, return_attention_weights: bool) -> Tensor | tuple[Tensor, Tensor]: ...
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: bool = False
+        self, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, return_attention_weights: bool, *, mask_like_input: bool | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]: ...
+    def forward(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        attend_keys: Tensor | None = None,
+        return_attention_weights: bool = False,
+        *,
+        mask_like_input: bool | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attention along the axis.
 
@@ -121,7 +134,10 @@ class GatedAttention(nn.Module):
             bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating; T is S, or 1 for a global query. Leading dimensions are the
                 first ones of ``*``; the other dimensions of ``*`` share the bias. Its gradient has the same shape; no tensor
                 ``[*,N,T,S]`` is made.
-            attend_keys: bool, broadcasts to ``[*,S]``; True = may be attended to.
+            attend_keys: bool, broadcasts to ``[*,S]``, the axis moved last, or as mask_like_input says; True = may be attended to.
+            mask_like_input: how attend_keys lies, where the axis is not the one before the width. True: like x without its width, ``[.., S at the axis, ..]``,
+                as AlphaFold's ``pair_mask`` and ``msa_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other reading fits as well, as that of a
+                square table.
             return_attention_weights: also return the attention weights ``[*,N,T,S]``, dtype of x, before dropout.
 
         Returns:
@@ -130,7 +146,7 @@ class GatedAttention(nn.Module):
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
-            ValueError: shapes that do not fit.
+            ValueError: shapes that do not fit; attend_keys that fits both ways, and mask_like_input is None.
         """
         is_plain = passes.is_eager() and passes.is_plain(getattr(x, "dtype", None), (x,))
         if not is_plain or bias is not None or attend_keys is not None:
@@ -142,9 +158,16 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: x is {list(x.shape)}; it must end with c_in = {self.c_in} and have an axis {self.axis} that is not the last")
         if not isinstance(return_attention_weights, bool):
             raise TypeError(f"GatedAttention: return_attention_weights is of type {type(return_attention_weights).__name__}; it must be True or False")
-        keep = self._keep(x, axis, attend_keys)
+        keep = self._keep(x, axis, attend_keys, mask_like_input)
         out, p = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
         return out if p is None else (out, p)
+
+    if TYPE_CHECKING:  # torch has Any
+        __call__ = forward
+
+    def extra_repr(self) -> str:
+        named = {name: getattr(self, name) for name, usual in self._usual.items() if getattr(self, name) != usual}
+        return ", ".join([f"{self.c_in}, {self.c}, heads={self.heads}, axis={self.axis}", *(f"{name}={value!r}" for name, value in named.items())])
 
     def _attend(
         self, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, is_plain: bool, attention_weights: bool
@@ -213,17 +236,37 @@ class GatedAttention(nn.Module):
         heads: Tensor = x.unflatten(-1, (-1, self.c))
         return heads.movedim(axis, -2)
 
-    def _keep(self, x: Tensor, axis: int, attend_keys: Tensor | None) -> Tensor | None:
+    def _keep(self, x: Tensor, axis: int, attend_keys: Tensor | None, like_input: bool | None) -> Tensor | None:
+        """attend_keys as ``[*,S]``."""
+        if like_input is not None and not isinstance(like_input, bool):
+            raise TypeError(
+                f"GatedAttention: mask_like_input is of type {type(like_input).__name__}; it says how attend_keys lies: True, False or None. A mask itself is "
+                "attend_keys=mask, mask_like_input=True"
+            )
         if attend_keys is None:
             return None
         if not isinstance(attend_keys, Tensor) or attend_keys.dtype != torch.bool:
             given = attend_keys.dtype if isinstance(attend_keys, Tensor) else type(attend_keys).__name__
             raise TypeError(f"GatedAttention: attend_keys is {given}; it must be a bool tensor, True = may be attended to")
-        expected = (*x.shape[:axis], *x.shape[axis + 1 : -1], x.size(axis))
+        given, expected, positions = attend_keys.shape, (*x.shape[:axis], *x.shape[axis + 1 : -1], x.size(axis)), x.shape[:-1]
+        if like_input:
+            try:
+                return attend_keys.expand(positions).movedim(axis, -1)
+            except RuntimeError:
+                raise ValueError(
+                    f"GatedAttention: attend_keys is {list(given)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
+                ) from None
+        # An extent of 1 is the same in every place.
+        if like_input is None and axis < x.dim() - 2 and any(n > 1 for n in given[axis - len(positions) :]) and _broadcasts(given, positions):
+            both = _broadcasts(given, expected)
+            raise ValueError(
+                f"GatedAttention: attend_keys is {list(given)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
+                f"{'or lie' if both else 'but lies'} like x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
+            )
         try:
             return attend_keys.expand(expected)
         except RuntimeError:
-            raise ValueError(f"GatedAttention: attend_keys is {list(attend_keys.shape)}; it must broadcast to [*,S] = {list(expected)}") from None
+            raise ValueError(f"GatedAttention: attend_keys is {list(given)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
         """The bias ``[T,S]`` or, of an extent of 1 where it is shared, ``[*,N,T,S]``."""
@@ -242,6 +285,10 @@ class GatedAttention(nn.Module):
         if 2 < bias.dim() < rank:
             bias = bias.reshape(*lead, *(1,) * (rank - bias.dim()), *bias.shape[-3:])
         return bias
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
 
 
 def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:

@@ -103,6 +103,8 @@ def run(
     if dropout > 0:
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
         settings |= {"training": True, "seed": int(seed)}
+    if "attend_keys" in masks or "block_keys" in masks:  # as [*,S]
+        settings["mask_like_input"] = False
     threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
     if threads < _core.num_threads():
         settings["num_threads"] = threads

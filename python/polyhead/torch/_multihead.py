@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     """
 
     precision: Precision = "native"  # of layers that were pickled without it
+    if TYPE_CHECKING:  # torch has Any
+
+        def __call__(
+            self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
+            attn_mask: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False,
+        ) -> tuple[Tensor, Tensor | None]: ...  # fmt: skip
 
     def __init__(
         self,
@@ -71,10 +77,21 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "native",
     ) -> None:
+        """embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device and dtype are those of torch.nn.MultiheadAttention;
+        precision is polyhead's. `MultiheadAttention` describes each."""
         require_precision("MultiheadAttention", precision)
         super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
         self.precision = precision
         self.register_forward_pre_hook(_stay)
+
+    def extra_repr(self) -> str:
+        usual = {"kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0, "add_zero_attn": False, "batch_first": False, "precision": "native"}
+        named = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        if self.in_proj_bias is None:
+            named["bias"] = False
+        if self.bias_k is not None:
+            named["add_bias_kv"] = True
+        return ", ".join([f"{self.embed_dim}, {self.num_heads}", *(f"{name}={value!r}" for name, value in named.items())])
 
     def __prepare_scriptable__(self) -> None:
         core.refuse_script(type(self).__name__)
