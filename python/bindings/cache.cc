@@ -4,6 +4,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "bind.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kMost = std::int64_t{1} << 40;
 
-std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
-                                  nb::handle dtype) {
+nn::KeyValueCacheConfig read_config(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
+                                    nb::handle dtype) {
   nn::KeyValueCacheConfig config;
   config.sequences = read_integer(sequences, "sequences", 0, kMost);
   config.kv_heads = read_integer(kv_heads, "kv_heads", 1, kMost);
@@ -25,8 +26,66 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   config.head_width = read_integer(head_width, "head_width", 1, kMost);
   if (!value_head_width.is_none()) config.value_head_width = read_integer(value_head_width, "value_head_width", 1, kMost);
   config.dtype = dtype_named(read_word(dtype, "dtype"));
+  return config;
+}
+
+std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
+                                  nb::handle dtype) {
   auto cache = std::make_unique<Cache>();
-  cache->cache = nn::KeyValueCache(config);
+  cache->cache = nn::KeyValueCache(read_config(sequences, kv_heads, capacity, head_width, value_head_width, dtype));
+  return cache;
+}
+
+// (lengths, previous lengths, bytes of keys, values and, of int8, their scales, each up to the longest length): what restored_cache() takes.
+Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
+  const CacheInUse in_use(&self);
+  nb::list parts;
+  for (const ConstTensorView& view : {self.cache.keys(), self.cache.values(), self.cache.key_scales(), self.cache.value_scales()}) {
+    if (!view) continue;
+    const Tensor packed = Tensor::copy_of(view);
+    parts.append(nb::bytes(packed.view().data(), static_cast<std::size_t>(numel(packed.shape())) * info(packed.dtype()).size));
+  }
+  const auto list = [&](ConstTensorView lengths) {
+    nb::list result;
+    for (std::int64_t b = 0; b < lengths.extent(0); ++b) result.append(lengths.data<std::int64_t>()[b]);
+    return result;
+  };
+  return nb::make_tuple(list(self.cache.key_lengths()), list(self.cache.previous_lengths()), parts);
+}
+
+std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
+                                      nb::handle dtype, nb::handle lengths_given, nb::handle previous_given, const nb::list& parts) {
+  const nn::KeyValueCacheConfig config = read_config(sequences, kv_heads, capacity, head_width, value_head_width, dtype);
+  const std::vector<std::int64_t> lengths = read_integers(lengths_given, "lengths"), previous = read_integers(previous_given, "previous");
+  const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths), value_width = config.value_head_width == 0 ? config.head_width : config.value_head_width;
+  const bool scaled = config.dtype == DType::i8;
+  const auto damaged = [](auto... why) { return nb::value_error(text("the state of the KeyValueCache is damaged: ", why...).c_str()); };
+  if (nb::len(parts) != (scaled ? 4 : 2)) throw damaged("it has ", nb::len(parts), " tensors");
+  if (longest < 0 || longest > config.capacity) throw damaged("a length is ", longest, ", and the capacity ", config.capacity);
+  if (previous.size() != lengths.size()) throw damaged("it has ", previous.size(), " previous lengths for ", lengths.size(), " sequences");
+  auto cache = std::make_unique<Cache>();
+  TensorView views[4];
+  std::vector<std::pair<TensorView, nb::bytes>> contents;
+  for (std::size_t i = 0; i < nb::len(parts); ++i) {
+    Shape shape{config.sequences, config.kv_heads, config.capacity};
+    if (i < 2) shape.push_back(i == 0 ? config.head_width : value_width);
+    cache->own[i] = Tensor(i < 2 ? config.dtype : DType::f32, shape);
+    views[i] = cache->own[i].view();
+    const TensorView used = views[i].slice(2, 0, longest);
+    const nb::bytes bytes = nb::cast<nb::bytes>(parts[i]);
+    const std::size_t size = static_cast<std::size_t>(numel(used.shape())) * info(used.dtype()).size;
+    if (bytes.size() != size) throw damaged("a tensor has ", bytes.size(), " bytes instead of ", size);
+    contents.emplace_back(used, bytes);
+  }
+  cache->cache = nn::KeyValueCache(views[0], views[1], previous, views[2], views[3]);
+  // An append gives both lengths; what it writes is replaced by the contents.
+  std::vector<std::int64_t> added(lengths.size());
+  for (std::size_t b = 0; b < added.size(); ++b) added[b] = lengths[b] - previous[b];
+  const std::int64_t most = added.empty() ? 0 : *std::ranges::max_element(added);
+  const float zero[1] = {};
+  const auto zeros = [&](std::int64_t width) { return ConstTensorView(zero, DType::f32, {1, 1, 1, 1}).expand({config.sequences, config.kv_heads, std::max<std::int64_t>(most, 0), width}); };
+  cache->cache.append(zeros(config.head_width), zeros(value_width), ConstTensorView(added.data(), {config.sequences}));
+  for (const auto& [to, bytes] : contents) copy(ConstTensorView(bytes.c_str(), to.dtype(), to.shape()), to);
   return cache;
 }
 
@@ -58,7 +117,8 @@ void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_
 void reorder(Cache& self, nb::handle source) {
   const CacheInUse in_use(&self);
   const std::vector<std::int64_t> sources = read_integers(source, "source");
-  without_gil([&] { self.cache.reorder(sources); });
+  const ReleasedGil released;  // no watch for signals: a reorder that ends halfway would leave sequences without their tokens
+  self.cache.reorder(sources);
 }
 
 void copy_sequence(Cache& self, nb::handle from, nb::handle to) {
@@ -142,6 +202,7 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("key_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::key_scales); })
       .def_prop_ro("value_scales", [](nb::handle self) { return view_of(self, &nn::KeyValueCache::value_scales); })
       .def("tensors", &tensors)
+      .def("state", &cache_state)
       .def("append", &append, any("k"), any("v"), any("new_tokens"), any("num_threads"))
       .def("reorder", &reorder, any("source"))
       .def("copy_sequence", &copy_sequence, any("source"), any("target"))
@@ -151,6 +212,8 @@ void bind_cache(nb::module_& m) {
         self.cache.clear();
       });
   m.def("key_value_cache", &make_cache, any("sequences"), any("kv_heads"), any("capacity"), any("head_width"), any("value_head_width"), any("dtype"));
+  m.def("restored_cache", &restored_cache, any("sequences"), any("kv_heads"), any("capacity"), any("head_width"), any("value_head_width"), any("dtype"),
+        any("lengths"), any("previous"), nb::arg("parts"));
   m.def("key_value_cache_on", &cache_on, any("keys"), any("values"), any("lengths"), any("key_scales"), any("value_scales"));
 
   nb::class_<nn::RotaryEmbedding>(m, "RotaryEmbedding")

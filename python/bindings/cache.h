@@ -9,6 +9,7 @@
 namespace polyhead::python {
 
 struct Cache {
+  Tensor own[4];  // memory of a cache that was restored
   nn::KeyValueCache cache;
   Array keys, values, key_scales, value_scales;  // the caller's memory, if the cache lives on it
   bool in_use = false;

@@ -125,6 +125,16 @@ ByName parameters(nb::handle self) {
   return result;
 }
 
+// The parameters for a pickle, bfloat16 as uint16 of the same bits.
+ByName bits(nb::handle self) {
+  nb::dict result;
+  nb::cast<Layer&>(self).layer.visit([&](const std::string& name, Tensor& tensor) {
+    const TensorView view = tensor.view();
+    result[name.c_str()] = numpy_view(TensorView(view.data(), view.dtype() == DType::bf16 ? DType::u16 : view.dtype(), view.shape(), view.strides()), self);
+  });
+  return result;
+}
+
 // Returns the fields of LayerGradients. A gradient is None if it is not wanted, or if the forward pass did not get the input.
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, std::optional<ByName>> backward(
     const Saved& saved, nb::handle d_out_given, nb::handle inputs, nb::handle parameters_too, nb::handle d_bias, nb::handle num_threads) {
@@ -199,6 +209,7 @@ void bind_layer(nb::module_& m) {
           "__init__", [](Layer* self, const ByName& config) { new (self) Layer{nn::MultiHeadAttention(read_config(config))}; }, nb::arg("config"))
       .def_prop_ro("config", &config_dict)
       .def_prop_ro("parameters", &parameters)
+      .def_prop_ro("bits", &bits)
       .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, Workspace(Parameters::constant)}); })
       .def_rw("causal", &Layer::causal)
       .def_prop_ro("is_frozen", &Layer::frozen)

@@ -32,16 +32,9 @@ ByName parameters(const M& module) {
   return result;
 }
 
-// f() without the GIL.
-template <class F>
-auto computed(const F& f) {
-  const ReleasedGil released;
-  return f();
-}
-
 ByName classify_image(const models::ImageClassifier& model, nb::handle image) {
   const Array pixels = Array::required(image, "image");
-  models::ClassifiedImage answer = computed([&] { return classify(model, pixels.view()); });
+  models::ClassifiedImage answer = without_gil([&] { return classify(model, pixels.view()); });
   nb::dict result;
   result["best"] = answer.best;
   result["probabilities"] = array_of(answer.probabilities);
@@ -51,7 +44,7 @@ ByName classify_image(const models::ImageClassifier& model, nb::handle image) {
 
 ByName classify_text(const models::TextModel& model, nb::handle object) {
   const std::string input = read_word(object, "text");
-  models::ClassifiedText answer = computed([&] { return classify(model, input); });
+  models::ClassifiedText answer = without_gil([&] { return classify(model, input); });
   const std::vector<std::string> labels = model.classifier.config.label_list();
   nb::dict result, probabilities;
   for (std::size_t i = 0; i < labels.size(); ++i) probabilities[labels[i].c_str()] = answer.probabilities[i];
@@ -68,7 +61,7 @@ ByName classify_text(const models::TextModel& model, nb::handle object) {
 ByName translate_text(const models::Translator& model, nb::handle object, nb::handle beams) {
   const std::string input = read_word(object, "text");
   const models::TranslateOptions options{.beams = read_integer(beams, "beams", 1, 1024)};
-  models::Translation answer = computed([&] { return translate(model, input, options); });
+  models::Translation answer = without_gil([&] { return translate(model, input, options); });
   const std::vector<std::string> special = models::Translator::special_tokens();
   nb::dict result;
   result["text"] = answer.text;
@@ -90,7 +83,7 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   const std::vector<std::string> sentences =
       nb::isinstance<nb::str>(object) ? models::split_sentences(read_word(object, "text")) : read_words(object, "text");
   if (sentences.empty()) throw nb::value_error("text has no sentence");
-  models::ChosenSentence answer = computed([&] { return choose(model, sentences); });
+  models::ChosenSentence answer = without_gil([&] { return choose(model, sentences); });
   nb::dict result;
   result["best"] = answer.best;
   result["sentences"] = sentences;
@@ -101,7 +94,13 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
 
 template <class M>
 nb::object loaded(M (*load)(const std::filesystem::path&), const std::filesystem::path& folder) {
-  return nb::cast(computed([&] { return load(folder); }));
+  return nb::cast(without_gil([&] { return load(folder); }));
+}
+
+template <class M, void (*save)(const M&, const std::filesystem::path&)>
+void saved(const M& model, nb::handle folder) {
+  const std::string path = read_path(folder, "folder");
+  without_gil([&] { save(model, path); });
 }
 
 struct Kind {
@@ -131,14 +130,16 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
 }  // namespace
 
 void bind_models(nb::module_& m) {
-  nb::class_<models::ImageClassifier>(m, "ImageClassifier").def("answer", &classify_image, any("image")).def("parameters", &parameters<models::ImageClassifier>);
+  nb::class_<models::ImageClassifier>(m, "ImageClassifier").def("answer", &classify_image, any("image")).def("parameters", &parameters<models::ImageClassifier>)
+      .def("save", &saved<models::ImageClassifier, models::save_image_classifier>, any("folder"));
   nb::class_<models::TextModel>(m, "TextClassifier").def("answer", &classify_text, any("text")).def("parameters", [](const models::TextModel& model) {
     return parameters(model.classifier);
-  });
+  }).def("save", &saved<models::TextModel, models::save_text_model>, any("folder"));
   nb::class_<models::Translator>(m, "Translator").def("answer", &translate_text, any("text"), any("beams")).def("parameters", [](const models::Translator& model) {
     return parameters(model.network);
-  });
-  nb::class_<models::SentenceChooser>(m, "SentenceChooser").def("answer", &choose_sentence, any("text")).def("parameters", &parameters<models::SentenceChooser>);
+  }).def("save", &saved<models::Translator, models::save_translator>, any("folder"));
+  nb::class_<models::SentenceChooser>(m, "SentenceChooser").def("answer", &choose_sentence, any("text")).def("parameters", &parameters<models::SentenceChooser>)
+      .def("save", &saved<models::SentenceChooser, models::save_sentence_chooser>, any("folder"));
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"));
 }

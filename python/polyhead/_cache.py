@@ -172,6 +172,15 @@ class KeyValueCache:
         """
         self._cache.clear()
 
+    # A copy has memory of its own, also of a cache on the caller's.
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cache": (self.config, *self._cache.state())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        config, lengths, previous, parts = state["_cache"]
+        self.__dict__.update(state)
+        self._cache = _core.restored_cache(**config, lengths=lengths, previous=previous, parts=parts)
+
     def __repr__(self) -> str:
         c = self.config
         return f"KeyValueCache(sequences={c['sequences']}, kv_heads={c['kv_heads']}, capacity={c['capacity']}, lengths={self.lengths.tolist()})"
@@ -222,7 +231,7 @@ class RotaryEmbedding:
     ) -> None:
         config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
         self._embedding = _core.RotaryEmbedding(config)
-        self._width, self._order = width, order
+        self._config = config
 
     @property
     def frequencies(self) -> list[float]:
@@ -248,7 +257,16 @@ class RotaryEmbedding:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
         cos, sin = self._embedding.tables(positions, _name_of(dtype))
-        return Rotary(cos, sin, order=self._order, width=self._width)
+        return Rotary(cos, sin, order=self._config["order"], width=self._config["width"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_embedding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._embedding = _core.RotaryEmbedding(self._config)
 
     def __repr__(self) -> str:
-        return f"RotaryEmbedding(width={self._width}, order={self._order!r})"
+        c = self._config
+        scaling = "" if c["scaling"] is None else f", scaling={c['scaling']!r}, factor={c['factor']}"
+        return f"RotaryEmbedding(width={c['width']}, base={c['base']}, order={c['order']!r}{scaling})"

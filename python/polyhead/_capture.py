@@ -77,6 +77,9 @@ class Capture:
         assert self._recorder is not None
         self._recorder.__exit__(error_type, error, trace)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_recorder": None}  # a copy holds the calls, and not the model
+
     def select(self, prefix: str) -> Capture:
         """The calls of the modules whose name starts with the prefix: ``"encoder."``, ``"decoder."``.
 

@@ -74,6 +74,9 @@ class Saved(Generic[A]):
         """
         return cast("A", self._saved.map(self._query, value, num_threads))
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a polyhead.Saved cannot be copied or pickled, as it has views of its pass's inputs; copy the layer and the inputs, and call forward again")
+
     def __repr__(self) -> str:
         return f"<polyhead.Saved of a query {list(self._query.shape)}>" if hasattr(self._query, "shape") else "<polyhead.Saved>"
 
@@ -221,7 +224,10 @@ class MultiHeadAttention:
             attend, block: bool, ``[T,S]``, or ``[*,N,T,S]`` with an extent of 1 for each shared dimension; ``*`` are the dimensions
                 that are neither axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean
                 either and are an error.
-            attend_keys, block_keys: bool, broadcast to ``[*,S]``.
+            attend_keys, block_keys: bool, broadcast to ``[*,S]``, the axis moved last, or as mask_like_input says.
+            mask_like_input: how attend_keys or block_keys lies, where the axis is not the one before the width. True: like the key input without its width,
+                ``[.., S at the axis, ..]``, as AlphaFold's ``pair_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other reading fits as well, as
+                that of a square table. True is an error with a cache.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
@@ -289,20 +295,44 @@ class MultiHeadAttention:
         return _core.state(self._layer, layout, prefix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.config, self.causal, {name: array.copy() for name, array in self.parameters.items()}, self.is_frozen)
+        own = {name: value for name, value in self.__dict__.items() if name != "_layer"}
+        bits = {name: array.copy() for name, array in self._layer.bits.items()}
+        return _rebuild, (self.config, self.causal, bits, self.is_frozen, type(self)), own or None
 
     def __repr__(self) -> str:
         c = self.config
-        return f"MultiHeadAttention(query_width={c['query_width']}, heads={c['heads']}, head_width={c['head_width']}, dtype={c['dtype']!r})"
+        widths = {name: c[name] for name in ("key_width", "value_width", "output_width") if c[name] != c["query_width"]}
+        named = {"query_width": c["query_width"], **widths, "heads": c["heads"]}
+        if c["kv_heads"] != c["heads"]:
+            named["kv_heads"] = c["kv_heads"]
+        named["head_width"] = c["head_width"]
+        if c["value_head_width"] != c["head_width"]:
+            named["value_head_width"] = c["value_head_width"]
+        named |= {name: c[name] for name, usual in _USUAL.items() if c[name] != usual}
+        shown = [f"{name}={value!r}" for name, value in {**named, "dtype": c["dtype"]}.items()]
+        if self.causal:
+            shown.append("causal=True")
+        if self.is_frozen:
+            shown.append("frozen=True")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _rebuild(config: dict[str, Any], causal: bool, parameters: dict[str, NumPyArray], frozen: bool = False) -> MultiHeadAttention:
+# What `repr` leaves out of a configuration.
+_USUAL = {
+    "axis": -2, "bias": True, "output_bias": True, "output": True, "gate": False, "global_query": "off", "add_bias_kv": False, "add_zero_attn": False, "sink": False,
+    "dropout": 0.0, "scale": None, "softcap": 0.0, "empty_rows": "zero", "precision": "native",
+}  # fmt: skip
+
+
+def _rebuild(
+    config: dict[str, Any], causal: bool, bits: dict[str, NumPyArray], frozen: bool = False, kind: type[MultiHeadAttention] = MultiHeadAttention
+) -> MultiHeadAttention:
     """Makes a layer from the result of `__reduce__`, for copy and pickle."""
-    layer = MultiHeadAttention(**config)
+    layer = _core.Layer(config)
+    for name, array in layer.bits.items():
+        array[...] = bits[name]
     layer.causal = causal
-    for name, array in layer.parameters.items():
-        array[...] = parameters[name]
-    return layer.frozen() if frozen else layer
+    return kind._of(layer.frozen() if frozen else layer)
 
 
 def _name_of(dtype: Any) -> Any:

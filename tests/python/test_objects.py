@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,199 @@ def test_a_copy_of_a_layer_is_another_equal_layer(how: str, dtype: str) -> None:
     assert twin.config == layer.config and twin.causal and np.array_equal(twin(x), layer(x))
     twin.parameters["q.weight"][0, 0] = 3
     assert layer.parameters["q.weight"][0, 0] == 2
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_a_layer_of_bfloat16_or_frozen_or_of_a_subclass(how: str) -> None:
+    class Named(polyhead.MultiHeadAttention):
+        title = ""
+
+    globals()["Named"], Named.__qualname__ = Named, "Named"
+    torch = pytest.importorskip("torch")
+    layer = polyhead.MultiHeadAttention(8, 2, sink=True, dtype="bfloat16", seed=5)
+    x = torch.tensor(X, dtype=torch.bfloat16)
+    assert torch.equal(COPIES[how](layer)(x), layer(x))
+    frozen = COPIES[how](layer.frozen())
+    assert frozen.is_frozen and torch.equal(frozen(x), layer(x))
+    named = Named(8, 2, axis=-3, seed=5)
+    named.title = "first"
+    twin = COPIES[how](named)
+    assert type(twin) is Named and twin.title == "first" and twin.config == named.config
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8"])
+def test_a_copy_of_a_cache_goes_on_as_the_cache(how: str, dtype: str, rng: Rng) -> None:
+    torch = pytest.importorskip("torch")
+    as_torch = dtype in ("bfloat16",)
+
+    def tokens(count: int) -> list[Any]:
+        arrays = [rng.standard_normal((3, 2, count, width)).astype(np.float32) for width in (4, 5)]
+        return [torch.tensor(x) for x in arrays] if as_torch else arrays
+
+    cache = polyhead.KeyValueCache(3, 2, 20, 4, value_head_width=5, dtype=dtype)
+    for count, new in ((4, [4, 0, 2]), (5, [1, 0, 5])):
+        cache.append(*tokens(count), np.array(new))
+    twin = COPIES[how](cache)
+    assert twin.config == cache.config and repr(twin) == repr(cache)
+
+    def bits(of: polyhead.KeyValueCache) -> list[bytes]:
+        lengths, previous, parts = of._cache.state()
+        assert lengths == of.lengths.tolist()
+        return [*parts, bytes(lengths), bytes(previous)]
+
+    assert bits(twin) == bits(cache) and twin.lengths.tolist() == [5, 0, 7]
+    assert {name: np.asarray(x).tolist() for name, x in twin.mask().items()} == {name: np.asarray(x).tolist() for name, x in cache.mask().items()}
+    before = bits(cache)
+    more = tokens(3)
+    twin.append(*more)
+    assert bits(cache) == before  # memory of its own
+    cache.append(*more)
+    assert bits(twin) == bits(cache)
+    cache.reorder([2, 2, 0])
+    twin.reorder([2, 2, 0])
+    assert bits(COPIES[how](twin)) == bits(cache)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_of_a_cache_without_tokens_or_on_other_memory(how: str) -> None:
+    empty = COPIES[how](polyhead.KeyValueCache(0, 2, 4, 4))
+    assert empty.lengths.tolist() == [] and empty.config["capacity"] == 4
+    assert COPIES[how](polyhead.KeyValueCache(2, 1, 4, 4)).keys.shape == (2, 1, 0, 4)
+    memory = np.arange(2 * 3 * 8 * 4, dtype=np.float32).reshape(2, 8, 3, 4).swapaxes(1, 2)
+    values = memory.copy()
+    cache = polyhead.KeyValueCache.on(memory, values, [2, 8])
+    twin = COPIES[how](cache)
+    assert np.array_equal(twin.keys, cache.keys) and np.array_equal(twin.values, cache.values)
+    memory[...] = 0
+    assert twin.keys.any() and not cache.keys.any()
+
+
+SCALINGS: list[dict[str, Any]] = [
+    {},
+    {"order": "pairs", "base": 5e5},
+    {"scaling": "linear", "factor": 4.0},
+    {"scaling": "ntk", "factor": 2.0},
+    {"scaling": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    {"scaling": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 0.7, "mscale_all_dim": 0.5, "truncate": False},
+    {"scaling": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "attention_factor": 1.3},
+]
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("options", SCALINGS)
+def test_a_copy_of_a_rotary_embedding_makes_the_same_tables(how: str, options: dict[str, Any]) -> None:
+    rotary = polyhead.RotaryEmbedding(8, **options)
+    twin = COPIES[how](rotary)
+    assert twin.frequencies == rotary.frequencies and twin.attention_factor == rotary.attention_factor and repr(twin) == repr(rotary)
+    for a, b in zip(twin(np.arange(9), dtype="float64"), rotary(np.arange(9), dtype="float64")):
+        assert np.array_equal(a, b)
+
+
+QUESTIONS: dict[str, Any] = {"TextClassifier": "The rooms are lovely, but the staff was rude.", "Translator": "the day before yesterday",
+                             "SentenceChooser": "The first one. The second sentence is longer. A third."}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("name", polyhead.models.names())
+def test_a_copy_of_a_trained_model_gives_the_same_answers(how: str, name: str) -> None:
+    model = polyhead.models.load(name)
+    twin = COPIES[how](model)
+    question: Any = QUESTIONS.get(type(model).__name__, None)
+    if question is None:
+        question = np.random.default_rng(3).random((model.config["height"], model.config["width"])) * model.config["white"]
+    for a, b in zip(twin(question), model(question)):
+        assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+    assert type(twin) is type(model) and twin.config == model.config and repr(twin) == repr(model)
+    assert twin.parameters.keys() == model.parameters.keys() and all(np.array_equal(x, model.parameters[key]) for key, x in twin.parameters.items())
+
+
+def test_a_module_that_holds_such_objects_is_copied_and_saved(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 2)
+    module.rotary, module.cache = polyhead.RotaryEmbedding(8), polyhead.KeyValueCache(1, 1, 4, 8)
+    module.model, module.layer = polyhead.models.load(polyhead.models.names()[0]), polyhead.MultiHeadAttention(8, 2)
+    average = torch.optim.swa_utils.AveragedModel(module)
+    assert average.module.rotary.frequencies == copy.deepcopy(module).rotary.frequencies
+    torch.save(module, tmp_path / "module.pt")
+    assert torch.load(tmp_path / "module.pt", weights_only=False).cache.config == module.cache.config
+
+
+def public_classes() -> dict[str, type]:
+    """The classes of the package's public modules that a caller can have an object of; types for annotations are left out."""
+    found: dict[str, type] = {}
+    for name in ("polyhead", "polyhead.models", "polyhead.torch", "polyhead.distributed", "polyhead.patch"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # torch is not installed
+            continue
+        for word in module.__all__:
+            value = getattr(module, word)
+            if isinstance(value, type) and not getattr(value, "_is_protocol", False):
+                found[f"{name}.{word}"] = value
+    return found
+
+
+def examples() -> dict[str, Callable[[], Any]]:
+    """How an object of each public class is made."""
+    q = np.ones((1, 2, 3, 4), np.float32)
+    out, lse = polyhead.sdpa(q, q, q, return_lse=True)
+    layer = polyhead.MultiHeadAttention(8, 2)
+    made: dict[str, Callable[[], Any]] = {
+        "polyhead.MultiHeadAttention": lambda: layer,
+        "polyhead.Saved": lambda: layer.forward(X)[1],
+        "polyhead.LayerGradients": lambda: layer.forward(X)[1].backward(X),
+        "polyhead.Gradients": lambda: polyhead.sdpa_backward(q, q, q, out, lse, q),
+        "polyhead.TopKeys": lambda: polyhead.maps(q, q, top_k=2),
+        "polyhead.Rotary": lambda: polyhead.RotaryEmbedding(4)(np.arange(3)),
+        "polyhead.RelativeBias": lambda: polyhead.RelativeBias(slopes=np.ones(2, np.float32)),
+        "polyhead.Tangents": lambda: polyhead.Tangents(q=q),
+        "polyhead.SecondGradients": lambda: polyhead.sdpa_backward_backward(q, q, q, out, lse, q, polyhead.Tangents(q=q)),
+        "polyhead.KeyValueCache": lambda: polyhead.KeyValueCache(1, 2, 3, 4),
+        "polyhead.RotaryEmbedding": lambda: polyhead.RotaryEmbedding(4),
+        "polyhead.Page": lambda: polyhead.Page("<p>"),
+        "polyhead.Capture": lambda: captured(),
+        "polyhead.CapturedCall": lambda: polyhead.CapturedCall("a", "softmax", (1, 1, 2, 2)),
+        "polyhead.MissedCall": lambda: polyhead.MissedCall("a", "why"),
+        "polyhead.torch.MultiheadAttention": lambda: polyhead.torch.MultiheadAttention(8, 2),
+        "polyhead.torch.GatedAttention": lambda: polyhead.torch.GatedAttention(8, 4, 2),
+        "polyhead.patch.Patch": lambda: object.__new__(polyhead.patch.Patch),
+        "polyhead.distributed.TorchCommunicator": lambda: object.__new__(polyhead.distributed.TorchCommunicator),
+        "polyhead.distributed.MpiCommunicator": lambda: object.__new__(polyhead.distributed.MpiCommunicator),
+    }
+    models = {type(model).__name__: model for model in map(polyhead.models.load, polyhead.models.names())}
+    for kind, model in models.items():
+        made[f"polyhead.models.{kind}"] = lambda model=model: model
+        question = QUESTIONS.get(kind, np.zeros((28, 28), np.float32))
+        answer = {"TextClassifier": "ClassifiedText", "Translator": "Translation", "SentenceChooser": "ChosenSentence", "ImageClassifier": "ClassifiedImage"}[kind]
+        made[f"polyhead.models.{answer}"] = lambda model=model, question=question: model(question)
+    return made
+
+
+def captured() -> polyhead.Capture:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.MultiheadAttention(8, 2)
+    with polyhead.capture(layer) as result:
+        layer(*[torch.ones(3, 1, 8)] * 3)
+    return result  # type: ignore[no-any-return]
+
+
+REFUSED = {"polyhead.Saved", "polyhead.patch.Patch", "polyhead.distributed.TorchCommunicator", "polyhead.distributed.MpiCommunicator"}
+
+
+@pytest.mark.parametrize("name", public_classes())
+def test_objects_of_every_public_class_are_copied_or_say_what_to_do(name: str) -> None:
+    made = examples()
+    assert name in made, f"a new public class: {name} needs an example here"
+    given = made[name]()
+    for how, copied in COPIES.items():
+        if name in REFUSED:
+            with pytest.raises(TypeError, match=r"cannot be copied or pickled, as .*; (call|make|copy)"):
+                copied(given)
+        else:
+            twin = copied(given)
+            assert type(twin) is type(given), how
+            assert isinstance(given, (tuple, polyhead.Capture, polyhead.Page)) or repr(twin) == repr(given)
 
 
 def test_loaded_layers_can_be_copied(tmp_path: Path) -> None:
@@ -79,6 +274,15 @@ def test_maps_of_a_pass_that_was_kept_have_the_shape_of_its_input() -> None:
 def test_what_they_print() -> None:
     layer = polyhead.MultiHeadAttention(8, 2)
     assert repr(layer) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32')"
+    layer.causal = True
+    assert repr(layer.frozen()) == "MultiHeadAttention(query_width=8, heads=2, head_width=4, dtype='float32', causal=True, frozen=True)"
+    other = polyhead.MultiHeadAttention(8, 4, key_width=3, kv_heads=2, value_head_width=5, axis=-3, gate=True, scale=0.5, empty_rows="uniform", dtype="float64")
+    assert repr(other) == (
+        "MultiHeadAttention(query_width=8, key_width=3, value_width=3, heads=4, kv_heads=2, head_width=2, value_head_width=5, axis=-3, gate=True, scale=0.5, "
+        "empty_rows='uniform', dtype='float64')"
+    )
+    assert repr(polyhead.RotaryEmbedding(8, scaling="linear", factor=2.0)) == "RotaryEmbedding(width=8, base=10000.0, order='halves', scaling='linear', factor=2.0)"
+    layer.causal = False
     assert repr(layer.forward(X)[1]) == "<polyhead.Saved of a query [2, 5, 8]>"
 
 

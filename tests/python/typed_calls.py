@@ -64,7 +64,14 @@ def torch_calls(q: Tensor, flag: bool) -> None:
     assert_type(polyhead.torch.triangle_attention(q, q, q, q), Tensor)
     assert_type(polyhead.torch.triangle_attention(q, q, q, q, return_aux=True), tuple[Tensor, Tensor, Tensor])
     assert_type(polyhead.torch.MultiheadAttention(8, 2).forward(q, q, q), tuple[Tensor, Tensor | None])
-    assert_type(polyhead.torch.GatedAttention(8, 4, 2, axis=-2).forward(q), Tensor)
+    assert_type(polyhead.torch.MultiheadAttention(8, 2)(q, q, q, need_weights=flag), tuple[Tensor, Tensor | None])
+    gated = polyhead.torch.GatedAttention(8, 4, 2, axis=-2)
+    assert_type(gated.forward(q), Tensor)
+    assert_type(gated(q, attend_keys=q, mask_like_input=True), Tensor)
+    assert_type(gated(q, return_attention_weights=True), tuple[Tensor, Tensor])
+    assert_type(gated(q, None, None, flag), Tensor | tuple[Tensor, Tensor])
+    gated([1.0])  # type: ignore[call-overload]
+    polyhead.torch.MultiheadAttention(8, 2)(q, q, q, mask=q)  # type: ignore[call-arg]
     polyhead.torch.attention(q, q, q, seed=3)  # type: ignore[call-overload]
     ranks = polyhead.distributed.TorchCommunicator()
     assert_type(polyhead.distributed.attention(q, q, q, order="zigzag", plan=(1, 2), bias=q), Tensor)

@@ -63,6 +63,9 @@ class MpiCommunicator:
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py makes exceptions of them
         self._rank, self._size = self._comm.Get_rank(), self._comm.Get_size()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an MpiCommunicator cannot be copied or pickled, as its messages belong to this process; make one on every rank, with one constructor call each")
+
     def rank(self) -> int:
         """This process' number."""
         return int(self._rank)

@@ -114,6 +114,9 @@ class TorchCommunicator:
         self.ranks_per_machine = int(local) if local.isdecimal() and int(local) > 0 and len(self._ranks) == dist.get_world_size() else None
         """Of torchrun, for a group of all processes; else None."""
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make one of the group where it is needed")
+
     def rank(self) -> int:
         """This process' number in the group."""
         return self._rank

@@ -142,6 +142,9 @@ class Patch:
         self._applied = False
         self._apply()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a patch cannot be copied or pickled, as it belongs to this process; call polyhead.patch.{self._package.name}() for another one")
+
     @property
     def applied(self) -> bool:
         """Whether this patch is applied."""
