@@ -56,6 +56,10 @@ _IGNORED = {
 # Families that need a causal mask as a tensor: their layers say is_causal=False and rely on the mask, and transformers leaves a purely causal mask out.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
+# Families whose own code reads the mask too, and takes it for eager's: numbers to add, 0 where a key is attended to, or None. They get that mask.
+# nllb-moe: the router takes it as padding. beit: it is added to the relative position bias.
+_EAGER_MASKS = {"beit", "nllb-moe"}
+
 # Families whose module uses the registered function, but not so that the result is eager's.
 _OBSTACLES = {
     "deepseek_v4": "joins its mask with one of numbers for compressed keys, which boolean masks lose",
@@ -118,6 +122,11 @@ def _of_family(config_class: type) -> tuple[str | None, bool]:
     if models:
         _FAMILIES[config_class] = result
     return result
+
+
+def _has_eager_masks(config: Any) -> bool:
+    """Whether a model gets the masks of eager: one that is known to need them, or that declares no support for those of another implementation."""
+    return getattr(config, "model_type", "") in _EAGER_MASKS or not _of_family(type(config))[1]
 
 
 def _family(module: torch.nn.Module) -> str:
@@ -201,6 +210,8 @@ def attention_forward(
     query, key, value, attention_mask, position_bias = core.autocast(query, key, value, attention_mask, position_bias)  # type: ignore[assignment]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", None)
+    if attention_mask is None and (config := getattr(module, "config", None)) is not None and _has_eager_masks(config):
+        is_causal = False  # eager reads the mask alone
     attend: Tensor | None = None
     bias = None if position_bias is None else position_bias.to(query.dtype)
     if attention_mask is not None:
@@ -228,24 +239,29 @@ def _unless_all_true(mask: Tensor) -> Tensor | None:
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
-    """A mask function of transformers: boolean masks, True = may attend, or None for a purely causal one.
+    """A mask function of transformers: boolean masks, True = may attend, or None for a purely causal one; eager's masks where `_has_eager_masks`.
 
     transformers' own sdpa_mask gives None for "every key" too, and layers that are causal unless told otherwise then drop keys.
 
     Raises:
         NotImplementedError: the family computes attention in code of its own, which adds the mask to the scores.
     """
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
     config = keywords.get("config")
     if config is not None:
         config_class: Any = type(config)
-        obstacle, declared = _of_family(config_class)
+        obstacle = _of_family(config_class)[0]
         if obstacle is not None:
             raise _refuse(config.model_type, obstacle)
+        if _has_eager_masks(config):
+            eager: Tensor | None = eager_mask(*arguments, **keywords)
+            return eager
         # Layers of a bidirectional configuration take no mask for every key, also where a model asks for a causal mask.
         bidirectional = bool(getattr(config, "use_bidirectional_attention", False))
-        if bidirectional or not declared or config.model_type in _CAUSAL_MASK_NEEDED:
+        # Gemma 4 computes layers that share keys and values for the last queries alone; without a mask these would be taken for the first.
+        last_queries = bool(getattr(config, "num_kv_shared_layers", 0))
+        if bidirectional or last_queries or config.model_type in _CAUSAL_MASK_NEEDED:
             keywords["allow_is_causal_skip"] = False
     mask: Tensor | None = sdpa_mask(*arguments, **keywords)
     if mask is None and not keywords.get("allow_is_causal_skip", True):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tiny_families import BATCH, LENGTH, PADDED, Family, with_images
+from mask_readers import MaskReaders
+from tiny_families import BATCH, LENGTH, PADDED, Family, with_images, with_parts
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 import polyhead.transformers
 
@@ -33,6 +35,9 @@ class Result:
     calls: int = 0
     largest: float = 0.0
     checks: dict[str, str] = dataclasses.field(default_factory=dict)
+    noise: float = 0.0  # the largest difference of eager's own output when its parameters move by 1e-6
+    readers: list[str] = dataclasses.field(default_factory=list)  # where the model's own code reads boolean masks
+    parts: list[str] = dataclasses.field(default_factory=list)  # the optional parts that were compared too
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -118,13 +123,37 @@ def _gradients(model: PreTrainedModel, inputs: dict[str, Any], mask: Tensor | No
 
 
 def padded_mask(family: Family) -> Tensor | None:
-    """Padding at the side where the family's tokenizer would put it."""
-    if "attention_mask" not in family.inputs or "input_ids" not in family.inputs:
+    """Padding at the side where the family's tokenizer would put it; at the end of sounds and of the patches of images."""
+    if "attention_mask" not in inspect.signature(family.model.forward).parameters:
+        return None
+    if "input_ids" not in family.inputs:
+        return _padded_signal(family)
+    if "attention_mask" not in family.inputs:
         return None
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     left = "CausalLM" in family.model_class.__name__ or family.model.can_generate() and not family.model.config.is_encoder_decoder
     mask[0, slice(0, PADDED) if left else slice(LENGTH - PADDED, LENGTH)] = 0
     return mask
+
+
+def _padded_signal(family: Family) -> Tensor | None:
+    """A mask of as many samples, frames or patches as the model takes, if it changes the output."""
+    signal = next((x for name, x in family.inputs.items() if isinstance(x, Tensor) and x.is_floating_point()), None)
+    if signal is None:
+        return None
+    with torch.no_grad():
+        plain = dict(tensors(_run(family.model, family.inputs)))
+        lengths = [x.size(1) for x in plain.values() if x.dim() == 3][:1] + [signal.size(-1), signal.size(1)]
+        for length in dict.fromkeys(length for length in lengths if length > 1):
+            mask = torch.ones(BATCH, length, dtype=torch.long)
+            mask[0, length - length // 4 - 1 :] = 0
+            try:
+                padded = dict(tensors(_run(family.model, family.inputs | {"attention_mask": mask})))
+            except Exception:
+                continue
+            if any(name not in padded or padded[name].shape != x.shape or not torch.equal(padded[name], x) for name, x in plain.items()):
+                return mask
+    return None
 
 
 def _generated(model: PreTrainedModel, inputs: dict[str, Any], cache: str) -> dict[str, Tensor]:
@@ -144,8 +173,19 @@ def _maps(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Tensor]:
     return {name: value for name, value in tensors(_run(model, inputs | {"output_attentions": True})) if "attention" in name}
 
 
-def compare(family: Family) -> Result:
-    """Every check that the family's eager model passes itself."""
+def _noise(family: Family) -> float:
+    """How far eager's output moves with its parameters: what a difference of another implementation is to be measured by."""
+    moved = twin(family, "eager")
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_(1 + 1e-6 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+        return largest_difference(_kept(_run(moved, family.inputs), None), _kept(_run(family.model, family.inputs), None), float("inf"))
+
+
+def compare(family: Family, brief: bool = False) -> Result:
+    """Every check that the family's eager model passes itself. brief: the output, with padding too, and the gradients alone."""
     result = Result("right", model_class=family.model_class.__name__)
     calls = 0
 
@@ -153,6 +193,20 @@ def compare(family: Family) -> Result:
         nonlocal calls
         calls += 1
         return polyhead.transformers.attention_forward(*args, **keywords)
+
+    watch = MaskReaders()
+
+    def watched(model: PreTrainedModel, given: dict[str, Any]) -> Any:
+        if model is not ours:
+            return _run(model, given)
+        AttentionInterface.register("polyhead", watch.attention(counted))
+        AttentionMaskInterface.register("polyhead", watch.mask(polyhead.transformers._mask))
+        try:
+            with watch:
+                return _run(model, given)
+        finally:
+            AttentionInterface.register("polyhead", counted)
+            AttentionMaskInterface.register("polyhead", polyhead.transformers._mask)
 
     try:
         ours = twin(family, "polyhead")
@@ -189,12 +243,14 @@ def compare(family: Family) -> Result:
 
     AttentionInterface.register("polyhead", counted)
     try:
-        check("output", lambda model: _kept(_run(model, inputs), None))
+        check("output", lambda model: _kept(watched(model, inputs), None))
         if result.verdict == "refused":
             return result
         if padded is not None:
-            check("padded", lambda model: _kept(_run(model, padded), mask))
+            check("padded", lambda model: _kept(watched(model, padded), mask))
         check("gradients", lambda model: _gradients(model, padded or inputs, mask), GRADIENTS, True)
+        if brief:
+            return result
         if family.model_type not in MAPS_WITHOUT_SINK:
             check("maps", lambda model: _maps(model, inputs))
         if eager.can_generate() and "input_ids" in inputs:
@@ -206,9 +262,34 @@ def compare(family: Family) -> Result:
         check("changed to eager", lambda model: _kept(_run(model, inputs), None))
     finally:
         AttentionInterface.register("polyhead", polyhead.transformers.attention_forward)
-    result.calls = calls
+        result.calls, result.readers = calls, list(watch.found)
+        _judge(result)
+    return result
+
+
+def _judge(result: Result) -> None:
     if any(text.startswith(("unequal", "error")) for text in result.checks.values()):
         result.verdict = "wrong"
-    elif result.verdict == "right" and calls == 0:
+    elif result.verdict == "right" and result.calls == 0:
         result.verdict = "unused"
+
+
+def compare_with_parts(family: Family) -> Result:
+    """`compare`, and the brief checks of the family with its optional parts. A part that is refused by name leaves the family right."""
+    result = compare(family)
+    try:
+        with torch.no_grad():
+            result.noise = _noise(family)
+    except Exception:
+        pass
+    if result.verdict not in ("right", "unused"):
+        return result
+    for variant in with_parts(family):
+        of_parts, name = compare(variant, brief=True), ", ".join(f"{part}={value}" for part, value in variant.parts.items())
+        result.parts.append(name + (" (refused)" if of_parts.verdict == "refused" else ""))
+        result.readers += [place for place in of_parts.readers if place not in result.readers]
+        if of_parts.verdict != "refused":
+            result.checks |= {f"{check} with {name}": text for check, text in of_parts.checks.items()}
+            result.calls, result.largest = result.calls + of_parts.calls, max(result.largest, of_parts.largest)
+    _judge(result)
     return result

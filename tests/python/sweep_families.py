@@ -24,12 +24,12 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from compare_families import GRADIENTS, OUTPUTS, Result, compare  # noqa: E402
+from compare_families import GRADIENTS, OUTPUTS, Result, compare_with_parts  # noqa: E402
 from tiny_families import CONFIG_MAPPING, build  # noqa: E402
 
 import polyhead.transformers  # noqa: E402
 
-SECONDS, MEMORY = 150, 12 << 30
+SECONDS, MEMORY = 300, 12 << 30
 
 
 def examine(model_type: str) -> Result:
@@ -40,7 +40,7 @@ def examine(model_type: str) -> Result:
     if isinstance(family, str):
         return Result("not built", family)
     try:
-        return compare(family)
+        return compare_with_parts(family)
     except Exception as error:
         return Result("wrong", f"{type(error).__name__}: {str(error)[:300]}", family.model_class.__name__)
 
@@ -173,7 +173,10 @@ def main() -> None:
             print(model_type, result.verdict, result.reason[:200], flush=True)
         else:
             unequal = {name: text for name, text in result.checks.items() if text != "equal"}
-            print(model_type, result.verdict, f"{result.calls} calls, {result.largest:.0e}", result.reason, unequal or "", flush=True)
+            print(model_type, result.verdict, f"{result.calls} calls, {result.largest:.0e}, noise {result.noise:.0e}", result.reason, unequal or "", flush=True)
+            for name in ("parts", "readers"):
+                if getattr(result, name):
+                    print(f"  {name}: {'; '.join(getattr(result, name))}", flush=True)
         if options.json:
             options.json.write_text(json.dumps({name: dataclasses.asdict(found) for name, found in results.items()}, indent=1))
     counts = {verdict: sum(found.verdict == verdict for found in results.values()) for verdict in ("right", "unused", "refused", "wrong", "not built")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -307,6 +308,7 @@ class Family:
     model_class: type[PreTrainedModel]
     model: PreTrainedModel
     inputs: dict[str, Any]
+    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # settings that its smallest configuration does not have
 
 
 _ATTEMPTS: list[dict[str, Any]] = [{}, {"sections": True}, {"grouped": False}, {"wide": True}, {"layers": 6}]
@@ -368,6 +370,113 @@ def build(model_type: str) -> Family | str:
                 except Exception as error:
                     note("forward", error)
     return "; ".join([*dict.fromkeys(reasons)][:2]) if reasons else "no inputs are known for it"
+
+
+# Parts of a family that its smallest model may not have: flags that are turned over, and these settings. Others only change what a call returns.
+_SETTINGS: list[tuple[str, Any]] = [
+    (r"sparse_step$", 1),
+    (r"^num_kv_shared_layers$", 1),
+    (r"^num_adapter_layers$", 1),
+    (r"^(n_routed_experts|num_local_experts|num_experts|moe_num_experts)$", 4),
+    (r"^first_k_dense_replace$", 0),
+    (r"^(no_)?cross_attention_freq(uency)?$", 1),
+    (r"position_embeddings?_type$", ("relative", "relative_key", "relative_key_query", "rotary", "absolute")),
+    (r"^encoder_attention_type$", ("transient-global", "local")),
+]
+_NO_PARTS = re.compile(
+    r"^(use_cache|return_dict|output_|is_encoder_decoder|tie_|gradient_checkpointing|torchscript|remove_invalid|add_cross_attention_hidden"
+    r"|use_bfloat16|low_memory|cache_|keys_to_ignore|pretraining|fix_mistral|deterministic|synced|skip_|summary_|apply_spec_augment|use_mems)"
+)
+
+
+def _optional_parts(config: PreTrainedConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The names of settings, of sub-configurations with a dot, and other values that they may have."""
+    for field in dataclasses.fields(config):
+        value = vars(config).get(field.name)  # an attribute may differ from layer to layer, which getattr refuses
+        if not field.init or _NO_PARTS.search(field.name):
+            continue
+        if isinstance(value, bool):
+            yield prefix + field.name, not value
+        for pattern, choices in _SETTINGS:
+            if re.search(pattern, field.name):
+                for choice in choices if isinstance(choices, tuple) else (choices,):
+                    if choice != value and not isinstance(value, (list, dict, bool)):
+                        yield prefix + field.name, choice
+        if isinstance(value, PreTrainedConfig) and dataclasses.is_dataclass(value) and not prefix:
+            yield from _optional_parts(value, f"{field.name}.")
+
+
+# Numbers that a part needs and that are None without it.
+_BESIDE_PARTS = {"num_experts": 4, "num_experts_per_tok": 2, "top_k_experts": 2, "moe_intermediate_size": 16, "expert_intermediate_size": 16}
+
+
+def _with_parts(config: PreTrainedConfig, parts: dict[str, Any]) -> PreTrainedConfig:
+    """A copy of a configuration with these settings, made as if they had been given."""
+    nested: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
+    for name, value in parts.items():
+        part, dot, rest = name.partition(".")
+        if dot:
+            nested.setdefault(part, {})[rest] = value
+        else:
+            own[name] = value
+    # Through the constructor, which makes what follows from a setting, such as the kinds of layers.
+    given = {field.name: copy.deepcopy(vars(config)[field.name]) for field in dataclasses.fields(config) if field.init and field.name in vars(config)}
+    given |= {name: value for name, value in _BESIDE_PARTS.items() if own and name in given and given[name] is None}
+    given |= own | {name: _with_parts(vars(config)[name], of_part) for name, of_part in nested.items()}
+    return type(config)(**given)
+
+
+def _run(model: PreTrainedModel, inputs: Inputs) -> list[Tensor]:
+    torch.manual_seed(3)
+    with torch.no_grad():
+        outputs = model(**inputs)
+    values = outputs.values() if hasattr(outputs, "values") and not isinstance(outputs, Tensor) else [outputs]
+    found = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    if not found or not all(value.isfinite().any() for value in found):
+        raise ValueError("the output is not finite")
+    return found
+
+
+def _with_part(family: Family, parts: dict[str, Any]) -> Family | None:
+    """The family's model with these parts, or None where that cannot be built or run, or is no other model."""
+    inputs = dict(family.inputs)
+    try:
+        torch.manual_seed(0)
+        model = family.model_class._from_config(_with_parts(family.model.config, parts), attn_implementation="eager").eval()
+        if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
+            return None
+        randomise(model)
+        if any(name.endswith("add_cross_attention") for name in parts) and "encoder_hidden_states" in inspect.signature(model.forward).parameters:
+            generator = torch.Generator().manual_seed(5)
+            inputs["encoder_hidden_states"] = torch.randn(BATCH, 7, _count(model.config, ["hidden_size", "n_embd", "d_model"], 32), generator=generator)
+        _run(model, inputs)
+    except Exception:
+        return None
+    return Family(family.model_type, family.model_class, model, inputs, parts)
+
+
+def _differs(a: Family, b: Family) -> bool:
+    """Whether two models have other parameters, or other results."""
+    if [(name, x.shape) for name, x in a.model.named_parameters()] != [(name, x.shape) for name, x in b.model.named_parameters()]:
+        return True
+    ours, theirs = _run(a.model, a.inputs), _run(b.model, b.inputs)
+    return [x.shape for x in ours] != [x.shape for x in theirs] or not all(torch.equal(x, y) for x, y in zip(ours, theirs))
+
+
+def with_parts(family: Family) -> list[Family]:
+    """The family with as many of its optional parts as go together, and with each of the others alone: experts, cross attention, position embeddings, adapters."""
+    full, alone = family, {}
+    for _ in range(2):  # a part may need one that comes later
+        for name, value in _optional_parts(family.model.config):
+            if name in full.parts:
+                continue
+            together = _with_part(family, full.parts | {name: value})
+            if together is not None and _differs(together, full):
+                full = together
+            elif (name, value) not in alone and (single := _with_part(family, {name: value})) is not None and _differs(single, family):
+                alone[name, value] = single
+    return ([full] if full.parts else []) + [single for (name, value), single in alone.items() if full.parts.get(name, single) != value]
 
 
 def with_images(family: Family) -> Inputs | None:

@@ -1,0 +1,85 @@
+"""Where a model of transformers reads its mask for something else than attention.
+
+A boolean mask is not eager's mask of numbers: a router that takes it as padding, or a sum with a position bias, is wrong without an error. Eager's own masks
+may be read by anybody.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+# Functions whose result is the same mask in another shape.
+_VIEWS = {
+    "__getitem__", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "flip", "narrow", "pad", "permute", "repeat",
+    "repeat_interleave", "reshape", "select", "split", "squeeze", "stack", "transpose", "unsqueeze", "view",
+}  # fmt: skip
+# What tells nothing about the numbers of a mask.
+_FACTS = {"__get__", "dim", "element_size", "is_contiguous", "is_floating_point", "numel", "size", "storage_offset", "stride"}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+class MaskReaders(TorchFunctionMode):
+    """While it is active: the functions of torch that a model's own code gives a boolean mask. `found` has their places, such as "modeling_t5.py: __add__"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, None] = {}
+        self._masks: dict[int, Tensor] = {}  # the tensors are kept, so that no other takes their id
+        self._inside = 0
+
+    def mask(self, function: Any) -> Any:
+        """A function that makes masks, whose results are watched."""
+
+        def making(*arguments: Any, **keywords: Any) -> Any:
+            self._inside += 1
+            try:
+                made = function(*arguments, **keywords)
+            finally:
+                self._inside -= 1
+            if isinstance(made, Tensor) and not made.is_floating_point():
+                self._masks[id(made)] = made
+            return made
+
+        return making
+
+    def attention(self, function: Any) -> Any:
+        """An attention function, which may read masks."""
+
+        def attending(*arguments: Any, **keywords: Any) -> Any:
+            self._inside += 1
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self._inside -= 1
+
+        return attending
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        if self._inside or not any(id(tensor) in self._masks for tensor in _tensors([arguments, keywords])):
+            return result
+        name = getattr(function, "__name__", str(function))
+        if name in _VIEWS:
+            for tensor in _tensors(result):
+                self._masks[id(tensor)] = tensor
+        elif name not in _FACTS and (name != "to" or isinstance(result, Tensor) and result.dtype != arguments[0].dtype):
+            frames = [frame for frame in traceback.extract_stack() if "/transformers/models/" in frame.filename]
+            place = frames[-1].filename.rsplit("/", 1)[1] if frames else "elsewhere"
+            self.found[f"{place}: {name}"] = None
+        elif name == "to":
+            self._masks[id(result)] = result
+        return result
