@@ -57,7 +57,8 @@ def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
         ({"implementation": "cudnn"}, "implementation is 'cudnn'"),
         ({"is_causal": 1}, "is_causal is of type int"),
         ({"key_value_seq_lengths": np.array([1, 2], np.int32)}, r"key_value_seq_lengths is int32 \[2\]; it must be integers \[B\] = \[1\]"),
-        ({"bias": numbers(rng, 2, 5, 5).astype(jnp.bfloat16)}, "bias is bfloat16; it must be float32"),
+        ({"bias": jnp.ones((2, 5, 5), jnp.int32)}, r"bias is int32 \[2, 5, 5\]; it must be float32"),
+        ({"bias": jnp.ones((2, 5, 5), bool)}, r"bias is bool \[2, 5, 5\]; it must be float32"),
         ({"mask": numbers(rng, 2, 5, 5)}, "attend is float32; it must be bool"),
     ):
         with pytest.raises((ValueError, TypeError), match=match):
@@ -72,6 +73,50 @@ def test_masked_keys_get_nothing_beside_a_low_bias(low: float, rng: np.random.Ge
     exact = jnp.zeros_like(q) if low == -np.inf else jnp.broadcast_to(q[:, :2].mean(1, keepdims=True), q.shape)
     for f in (dot_product_attention, attention_fn):
         close(f(q, q, q, bias, jnp.broadcast_to(mask, (1, 1, 3, 3))), exact, 1e-5, f.__name__)
+
+
+def exact_attention(query: Any, key: Any, value: Any, bias: Any, mask: Any) -> np.ndarray:
+    """jax.nn's formula in float64, of the numbers as they are given."""
+    q, k, v, b = (np.asarray(x, np.float64) for x in (query, key, value, bias))
+    score = np.where(mask, np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1]) + b, -np.inf)
+    p = np.exp(score - score.max(-1, keepdims=True))
+    out: np.ndarray = np.einsum("bnts,bsnh->btnh", p / p.sum(-1, keepdims=True), v)
+    return out
+
+
+@pytest.mark.parametrize("of_bias", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("of_query", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("f", [dot_product_attention, attention_fn])
+def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bias: str, wide: None, rng: np.random.Generator) -> None:
+    """Around 100 a bias differs by up to 1/4 from its bfloat16: rounded to the dtype of query it would move every weight."""
+    q, k, v, d_out = (numbers(rng, 2, n, 4, 16).astype(of_query) for n in (5, 7, 7, 5))
+    bias = (100 + numbers(rng, 4, 5, 7)).astype(of_bias)
+    mask = jnp.asarray(rng.random((2, 1, 5, 7)) < 0.8).at[..., 0].set(True)
+    tolerance = {"bfloat16": 1.2e-2, "float16": 2e-3, "float32": 2e-5, "float64": 1e-12}[of_query]
+    exact = exact_attention(q, k, v, bias, mask)
+    for run in (f, jax.jit(f)):
+        ours = run(q, k, v, bias, mask)
+        assert ours.dtype == of_query
+        close(ours, exact, tolerance, f"{of_query} beside a bias of {of_bias}")
+    gradients = jax.jit(jax.grad(lambda *x: (f(*x, mask) * d_out).sum().astype("float32"), argnums=(0, 1, 2, 3)))(q, k, v, bias)
+    assert [x.dtype.name for x in gradients] == [of_query] * 3 + [of_bias] and gradients[3].shape == bias.shape
+    # Of float64 arrays with the same numbers: what is left are the roundings of results, and of d_out's products.
+    wanted = jax.grad(lambda *x: (f(*x, mask) * d_out.astype("float64")).sum(), argnums=(0, 1, 2, 3))(*(x.astype("float64") for x in (q, k, v, bias)))
+    narrow = max((of_query, of_bias), key=lambda name: float(jnp.finfo(name).eps))
+    all_close(gradients, wanted, {"bfloat16": 3e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-11}[narrow], "gradients")
+    biases = jnp.stack([bias, bias[::-1]])
+    mapped = jax.vmap(lambda b: f(q, k, v, b, mask))(biases)
+    assert all(same(x, f(q, k, v, b, mask)) for x, b in zip(mapped, biases))
+
+
+@pytest.mark.skipif("return_residual" not in inspect.signature(jax.nn.dot_product_attention).parameters, reason="this jax.nn returns no residual")
+def test_a_residual_beside_a_wider_bias_has_the_dtype_of_key(rng: np.random.Generator) -> None:
+    q, bias = numbers(rng, 2, 5, 4, 16).astype(jnp.bfloat16), numbers(rng, 4, 5, 5)
+    for causal in (False, True):
+        ours, theirs = (f(q, q, q, bias[None], is_causal=causal, return_residual=True) for f in (dot_product_attention, jax.nn.dot_product_attention))
+        assert [x.dtype for x in ours] == [x.dtype for x in theirs] == [jnp.bfloat16] * 2
+        close(ours[0], theirs[0], 2e-2, "out")
+        close(ours[1], theirs[1], 1e-2, "lse")
 
 
 def flax_formula(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, keep: Any = 1.0) -> tuple[Any, Any]:
@@ -112,7 +157,7 @@ def test_attention_fn_honours_or_refuses_every_argument(rng: np.random.Generator
         ({"precision": "lowest"}, "precision is 'lowest'"),
         ({"dropout_rate": 0.5}, "dropout_rng is missing"),
         ({"qk_attn_weights_einsum": jnp.einsum}, "qk_attn_weights_einsum is given"),
-        ({"bias": bias.astype(jnp.bfloat16)}, "bias is bfloat16"),
+        ({"bias": bias.astype(jnp.int32)}, "bias is int32"),
     ):
         with pytest.raises(ValueError, match=match):
             attention_fn(q, k, k, **wrong)

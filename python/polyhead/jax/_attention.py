@@ -155,6 +155,22 @@ def array(where: str, name: str, x: Any) -> Any:
     return jnp.asarray(x)
 
 
+_FLOATING = tuple(map(np.dtype, (np.float32, np.float64, np.float16, jnp.bfloat16)))
+
+
+def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
+    """query, key, value and bias in a dtype that holds the numbers of query and bias: jax.nn and Flax take a bias of another floating dtype, and add it in the
+    wider one. `attention` takes it in the dtype of query alone."""
+    if bias is None or bias.dtype == query.dtype or not all(x.dtype in _FLOATING for x in (query, key, value)):
+        return query, key, value, bias
+    if bias.dtype not in _FLOATING:
+        raise ValueError(f"{where}: bias is {bias.dtype} {list(bias.shape)}; it must be float32, bfloat16, float16, or float64 with jax_enable_x64")
+    wide = jnp.promote_types(query.dtype, bias.dtype)
+    if wide != query.dtype:
+        query, key, value = (x.astype(wide) for x in (query, key, value))
+    return query, key, value, bias.astype(wide)
+
+
 def require_flags(where: str, **flags: Any) -> None:
     """TypeError for what is not True or False."""
     for name, flag in flags.items():

@@ -10,7 +10,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from .._options import Precision
-from ._attention import array, attention, require_flags
+from ._attention import array, attention, beside_bias, require_flags
 
 _PRECISIONS = {"default", "fastest", "bfloat16", "bfloat16_3x", "tensorfloat32", "high", "float32", "highest"}
 
@@ -38,7 +38,8 @@ def attention_fn(
 
     Args:
         query, key, value: ``[*,T,N,H]``, ``[*,S,K,H]``, ``[*,S,K,V]``.
-        bias, mask: broadcast to ``[*,N,T,S]``; bias has the dtype of the computation; a mask that is not 0 takes part.
+        bias, mask: broadcast to ``[*,N,T,S]``. Beside a bias of a wider dtype everything is computed in it, and out is rounded once. A mask that is not 0 takes
+            part.
         broadcast_dropout: one plane ``[T,S]`` of dropout for all sequences and heads, with the bits of Flax; False: bits of polyhead for each attention weight,
             from dropout_rng.
         dropout_rng: a key of jax.random. Needed with dropout_rate.
@@ -91,13 +92,14 @@ def attention_fn(
         else:
             options["seed"] = dropout_rng
     masked = is_causal or mask is not None
+    query, key, value, bias = beside_bias(where, query, key, value, bias)
     result = attention(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
     if module is None:
-        return result
-    out, p = result
+        return result.astype(dtype)
+    out, p = (x.astype(dtype) for x in result)
     nnx = sys.modules.get("flax.nnx")
     module.sow(nnx.Intermediate if nnx is not None and isinstance(module, nnx.Module) else "intermediates", "attention_weights", p)
     return out

@@ -9,7 +9,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from .._options import Precision
-from ._attention import array, attention, require_flags
+from ._attention import array, attention, beside_bias, require_flags
 
 
 def dot_product_attention(
@@ -32,7 +32,8 @@ def dot_product_attention(
 
     Args:
         query, key, value: ``[B,T,N,H]``, ``[B,S,K,H]``, ``[B,S,K,V]``, or without B.
-        bias: added to the scores, dtype of query, broadcasts to ``[B,N,T,S]``. Its gradient has its own shape.
+        bias: added to the scores, broadcasts to ``[B,N,T,S]``; float32, bfloat16, float16 or float64. Beside a query of a narrower dtype everything is
+            computed in the wider one, and out is rounded once. Its gradient has its own shape and dtype.
         mask: bool, broadcasts to ``[B,N,T,S]``; True = takes part.
         scale: None is ``1 / sqrt(H)``.
         is_causal: query t attends to keys ``s <= t``.
@@ -81,13 +82,15 @@ def dot_product_attention(
         if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
             options["diagonal_offsets"] = np.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
-    options |= {"bias": bias, "attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
+    options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
+    own = query.dtype, key.dtype
+    query, key, value, options["bias"] = beside_bias(where, query, key, value, bias)
     out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
-    residual = None
+    out, residual = out.astype(own[0]), None
     if return_residual:
         if masked:  # with "uniform" lse of a query without keys is log S, as that of a query with S scores of 0
             lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
-        residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(key.dtype)
+        residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(own[1])
     if (given := lengths["query_seq_lengths"]) is not None:
         real = (jnp.arange(queries) < given[:, None])[:, :, None]
         out = jnp.where(real[..., None], out, jnp.zeros((), out.dtype))
