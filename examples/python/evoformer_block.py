@@ -6,10 +6,15 @@ Jumper et al. 2021, supplementary algorithms 7 and 8. The table is [B, sequences
 # %%
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import sys
 
-from polyhead.torch import GatedAttention
+try:
+    import torch
+    from torch import Tensor, nn
+
+    from polyhead.torch import GatedAttention
+except ImportError as error:
+    sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
 BATCH, SEQUENCES, RESIDUES, C_M, C_Z, C, HEADS = 2, 16, 24, 32, 16, 8, 4
 

@@ -6,12 +6,16 @@ Atoms attend to one another with a bias made from their distances. The model lea
 # %%
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-import torch
-from torch import Tensor, nn
+try:
+    import torch
+    from torch import Tensor, nn
 
-from polyhead.torch import attention
+    from polyhead.torch import attention
+except ImportError as error:
+    sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
 CLUSTERS, KINDS, WIDTH, HEADS, BASIS, LAYERS = 16, 2, 32, 4, 12, 2
 CORNERS = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)  # of a cube: 8 atoms

@@ -3,9 +3,14 @@
 # %%
 from __future__ import annotations
 
-import numpy as np
+import sys
 
-import polyhead
+try:
+    import numpy as np
+
+    import polyhead
+except ImportError as error:
+    sys.exit(f"this example needs polyhead and NumPy (pip install numpy): {error}")
 
 BATCH, QUERIES, KEYS, WIDTH, HEADS = 2, 5, 7, 12, 3
 H = WIDTH // HEADS

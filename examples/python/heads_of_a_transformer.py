@@ -14,8 +14,11 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder is read, nothing is fetched
-import numpy as np
-import polyhead
+try:
+    import numpy as np
+    import polyhead
+except ImportError as error:
+    sys.exit(f"this example needs polyhead, torch and transformers (pip install torch transformers): {error}")
 
 SENTENCES = ["The quick brown fox jumps over the lazy dog.", "Attention is a weighted mean."]
 
@@ -25,6 +28,8 @@ parser.add_argument("-o", "--output", type=Path, help="write an HTML page of all
 arguments = parser.parse_args()
 if not (arguments.model / "config.json").is_file():
     sys.exit(f"{arguments.model} has no config.json; MODEL_DIR must be the folder of a transformers model")
+if arguments.output is not None and not arguments.output.absolute().parent.is_dir():
+    sys.exit(f"{arguments.output.absolute().parent} is no folder; PAGE must be a file in one that exists")
 try:
     import torch
     import transformers
@@ -35,15 +40,20 @@ except ImportError as error:
 
 # %% One call registers the implementation; a model then asks for it by name.
 polyhead.transformers.register()
-tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
-inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")  # of unequal lengths: the shorter one is padded
+try:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")  # of unequal lengths: the shorter one is padded
+    models = {name: transformers.AutoModel.from_pretrained(arguments.model, attn_implementation=name).eval() for name in ("polyhead", "eager")}
+except NotImplementedError as error:  # a family whose attention polyhead cannot compute
+    sys.exit(str(error))
+except (OSError, ValueError) as error:
+    sys.exit(f"{arguments.model} is no model of transformers with a tokenizer: {str(error).splitlines()[0]}")
 
 
 def run(implementation: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The last hidden state [B,T,E], and the maps of all layers [layers,B,N,T,T]."""
-    model = transformers.AutoModel.from_pretrained(arguments.model, attn_implementation=implementation).eval()
     with torch.inference_mode():
-        result = model(**inputs, output_attentions=True)
+        result = models[implementation](**inputs, output_attentions=True)
     return result.last_hidden_state, torch.stack(result.attentions)
 
 

@@ -7,19 +7,28 @@ torchrun --nproc-per-node 4 ring_attention.py [--tokens 4096]
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor
 
-import polyhead.torch
-from polyhead.distributed import attention, explain, slice_of, take_slice
+    import polyhead.torch
+    from polyhead.distributed import attention, explain, slice_of, take_slice
+except ImportError as error:
+    sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
-parser = argparse.ArgumentParser(description="Attention of one sequence on several processes; start it with torchrun")
-parser.add_argument("--tokens", type=int, default=4096)
+parser = argparse.ArgumentParser(description="Attention of one sequence on several processes; start it with torchrun --nproc-per-node 4 ring_attention.py")
+parser.add_argument("--tokens", type=int, default=4096, help="length of the whole sequence (4096)")
 TOKENS = parser.parse_args().tokens
+if TOKENS < 1:
+    parser.exit(2, f"--tokens is {TOKENS}; it must be 1 or more\n")
+if missing := [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+    parser.exit(2, f"start this example with torchrun --nproc-per-node 4 ring_attention.py, which sets {', '.join(missing)}\n")
 HEADS, WIDTH = 8, 64
 
 

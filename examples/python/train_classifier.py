@@ -6,10 +6,15 @@ The task: a sequence of 12 digits, and the question whether the first digit occu
 # %%
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import sys
 
-from polyhead.torch import MultiheadAttention
+try:
+    import torch
+    from torch import Tensor, nn
+
+    from polyhead.torch import MultiheadAttention
+except ImportError as error:
+    sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
 DIGITS, LENGTH, WIDTH, HEADS = 10, 12, 32, 4
 PADDING = DIGITS  # one more entry of the embedding

@@ -74,6 +74,14 @@ def test_a_folder_that_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     assert result.returncode == 1 and "has no config.json" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_what_transformers_cannot_read_or_polyhead_refuses_is_said(tmp_path: Path) -> None:
+    needs("heads_of_a_transformer.py")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    for arguments, said in (([], "no model of transformers"), (["-o", str(tmp_path / "none" / "heads.html")], "is no folder")):
+        result = run("heads_of_a_transformer.py", str(tmp_path), *arguments)
+        assert result.returncode == 1 and said in result.stderr and "Traceback" not in result.stderr, result.stderr
+
+
 def test_missing_transformers_is_said(tmp_path: Path) -> None:
     needs("heads_of_a_transformer.py")
     (tmp_path / "config.json").write_text("{}")
@@ -82,6 +90,27 @@ def test_missing_transformers_is_said(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "heads_of_a_transformer.py"), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=os.environ | {"PYTHONPATH": path})
     assert result.returncode == 1 and "pip install torch transformers" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "heads_of_a_transformer.py"])
+def test_a_missing_package_is_said_in_one_sentence(name: str, tmp_path: Path) -> None:
+    package = "torch" if "torch" in SCRIPTS[name][0] else "polyhead"
+    (tmp_path / f"{package}.py").write_text(f"raise ImportError('no {package} here')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run([sys.executable, str(FOLDER / name)], capture_output=True, text=True, timeout=3000, env=os.environ | {"PYTHONPATH": path})
+    assert result.returncode == 1 and re.fullmatch(rf"this example needs polyhead and .*: no {package} here\n", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], r"start this example with torchrun --nproc-per-node 4 ring_attention\.py, which sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"), (["--tokens", "0"], "--tokens is 0; .*")],
+)
+def test_ring_attention_says_how_it_is_started(arguments: list[str], said: str) -> None:
+    needs("ring_attention.py")
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    command = [sys.executable, str(FOLDER / "ring_attention.py"), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=environment)
+    assert result.returncode == 2 and result.stdout == "" and re.fullmatch(said + "\n", result.stderr), result.stderr
 
 
 def test_notebook() -> None:
