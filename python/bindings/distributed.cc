@@ -185,9 +185,10 @@ DistributedOptions read_distributed(nb::handle given) {
 
 // Returns (out, lse or None).
 Tuple<nb::any, nb::any> forward(Ranks& ranks, nb::handle communicator, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options,
-                                nb::handle distributed, nb::handle lse_flag, nb::handle out_given) {
+                                nb::handle distributed, nb::handle lse_flag, nb::handle out_given, bool d_bias_follows, bool d_sink_follows) {
   SdpaCall call("distributed.sdpa", options);
-  const DistributedOptions of_ranks = read_distributed(distributed);
+  DistributedOptions of_ranks = read_distributed(distributed);
+  of_ranks.d_bias_follows = d_bias_follows, of_ranks.d_sink_follows = d_sink_follows;
   const bool return_lse = read_flag(lse_flag, "return_lse");
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   const Result out("out", out_given, true, q_given, out_shape(q, v), q.dtype(), q);
@@ -253,7 +254,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> slice_of(nb::handle order, nb
 void bind_distributed(nb::module_& m) {
   nb::class_<Ranks>(m, "Ranks").def(nb::init<>());
   m.def("distributed_sdpa", &forward, nb::arg("ranks"), any("communicator"), any("q"), any("k"), any("v"), any("options"), any("distributed"),
-        any("return_lse"), any("out"));
+        any("return_lse"), any("out"), nb::arg("d_bias_follows"), nb::arg("d_sink_follows"));
   m.def("distributed_sdpa_backward", &backward, nb::arg("ranks"), any("communicator"), any("q"), any("k"), any("v"), any("out"), any("lse"),
         any("d_out"), any("options"), any("distributed"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"),
         nb::arg("want_bias"), nb::arg("want_sink"), nb::arg("want_relative_bias"));

@@ -246,5 +246,31 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
   }
 }
 
+TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
+  // Who follows: nobody, rank 1 alone, all. In the last case rank 0 has two queries, so that one row can only be shared.
+  for (const bool sink : {false, true}) {
+    for (const int follows : {0, 1, 2, 3}) {
+      const auto errors = run_ranks(2, [&](Communicator& communicator) {
+        const std::int64_t rows = follows == 3 && communicator.rank() == 0 ? 2 : 1;
+        Tensor q(DType::f64, {1, rows, 2}), k(DType::f64, {1, 1, 2}), v(DType::f64, {1, 1, 1}), out(DType::f64, {1, rows, 1}), bias(DType::f64, {1, 1, 2}), sinks(DType::f64, {1, 1});
+        SdpaOptions options;
+        (sink ? options.sink : options.bias) = sink ? sinks : bias;
+        const bool own = follows >= 2 || (follows == 1 && communicator.rank() == 1);
+        const DistributedOptions distributed{.d_bias_follows = own && !sink, .d_sink_follows = own && sink, .timeout = std::chrono::seconds(10)};
+        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options, distributed);
+        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options);  // what was refused did no harm
+      });
+      const std::string said = cat("sdpa_forward: every rank has one query, and ", sink ? "sink" : "bias", " has one row");
+      for (const std::string& error : errors) {
+        if (follows == 1 || follows == 2) {
+          EXPECT_THAT(error, HasSubstr(said));
+        } else {
+          EXPECT_EQ(error, "");
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace polyhead::test

@@ -1,5 +1,6 @@
 #include "distributed/whole_problem.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <type_traits>
@@ -241,6 +242,10 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
   statement.own("mask rows", extent(in_full_rank(pair_mask, 2), -2));
   statement.own("keep rows", extent(in_full_rank(options.dropout.keep, 2), -2));
   statement.own("sink rows", extent(sink_rows, -2));
+  if constexpr (!kBackward<Tensors>) {
+    statement.own("whether d_bias follows", std::int64_t{distributed.d_bias_follows});
+    statement.own("whether d_sink follows", std::int64_t{distributed.d_sink_follows});
+  }
   statement.agree(call);
 
   const std::vector<std::int64_t> query_counts = statement.of_ranks("queries");
@@ -257,7 +262,15 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     return pair_tensor(name, view, has_own_rows(operation, name, statement.of_ranks(fact), query_counts, has_gradient ? distributed.one_row : std::nullopt, gradient));
   };
   bool d_bias = false, d_sink = false;
-  if constexpr (kBackward<Tensors>) d_bias = static_cast<bool>(own.d_bias), d_sink = static_cast<bool>(own.d_sink);
+  if constexpr (kBackward<Tensors>) {
+    d_bias = static_cast<bool>(own.d_bias), d_sink = static_cast<bool>(own.d_sink);
+  } else {
+    const auto any_rank = [&](const char* fact) {
+      const std::vector<std::int64_t> said = statement.of_ranks(fact);
+      return std::find(said.begin(), said.end(), 1) != said.end();
+    };
+    d_bias = any_rank("whether d_bias follows"), d_sink = any_rank("whether d_sink follows");
+  }
   if (options.bias) pairs.bias = rows("bias rows", "bias", options.bias, true, d_bias);
   if (pair_mask) pairs.masks.push_back({rows("mask rows", mask.attend ? "attend" : "block", pair_mask), static_cast<bool>(mask.attend)});
   if (options.dropout.keep) pairs.keep = rows("keep rows", "dropout.keep", options.dropout.keep);

@@ -248,18 +248,26 @@ def test_one_row_says_whose_a_bias_is() -> None:
             bias = shared.clone().requires_grad_()
             attention(*mine, ranks, bias=bias, one_row=one_row, timeout=60).square().sum().backward()  # type: ignore[call-overload]
             gradients.append(bias.grad)
-        try:
-            attention(*mine, ranks, bias=shared.clone().requires_grad_(), timeout=60).square().sum().backward()
-        except ValueError as refused:
-            return *gradients, str(refused)
+        refused = []
+        for name, x in (("bias", shared.clone()), ("sink", torch.zeros(2, 1))):
+            try:  # at once, and not in the backward pass
+                attention(*mine, ranks, **{name: x.requires_grad_()}, timeout=60)  # type: ignore[call-overload]
+            except ValueError as refusal:
+                refused.append(str(refusal))
+            # Where its gradient is not wanted there is no question.
+            attention(*mine, ranks, **{name: x.detach()}, timeout=60).sum().backward()  # type: ignore[call-overload]
+            with torch.no_grad():
+                attention(*mine, ranks, **{name: x}, timeout=60)  # type: ignore[call-overload]
+        return *gradients, refused
 
     results = in_threads(3, of_thread)
     bias = shared.expand(2, 3, 3).clone().requires_grad_()
     on_one_machine(q, k, v, bias=bias).square().sum().backward()
     assert bias.grad is not None
-    for rank, (own, of_all, text) in enumerate(results):
+    assert not [result for result in results if isinstance(result, Exception)], results
+    for rank, (own, of_all, refused) in enumerate(results):
         assert error(own, bias.grad[:, rank : rank + 1]) <= 1e-5 and error(of_all, bias.grad.sum(-2, keepdim=True)) <= 1e-5
-        assert "Give one_row" in text
+        assert len(refused) == 2 and "and bias has one row" in refused[0] and "and sink has one row" in refused[1], refused
 
 
 def test_settings_that_differ_are_named() -> None:

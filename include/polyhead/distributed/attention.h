@@ -47,6 +47,8 @@ struct DistributedOptions {
   std::optional<Plan> plan{};                 // not given: choose_plan()
   Links links{};                              // for choose_plan()
   std::optional<OneRow> one_row{};            // must be given where a gradient depends on it
+  // Of sdpa_forward: a backward pass with d_bias or d_sink follows. A missing one_row is then an Error at once, on all ranks if one of them says so.
+  bool d_bias_follows = false, d_sink_follows = false;
   // How long a rank may be silent. What the busiest rank computes in this call and the one before, at the speed of this rank and times 4, is
   // added, because a rank that computes cannot answer.
   std::chrono::milliseconds timeout{30'000};

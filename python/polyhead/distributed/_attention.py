@@ -26,6 +26,7 @@ class _Call(NamedTuple):
     settings: Settings
     given: dict[str, Any]  # options of `polyhead.sdpa`
     names: tuple[str, ...]  # of the tensors among them
+    wanted: tuple[str, ...]  # the names of those that have gradients
 
 
 class _Attention(torch.autograd.Function):
@@ -35,7 +36,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         given = _options_of(call, tensors)
         ranks = ranks_of("attention", call.communicator)
-        out, lse = _core.distributed_sdpa(ranks, call.communicator, _plain(q), _plain(k), _plain(v), given, call.settings, True, None)
+        out, lse = _core.distributed_sdpa(ranks, call.communicator, _plain(q), _plain(k), _plain(v), given, call.settings, True, None, "bias" in call.wanted, "sink" in call.wanted)
         ctx.call = call._replace(given=_eager._without_tensors(call.given, call.names))
         ctx.save_for_backward(q, k, v, out, lse, *tensors)
         ctx.set_materialize_grads(False)
@@ -117,7 +118,8 @@ def attention(
         k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. T and S without a letter are those of the whole sequence.
         v: ``[*,K,S_r,V]``, dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
-        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`; a missing one_row is an error of this call and not of the
+            backward pass.
         seed: of dropout, the same on all ranks. None: torch's generator draws one on every rank, and rank 0's is used by all.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
         attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend, and True = may not. One of the two.
@@ -175,7 +177,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, sett
             drawn = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
             seed = _core.first_number(ranks_of("attention", communicator), communicator, drawn, settings.timeout)
         given["seed"] = seed
-    call = _Call(communicator, settings.on(communicator), given, tuple(tensors))
+    wanted = tuple(name for name, tensor in tensors.items() if torch.is_grad_enabled() and tensor.requires_grad)
+    call = _Call(communicator, settings.on(communicator), given, tuple(tensors), wanted)
     result: tuple[Tensor, Tensor] = _Attention.apply(call, q, k, v, *tensors.values())  # type: ignore[no-untyped-call]
     return result
 

@@ -58,6 +58,7 @@ def sdpa(
             groups. None: chosen by sizes; `explain` says how.
         timeout: seconds that a rank may be silent. Where it computes before it can answer, 4 times the time of its work at this rank's speed is added.
         one_row: what a bias or sink with one row is where every rank has one query, and its gradient is wanted: the rank's ``"own"``, or ``"shared"`` by all.
+            `sdpa_backward` asks for it where it is missing; out and lse are the same with both.
         ranks_per_machine: for the choice of the plan: heads are shared inside a machine only. None: of torchrun for torch's default group, else 1.
         attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. With one row instead of T_r they are
             shared: all ranks give the same.
@@ -81,7 +82,7 @@ def sdpa(
     where = "distributed.sdpa"
     communicator = communicator_of(where, group)
     settings = Settings(order, plan, timeout, one_row, ranks_per_machine).on(communicator)
-    result, lse = _core.distributed_sdpa(ranks_of(where, communicator), communicator, q, k, v, options, settings, return_lse, out)
+    result, lse = _core.distributed_sdpa(ranks_of(where, communicator), communicator, q, k, v, options, settings, return_lse, out, False, False)
     return result if lse is None else (result, lse)
 
 
