@@ -176,7 +176,7 @@ def attention_forward(
         query: ``[B,N,T,H]``.
         key: ``[B,K,S,H]``; query head n reads key/value head ``n // (N // K)``.
         value: ``[B,K,S,V]``.
-        attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores.
+        attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores; of a wider dtype than query, all is computed in it.
         dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
         scaling: of the scores; None is ``1 / sqrt(H)``.
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
@@ -213,22 +213,25 @@ def attention_forward(
     if attention_mask is None and (config := getattr(module, "config", None)) is not None and _has_eager_masks(config):
         is_causal = False  # eager reads the mask alone
     attend: Tensor | None = None
-    bias = None if position_bias is None else position_bias.to(query.dtype)
+    bias, dtype = position_bias, query.dtype
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
             attend = _unless_all_true(attention_mask)
         else:
-            bias = attention_mask.to(query.dtype) if bias is None else bias + attention_mask.to(query.dtype)
+            bias = attention_mask if bias is None else bias + attention_mask
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
+    if bias is not None:  # a wider one keeps its numbers: the lowest of float32 would be infinite in 16 bits
+        wide = torch.promote_types(dtype, bias.dtype)
+        query, key, value, bias = query.to(wide), key.to(wide), value.to(wide), bias.to(wide)
     sink = None if s_aux is None else core.sink_logits(s_aux, query, where)
     options = Options(
         attend=attend, bias=bias, sink=sink, causal="top_left" if causal else None, scale=scaling, softcap=softcap or 0.0, dropout=dropout, precision=_precision
     )  # fmt: skip
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
-    return out.transpose(1, 2).contiguous(), weights
+    return out.transpose(1, 2).contiguous().to(dtype), None if weights is None else weights.to(dtype)
 
 
 def _unless_all_true(mask: Tensor) -> Tensor | None:

@@ -268,7 +268,9 @@ def compare(family: Family, brief: bool = False) -> Result:
 
 
 def _judge(result: Result) -> None:
-    if any(text.startswith(("unequal", "error")) for text in result.checks.values()):
+    if result.readers:
+        result.verdict, result.reason = "wrong", f"the model's own code reads boolean masks: {', '.join(result.readers)}"
+    elif any(text.startswith(("unequal", "error")) for text in result.checks.values()):
         result.verdict = "wrong"
     elif result.verdict == "right" and result.calls == 0:
         result.verdict = "unused"

@@ -6,8 +6,10 @@ may be read by anybody.
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +22,12 @@ _VIEWS = {
 }  # fmt: skip
 # What tells nothing about the numbers of a mask.
 _FACTS = {"__get__", "dim", "element_size", "is_contiguous", "is_floating_point", "numel", "size", "storage_offset", "stride"}
+
+
+@functools.cache
+def _tells_masks_apart(file: str) -> bool:
+    """Whether a module asks for the dtype of its masks, and so takes boolean ones for what they are."""
+    return "mask.dtype == torch.bool" in Path(file).read_text()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -78,8 +86,10 @@ class MaskReaders(TorchFunctionMode):
                 self._masks[id(tensor)] = tensor
         elif name not in _FACTS and (name != "to" or isinstance(result, Tensor) and result.dtype != arguments[0].dtype):
             frames = [frame for frame in traceback.extract_stack() if "/transformers/models/" in frame.filename]
-            place = frames[-1].filename.rsplit("/", 1)[1] if frames else "elsewhere"
-            self.found[f"{place}: {name}"] = None
+            if not frames:
+                self.found[f"elsewhere: {name}"] = None
+            elif not _tells_masks_apart(frames[-1].filename):
+                self.found[f"{frames[-1].filename.rsplit('/', 1)[1]}: {name}"] = None
         elif name == "to":
             self._masks[id(result)] = result
         return result

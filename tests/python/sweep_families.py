@@ -102,6 +102,7 @@ def page(results: dict[str, Result]) -> str:
     for name, result in right.items():
         marks = " | ".join("=" if result.checks.get(check) == "equal" else "" for check in CHECKS)
         rows.append(f"| `{name}` | {result.model_class} | {marks} | {result.largest:.0e} |")
+    parts = [f"| `{name}` | {_cell(part, 400)} |" for name, result in (right | unused).items() for part in result.parts]
     reasons: dict[str, list[str]] = {}
     for name, result in refused.items():
         reasons.setdefault(_why(result.reason), []).append(name)
@@ -124,6 +125,10 @@ of all parameters by {GRADIENTS:.0e}. Padded positions are not compared: a query
 text that also read sound, or images for which no input was found, are given text; their encoders are model types of their own. A configuration
 may choose other features than the tiny one: what polyhead cannot compute is then refused at the first call. The maps of Granite SWA are not compared: eager's leave the sink out.
 
+Masks are boolean (True = may attend), and None where every key before the query is attended to. Families that declare no support for other masks than
+eager's (such as NLLB-MoE, whose router reads the mask as padding), and BEiT, which adds it to its position bias, get eager's masks of numbers, or None: there a
+query without keys has the mean of all values, as in eager. The sweep also fails where a model's own code reads a boolean mask.
+
 ## Right
 
 `=`: equal. Empty: eager has none, or cannot do it in this model. The last column is the largest difference found.
@@ -131,6 +136,15 @@ may choose other features than the tiny one: what polyhead cannot compute is the
 | model type | class | {" | ".join(CHECKS.values())} | difference |
 |---|---|{"---|" * len(CHECKS)}---|
 {chr(10).join(rows)}
+
+## Optional parts
+
+Settings that the tiny configuration of a family does not have and with which the output, a padded batch and gradients were compared too: experts, cross
+attention, position embeddings, adapters. A family that is not listed has none that could be built, or was last compared before 0.3 without them.
+
+| model type | settings |
+|---|---|
+{chr(10).join(parts)}
 
 ## Refused
 
@@ -150,8 +164,8 @@ may choose other features than the tiny one: what polyhead cannot compute is the
 """
 
 
-def _cell(text: str) -> str:
-    return text.split("; ")[0].replace("|", "/").replace("<", "&lt;")[:160]
+def _cell(text: str, most: int = 160) -> str:
+    return text.split("; ")[0].replace("|", "/").replace("<", "&lt;")[:most]
 
 
 def main() -> None:

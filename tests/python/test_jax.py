@@ -160,6 +160,41 @@ def test_narrow_keys_and_values(rng: np.random.Generator) -> None:
         jax.grad(lambda s: attention(q, k8, v8, k_scale=s, v_scale=v_scale).sum())(jnp.asarray(k_scale))
 
 
+# jax.export: what python/README.md says.
+
+EXPORT = """
+import sys
+import jax
+import jax.numpy as jnp
+from jax import export
+if sys.argv[2] == "with":
+    import polyhead.jax
+loaded = export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
+x, bias = jnp.linspace(-1, 1, 96).reshape(2, 6, 8), jnp.linspace(0, 2, 36).reshape(6, 6)
+out, gradients = loaded.call(x, bias), jax.grad(lambda *given: loaded.call(*given).sum(), argnums=(0, 1))(x, bias)
+print(out.sum(), *(float(jnp.abs(g).sum()) for g in gradients))
+"""
+
+
+def test_an_exported_function_runs_in_another_process(tmp_path: Path) -> None:
+    export = pytest.importorskip("jax.export")
+    f = jax.jit(lambda x, bias: attention(x, x, x, bias=bias, causal="top_left"))
+    x, bias = jnp.linspace(-1, 1, 96).reshape(2, 6, 8), jnp.linspace(0, 2, 36).reshape(6, 6)
+    with pytest.raises(ValueError, match=r"(?s)custom calls whose targets have no compatibility guarantees.*polyhead_attention"):
+        export.export(f)(x, bias)
+    exported = export.export(f, disabled_checks=[export.DisabledSafetyCheck.custom_call("polyhead_attention")])(x, bias)
+    file = tmp_path / "attention.bin"
+    file.write_bytes(exported.serialize(vjp_order=1))
+    expected = [float(f(x, bias).sum()), *(float(jnp.abs(g).sum()) for g in jax.grad(lambda *given: f(*given).sum(), argnums=(0, 1))(x, bias))]
+    for how in ("with", "without"):
+        result = subprocess.run([sys.executable, "-c", EXPORT, str(file), how], capture_output=True, text=True, timeout=600)
+        if how == "with":
+            assert result.returncode == 0, result.stderr
+            np.testing.assert_allclose([float(word) for word in result.stdout.split()], expected, rtol=1e-5)
+        else:  # XLA names what is missing
+            assert result.returncode != 0 and "polyhead_attention" in result.stderr, result.stderr
+
+
 # vmap: each example as it is alone.
 
 

@@ -15,6 +15,7 @@ from jax import lax
 
 from jax_support import Arrays, all_close, close, numbers, same
 from polyhead.jax import attention, attention_fn, dot_product_attention
+from test_jax import wide  # noqa: F401
 
 
 def jax_case(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
@@ -87,7 +88,7 @@ def exact_attention(query: Any, key: Any, value: Any, bias: Any, mask: Any) -> n
 @pytest.mark.parametrize("of_bias", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("of_query", ["bfloat16", "float16", "float32", "float64"])
 @pytest.mark.parametrize("f", [dot_product_attention, attention_fn])
-def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bias: str, wide: None, rng: np.random.Generator) -> None:
+def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bias: str, wide: None, rng: np.random.Generator) -> None:  # noqa: F811
     """Around 100 a bias differs by up to 1/4 from its bfloat16: rounded to the dtype of query it would move every weight."""
     q, k, v, d_out = (numbers(rng, 2, n, 4, 16).astype(of_query) for n in (5, 7, 7, 5))
     bias = (100 + numbers(rng, 4, 5, 7)).astype(of_bias)

@@ -12,7 +12,7 @@ import pytest  # noqa: E402
 transformers = pytest.importorskip("transformers")
 if not dataclasses.is_dataclass(transformers.LlamaConfig):
     pytest.skip("the tiny configurations need transformers 5", allow_module_level=True)
-from compare_families import compare  # noqa: E402
+from compare_families import compare, compare_with_parts  # noqa: E402
 from tiny_families import CONFIG_MAPPING, build  # noqa: E402
 
 import polyhead.transformers  # noqa: E402
@@ -46,6 +46,22 @@ def test_a_family_equals_eager(family: str) -> None:
     assert (result.verdict, result.reason) == ("right", ""), (result.reason, result.checks)
     assert family not in ("internvl", "qwen2_vl") or result.checks["images"] == "equal", result.checks
     assert result.checks["output"] == result.checks["gradients"] == "equal" and result.checks["maps"] != "missing", result.checks
+
+
+# Families of which a part beyond the smallest configuration reads the mask or has attention: experts with routers, cross attention, position embeddings,
+# adapters. The setting that must be among the parts.
+PARTS = {"beit": "use_relative_position_bias=True", "bert": "add_cross_attention=True", "nllb-moe": "encoder_sparse_step=1", "wav2vec2": "add_adapter=True"}
+
+
+@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this transformers does not have the family")) for name in PARTS])
+def test_a_family_with_its_parts_equals_eager(family: str) -> None:
+    built = build(family)
+    assert not isinstance(built, str), built
+    result = compare_with_parts(built)
+    assert (result.verdict, result.reason) == ("right", ""), (result.reason, result.checks)
+    assert any(PARTS[family] in part and "refused" not in part for part in result.parts), result.parts
+    assert result.readers == [], result.readers
+    assert [check for check in result.checks if check.startswith("padded with")], result.checks
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=needs_family[name]) for name in REFUSED])

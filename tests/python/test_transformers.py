@@ -192,6 +192,19 @@ def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
     polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # one query attends to every key either way
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_wider_mask_and_position_bias_keep_their_numbers(dtype: torch.dtype) -> None:
+    q, layer = torch.randn(1, 2, 5, 8).to(dtype), torch.nn.Module()
+    bias, mask = 100 + torch.randn(1, 2, 5, 5), torch.zeros(1, 1, 5, 5)
+    mask[..., 3:] = torch.finfo(torch.float32).min
+    mask[..., 0, :] = torch.finfo(torch.float32).min  # of every key, which then have equal shares
+    out, weights = polyhead.transformers.attention_forward(layer, q, q, q, mask, position_bias=bias, output_attentions=True)
+    assert out.dtype == weights.dtype == dtype
+    exact = torch.softmax(q.double() @ q.double().mT / 8**0.5 + (bias + mask), -1)
+    assert distance(weights.double(), exact) <= torch.finfo(dtype).eps
+    assert distance(out.double(), (exact @ q.double()).transpose(1, 2)) <= 2 * torch.finfo(dtype).eps
+
+
 def test_a_mask_of_one_true_is_no_mask_and_of_one_false_is() -> None:
     q, layer = torch.randn(1, 2, 3, 4), torch.nn.Module()
     layer.is_causal = True
@@ -202,6 +215,97 @@ def test_a_mask_of_one_true_is_no_mask_and_of_one_false_is() -> None:
 
 
 BLOOM = {"vocab_size": 50, "hidden_size": 32, "n_layer": 1, "n_head": 4}
+
+
+# Code of the model itself that reads the mask: a router, a position bias, layers for the last queries alone, attention of its own.
+
+
+def both(model: Any, **inputs: Any) -> list[Any]:
+    """The model's results with eager and with polyhead, from the same random numbers."""
+    results = []
+    for implementation in ("eager", "polyhead"):
+        model.set_attn_implementation(implementation)
+        torch.manual_seed(3)
+        results.append(model(**inputs))
+    return results
+
+
+def randomised(model: Any) -> Any:
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * (parameter.size(-1) ** -0.5 if parameter.dim() > 1 else 0.3))
+    return model.eval()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_router_that_reads_the_mask_equals_eager(padded: bool) -> None:
+    config = transformers.NllbMoeConfig(
+        vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
+        num_experts=4, encoder_sparse_step=1, decoder_sparse_step=1, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.NllbMoeForConditionalGeneration(config).eval()
+    ids, mask = torch.randint(4, 99, (2, 11)), torch.ones(2, 11, dtype=torch.long)
+    mask[0, 8:] = 1 - int(padded)
+    inputs = {"input_ids": ids, "decoder_input_ids": ids} | ({"attention_mask": mask, "decoder_attention_mask": mask} if padded else {})
+    gradients = []
+    for out in both(model, **inputs):
+        model.zero_grad()
+        out.logits[mask.bool()].square().sum().backward()
+        gradients.append((out.logits.detach()[mask.bool()], model.model.shared.weight.grad.clone()))
+    for mine, eager in zip(*gradients):
+        assert distance(mine, eager) <= 1e-5 * max(1.0, eager.abs().max().item())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_position_bias_that_is_added_to_the_mask_equals_eager(shared: bool) -> None:
+    config = transformers.BeitConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
+        use_relative_position_bias=not shared, use_shared_relative_position_bias=shared,
+    )  # fmt: skip
+    model = randomised(transformers.BeitModel(config))
+    mask = torch.ones(2, 17, dtype=torch.long)
+    for last in (17, 12):
+        mask[0, last:] = 0
+        with torch.no_grad():
+            eager, ours = both(model, pixel_values=torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2)), attention_mask=mask)
+        assert distance(ours.last_hidden_state, eager.last_hidden_state) <= 1e-5, last
+
+
+needs_gemma4 = pytest.mark.skipif(not hasattr(transformers, "Gemma4AudioModel"), reason="this transformers does not have the family")
+
+
+@needs_gemma4
+@pytest.mark.parametrize("logits_to_keep", [0, 1, 3])
+def test_layers_for_the_last_queries_alone_equal_eager(logits_to_keep: int) -> None:
+    config = transformers.Gemma4TextConfig(
+        vocab_size=50, vocab_size_per_layer_input=50, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, global_head_dim=8, hidden_size_per_layer_input=8, sliding_window=4, layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model, ids = randomised(transformers.Gemma4ForCausalLM(config)), torch.randint(1, 50, (2, 9), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        eager, ours = both(model, input_ids=ids, logits_to_keep=logits_to_keep)
+    assert distance(ours.logits, eager.logits) <= 1e-4
+    texts = []
+    for implementation in ("eager", "polyhead"):
+        model.set_attn_implementation(implementation)
+        texts.append(model.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0, cache_implementation="static", disable_compile=True))
+    assert torch.equal(*texts)
+
+
+@needs_gemma4
+@pytest.mark.parametrize("padding", [0, 16])
+def test_a_part_with_attention_of_its_own_gets_the_masks_of_eager(padding: int) -> None:
+    config = transformers.Gemma4AudioConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, attention_chunk_size=4, attention_context_left=4, attention_context_right=1, output_proj_dims=24
+    )
+    model, mask = randomised(transformers.Gemma4AudioModel(config)), torch.ones(2, 40, dtype=torch.bool)
+    mask[0, 40 - padding :] = False
+    with torch.no_grad():
+        eager, ours = both(model, input_features=torch.randn(2, 40, 128, generator=torch.Generator().manual_seed(2)), attention_mask=mask)
+    assert distance(ours.last_hidden_state, eager.last_hidden_state) <= 1e-5
 
 
 def test_a_family_with_attention_of_its_own_is_refused_when_it_is_built() -> None:
