@@ -381,6 +381,27 @@ def test_a_wrong_call_is_a_clear_error(args: tuple[Tensor, ...], options: dict[s
         MultiheadAttention(12, 3)(*args, **options)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["attn_mask", "key_padding_mask"])
+def test_a_float32_mask_keeps_its_numbers_beside_16_bits(kind: str, dtype: torch.dtype) -> None:
+    """Around 100 the numbers of bfloat16 are half apart, and float32's lowest number is infinite in 16 bits."""
+    torch.manual_seed(5)
+    layer, x = MultiheadAttention(32, 4, batch_first=True).to(dtype), torch.randn(2, 6, 32).to(dtype)
+    mask = 100 + torch.randn(2, 6) if kind == "key_padding_mask" else 100 + torch.randn(6, 6)
+    mask[..., 5] = torch.finfo(torch.float32).min
+    exact = copy.deepcopy(layer).double()
+    mask.requires_grad_()
+    output, weights = layer(x, x, x, average_attn_weights=False, **{kind: mask})
+    wide_mask = mask.detach().double().requires_grad_()
+    wide_output, wide_weights = exact(*(x.double(),) * 3, average_attn_weights=False, **{kind: wide_mask})
+    assert output.dtype == weights.dtype == dtype
+    assert (weights - wide_weights).abs().max() <= 1e-2 and (output - wide_output).abs().max() <= 2e-2
+    output.sum().backward()
+    wide_output.sum().backward()
+    assert mask.grad is not None and wide_mask.grad is not None and mask.grad.dtype == torch.float32
+    assert (mask.grad - wide_mask.grad).abs().max() <= 2e-2 * max(1.0, wide_mask.grad.abs().max().item())
+
+
 def test_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -213,12 +213,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """The projections in torch's operators, and the attention in polyhead's. of: what has the parameters, this layer if they are its own."""
         q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
-        options = self._options(masks, q, k.size(-2) - key.size(sequence))
+        options, dtype = self._options(masks, q, k.size(-2) - key.size(sequence)), q.dtype
+        if options.bias is not None and options.bias.dtype != dtype:
+            q, k, v = (x.to(options.bias.dtype) for x in (q, k, v))
         out, options = core.attend(q, k, v, options._replace(dropout=dropout, seed=seed))
         # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
-        output: Tensor = of.out_proj(merged.flatten(2))
-        return output, core.maps(q, k, options) if need_weights else None
+        output: Tensor = of.out_proj(merged.flatten(2).to(dtype))
+        return output, core.maps(q, k, options).to(dtype) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
         """Self-attention of nested sequences: of padded ones, whose padding does not exist."""
@@ -314,7 +316,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             masks["block"], attn_mask = attn_mask, None
         for mask in (attn_mask, None if key_padding_mask is None else key_padding_mask[:, None, None, :]):
             if mask is not None:
-                mask = mask.to(like.dtype)
+                mask = mask.to(torch.promote_types(like.dtype, mask.dtype))  # a wider one keeps its numbers
                 masks["bias"] = masks["bias"] + mask if "bias" in masks else mask
         return masks
 
