@@ -16,7 +16,7 @@ libraries = {path.parent.name: path.parent for path in [*root.glob("src/*/CMakeL
 users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("apps/*", "examples", "bench") for path in root.glob(f"{pattern}/CMakeLists.txt")}
 
 # The library that each public header belongs to; include/polyhead/nn/ and the other folders are their library's.
-PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
+PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
           "problem": ("maps", "mask", "relative_bias", "sdpa", "sdpa_derivatives"),  # the contract that the normal form and everything above it speaks
           "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
