@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "io/failing_new.h"
@@ -30,7 +31,11 @@ std::vector<Tensor> state_of(const M& module) {
 
 void expect_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_TRUE(same_bits(actual[i], expected[i])) << i;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(actual[i].shape(), expected[i].shape()) << i;
+    const std::size_t bytes = static_cast<std::size_t>(actual[i].numel()) * info(actual[i].dtype()).size;
+    ASSERT_TRUE(bytes == 0 || std::memcmp(actual[i].view().data(), expected[i].view().data(), bytes) == 0) << i;
+  }
 }
 
 // Lengths, and the keys and values in use.
@@ -50,7 +55,7 @@ void expect_whole_or_nothing(const State& state, std::int64_t least, const F& f)
   EXPECT_GE(run_out_of_memory(f, [&] { expect_same(state_of(state), before); }), least);
 }
 
-nn::FeedForward layer(DType dtype, std::uint64_t seed) { return nn::FeedForward({.width = 32, .hidden_width = 1100, .dtype = dtype, .seed = seed}); }
+nn::FeedForward layer(DType dtype, std::uint64_t seed) { return nn::FeedForward({.width = 32, .hidden_width = 520, .dtype = dtype, .seed = seed}); }
 
 TEST(FailedAllocations, AStepOfAdamWIsWholeOrNothing) {
   for (const DType dtype : {DType::f32, DType::f64}) {

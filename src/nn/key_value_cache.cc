@@ -51,11 +51,10 @@ void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexce
   }
 }
 
-// Memory [K,length,.] for the tokens of one sequence of `part`, [B,K,capacity,.], and its bytes with the padding after it.
-std::pair<TensorView, std::int64_t> saved_part(std::byte* memory, const TensorView& part, std::int64_t length) {
-  const Shape shape{part.extent(1), length, part.extent(3)};
-  const std::int64_t bytes = numel(shape) * static_cast<std::int64_t>(info(part.dtype()).size);
-  return {TensorView(memory, part.dtype(), shape), (bytes + 7) / 8 * 8};
+// Shape [K,length,.] of the tokens of one sequence of `part`, [B,K,capacity,.], and their bytes with the padding after them.
+Shape saved_shape(const TensorView& part, std::int64_t length) { return {part.extent(1), length, part.extent(3)}; }
+std::int64_t saved_bytes_of(const TensorView& part, std::int64_t length) {
+  return (numel(saved_shape(part, length)) * static_cast<std::int64_t>(info(part.dtype()).size) + 7) / 8 * 8;
 }
 
 void require_storage(const char* name, DType dtype) {
@@ -274,7 +273,7 @@ std::int64_t KeyValueCache::saved_bytes(std::span<const SequenceCopy> copies) co
   for (const SequenceCopy& copy : copies)
     if (copy.to == kSavedSequence) tokens = std::max(tokens, lengths_[static_cast<std::size_t>(copy.from)]);
   const Parts all = parts();
-  for (const TensorView& view : all.all()) bytes += saved_part(nullptr, view, tokens).second;
+  for (const TensorView& view : all.all()) bytes += saved_bytes_of(view, tokens);
   return bytes;
 }
 
@@ -284,10 +283,10 @@ void KeyValueCache::apply(std::span<const SequenceCopy> copies, void* saved) noe
   const auto copy_saved = [&](std::int64_t sequence, bool restore) {
     auto* memory = static_cast<std::byte*>(saved);
     for (const TensorView& view : all.all()) {
-      const auto [kept, bytes] = saved_part(memory, view, saved_length);
+      const TensorView kept(memory, view.dtype(), saved_shape(view, saved_length));
       const TensorView own = view.select(0, sequence);
       restore ? copy_heads(kept, own, saved_length) : copy_heads(own, kept, saved_length);
-      memory += bytes;
+      memory += saved_bytes_of(view, saved_length);
     }
   };
   for (const auto& [from, to] : copies) {
