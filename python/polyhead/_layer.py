@@ -369,7 +369,7 @@ def load(
         prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
         heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
         axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them.
-        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only.
+        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without one.
 
     Returns:
         The layer. It shares no memory with the source: later changes of one do not reach the other.

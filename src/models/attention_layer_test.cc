@@ -35,7 +35,7 @@ TEST(AttentionLayer, SettingsThatContradictTheParametersAreRefusedByName) {
                                              {C{.output_bias = false}, "settings.output_bias is false; the parameters have output.bias"},
                                              {C{.output = nn::OutputProjection::none}, "settings.output is none; the parameters have output.weight"},
                                              {C{.gate = nn::Gate::sigmoid}, "settings.gate is sigmoid; the parameters have no gate.weight"},
-                                             {C{.global_query = nn::GlobalQuery::masked_mean}, "settings.global_query is not off; the parameters have no global query"},
+                                             {C{.global_query = nn::GlobalQuery::masked_mean}, "a global query is asked for (global_query, masked_mean); the parameters have none"},
                                              {C{.add_bias_kv = true}, "settings.add_bias_kv is true; the parameters have no bias_k"},
                                              {C{.sink = true}, "settings.sink is true; the parameters have no sink"}};
   for (const auto& [settings, message] : wrong) EXPECT_ERROR(attention_layer(parameters, settings), invalid_argument, HasSubstr(message));
