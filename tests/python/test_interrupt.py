@@ -52,6 +52,7 @@ def lse(count: int, positions: int = POSITIONS) -> Any:
 
 FEW, F16, F64, ROWS = ONE[:, :, :6144], ONE.astype(np.float16), ONE.astype(np.float64), np.broadcast_to(X, (256, 512, 512))
 TANGENTS, BIAS = polyhead.Tangents(q=heads(32), k=heads(32), v=heads(32)), np.zeros((1, POSITIONS), np.float32)
+ENDS = np.array([0, 9000, POSITIONS])
 SLOPES = polyhead.RelativeBias(slopes=np.zeros(64, np.float32))
 LAYER = polyhead.MultiHeadAttention(512, 8, gate=True, seed=1)
 
@@ -60,7 +61,7 @@ CALLS: dict[str, Callable[[int], object]] = {
     "sdpa": lambda n: polyhead.sdpa(heads(64), heads(64), heads(64), num_threads=n),
     "sdpa of one head": lambda n: polyhead.sdpa(LONG, LONG, LONG, num_threads=n),
     "sdpa of few rows": lambda n: polyhead.sdpa(heads(1 << 14, ONE[:, :, :2]), heads(1 << 14), heads(1 << 14), num_threads=n),
-    "sdpa of documents": lambda n: polyhead.sdpa(heads(256), heads(256), heads(256), query_offsets=[0, 9000, POSITIONS], key_offsets=[0, 9000, POSITIONS], num_threads=n),
+    "sdpa of documents": lambda n: polyhead.sdpa(heads(256), heads(256), heads(256), query_offsets=ENDS, key_offsets=ENDS, num_threads=n),
     "sdpa with a bias": lambda n: polyhead.sdpa(heads(64), heads(64), heads(64), bias=BIAS, num_threads=n),
     "sdpa of float16": lambda n: polyhead.sdpa(heads(64, F16), heads(64, F16), heads(64, F16), num_threads=n),
     "sdpa of float64": lambda n: polyhead.sdpa(heads(64, F64), heads(64, F64), heads(64, F64), num_threads=n),

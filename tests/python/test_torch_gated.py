@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +134,45 @@ def test_attention_weights_equal_the_formula(name: str, dropout: float, empty: b
         torch.manual_seed(11)
         evaluated = dict(zip(ours, layer(tensors["x"], tensors.get("bias"), keys, return_attention_weights=True)))
     require_equal(evaluated, {name: tensor.detach() for name, tensor in exact.items()}, tolerance)
+
+
+@pytest.mark.parametrize("gradients_too", [False, True])
+@pytest.mark.parametrize("options", [{}, {"is_global": True, "query_mean": "attended"}])
+@pytest.mark.parametrize("shape", [(2, 5, 5, 6), (2, 5, 4, 6), (5, 5, 6), (2, 3, 5, 5, 6)])
+def test_a_mask_that_lies_like_the_input_is_moved(shape: tuple[int, ...], options: dict[str, Any], gradients_too: bool) -> None:
+    layer = GatedAttention(6, 3, 4, -3, gated=True, dtype=torch.float64, **options)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=gradients_too)
+    mask = torch.rand(shape[:-1]) < 0.6
+    mask[..., 0, :] = True
+    moved = mask.movedim(-2, -1)
+    like = layer(x, attend_keys=mask, mask_like_input=True)
+    require_equal({"out": like}, {"out": formula(layer, x, None, moved)}, 1e-11)
+    assert torch.equal(like, layer(x, attend_keys=moved, mask_like_input=False))
+    compiled = torch.compile(layer, backend="eager")
+    require_equal({"out": compiled(x, attend_keys=mask, mask_like_input=True)}, {"out": like}, 1e-11)
+
+
+def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
+    layer = GatedAttention(6, 3, 4, axis=-3)
+    pair, table = torch.randn(2, 5, 5, 6), torch.randn(2, 5, 4, 6)
+    for mask in (torch.ones(2, 5, 5), torch.ones(5, 5), torch.ones(5), torch.ones(1, 5, 1), torch.ones(2, 1, 5)):
+        with pytest.raises(ValueError, match=r"may be \[\*,S\] = \[2, 5, 5\].*mask_like_input=False or mask_like_input=True"):
+            layer(pair, attend_keys=mask.bool())
+        for named in (False, True):
+            layer(pair, attend_keys=mask.bool(), mask_like_input=named)
+    for mask in (torch.ones(2, 1, 1), torch.ones(1)):  # the same in both
+        layer(pair, attend_keys=mask.bool())
+    layer(table, attend_keys=torch.ones(2, 4, 5).bool())
+    with pytest.raises(ValueError, match=r"attend_keys is \[2, 5, 4\], which is not .* but lies like x, \[2, 5, 4\]; say so: mask_like_input=True"):
+        layer(table, attend_keys=torch.ones(2, 5, 4).bool())
+    with pytest.raises(ValueError, match=r"like x without its width it must broadcast to \[2, 5, 4\], S at axis 1"):
+        layer(table, attend_keys=torch.ones(2, 4, 5).bool(), mask_like_input=True)
+    with pytest.raises(TypeError, match="attend_keys=mask, mask_like_input=True"):
+        layer(pair, mask_like_input=torch.ones(2, 5, 5).bool())
+    rows = GatedAttention(6, 3, 4, axis=-2)  # both readings are one
+    mask = torch.rand(2, 5, 5) < 0.7
+    mask[..., 0] = True
+    assert torch.equal(rows(pair, attend_keys=mask), rows(pair, attend_keys=mask, mask_like_input=True))
 
 
 def test_a_bias_of_a_bias_is_reduced_where_it_is_shared() -> None:
