@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +47,8 @@ def run(*arguments: object) -> str:
 def test_an_image_classifier_answers_as_the_program_does(images: Path) -> None:
     model = polyhead.models.load(images / "model")
     assert isinstance(model, polyhead.models.ImageClassifier)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.config == model.config and all(np.array_equal(x, model.parameters[name]) for name, x in twin.parameters.items())
     assert model.config["model"] == "polyhead-image-classifier" and model.config["classes"] == 4
     pixels = np.load(images / "images.npy")
     answer = model(pixels[7])
@@ -111,6 +115,8 @@ def test_a_sentence_chooser_answers_as_the_program_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer.scores, told["scores"], rtol=1e-12)
     assert answer.attentions.shape == (model.config["layers"], model.config["heads"], 3, 3)
     assert np.array_equal(model(answer.sentences).scores, answer.scores)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.config == model.config and np.array_equal(twin(text).scores, answer.scores)
 
 
 def test_wrong_arguments_are_refused_by_name(images: Path) -> None:

@@ -160,6 +160,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
     layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache
     layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # without a cache
+    layer_masks |= {"mask_like_input": ([x for x in NOT_FLAGS if x is not None], [])}
     cache_sizes = {"sequences": 2, "kv_heads": 2, "capacity": 4, "head_width": 3}
     number: tuple[list[Any], list[Any]] = (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400])
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5)]) for name in ("projected_key_scale", "projected_value_scale")}
