@@ -38,7 +38,7 @@ TEST(AttentionLayer, SettingsThatContradictTheParametersAreRefusedByName) {
                                              {C{.global_query = nn::GlobalQuery::masked_mean}, "a global query is asked for (global_query, masked_mean); the parameters have none"},
                                              {C{.add_bias_kv = true}, "settings.add_bias_kv is true; the parameters have no bias_k"},
                                              {C{.sink = true}, "settings.sink is true; the parameters have no sink"}};
-  for (const auto& [settings, message] : wrong) EXPECT_ERROR(attention_layer(parameters, settings), invalid_argument, HasSubstr(message));
+  for (const auto& one : wrong) EXPECT_ERROR(attention_layer(parameters, one.first), invalid_argument, HasSubstr(one.second));
   io::AttentionParameters scaled = parameters;
   scaled.scale = 1;
   EXPECT_ERROR(attention_layer(scaled, {.scale = 2}), invalid_argument, HasSubstr("settings.scale is 2; by the parameters it is 1"));
