@@ -173,7 +173,7 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   };
   const Tensor square = random.tensor(DType::f64, {2, 3, 3, 4}), table = random.tensor(DType::f64, {2, 3, 5, 4});
   Tensor mask(DType::boolean, {2, 3, 3}), of_table(DType::boolean, {2, 3, 5}), sequences(DType::boolean, {2, 1, 1});
-  for (const Tensor* some : {&mask, &of_table, &sequences}) {
+  for (Tensor* some : {&mask, &of_table, &sequences}) {
     for (std::int64_t i = 0; i < numel(some->shape()); ++i) some->data<bool>()[i] = i % 4 != 1;
   }
   const std::string names = " (mask_like_input of Python and --mask-like-input say the same)";
