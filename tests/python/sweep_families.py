@@ -140,7 +140,7 @@ query without keys has the mean of all values, as in eager. The sweep also fails
 ## Optional parts
 
 Settings that the tiny configuration of a family does not have and with which the output, a padded batch and gradients were compared too: experts, cross
-attention, position embeddings, adapters. A family that is not listed has none that could be built, or was last compared before 0.3 without them.
+attention, position embeddings, adapters. A family that is not listed has none that could be built.
 
 | model type | settings |
 |---|---|
