@@ -31,10 +31,10 @@ function(polyhead_test name)
 endfunction()
 
 # polyhead_mpi_test(<name> <ranks> <program> <argument>...) runs the program as so many processes of this machine, which may have fewer
-# processors. The environment is that of Open MPI: it starts as root in a container without ssh, and copies messages through shared memory,
-# because a container may forbid one process to read the memory of another.
+# processors. The environment is that of Open MPI: it starts as root in a container without ssh, a process that waits lets others run, and messages
+# are copied through shared memory, because a container may forbid one process to read the memory of another.
 function(polyhead_mpi_test name ranks program)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${program}> ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT
-    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_plm=isolated;OMPI_MCA_btl_vader_single_copy_mechanism=none")
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_plm=isolated;OMPI_MCA_btl_vader_single_copy_mechanism=none")
 endfunction()

@@ -1,5 +1,6 @@
 // Attention on several ranks against the reference in float64, over random problems, and against one rank's bits.
 #include "support/distributed_case.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
@@ -14,7 +15,7 @@ void expect_no_errors(const std::vector<std::string>& errors) {
 }
 
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
     // Every fourth: any sizes, also of 0, and up to four leading dimensions.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
@@ -37,7 +38,7 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
 }
 
 TEST(Distributed, HeadsOnSeveralRanksHaveTheBitsOfOneRank) {
-  for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
+  for (const std::uint64_t seed : test::seeds(1000, 150)) {
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);
     use_plain_bias(c);
@@ -63,7 +64,7 @@ TEST(Distributed, HeadsOnSeveralRanksHaveTheBitsOfOneRank) {
 }
 
 TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
-  for (std::uint64_t seed = 2000; seed < 2040; ++seed) {
+  for (const std::uint64_t seed : test::seeds(2000, 40)) {
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);
     use_plain_bias(c);
@@ -122,7 +123,7 @@ TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
 // Keys as a cache stores them, in 16 bits beside float32 queries: forward only.
 TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
   int tested = 0;
-  for (std::uint64_t seed = 3000; seed < 3100; ++seed) {
+  for (const std::uint64_t seed : test::seeds(3000, 100)) {
     Random random(seed);
     AttentionCase c = draw_case(random, DType::f32, draw_block_sizes(random));
     use_plain_bias(c);

@@ -1,6 +1,7 @@
 // mpirun -n N test_mpi_attention: attention over N processes against the reference in float64, over random problems.
 #include "polyhead/distributed/mpi.h"
 #include "support/distributed_case.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
@@ -9,7 +10,7 @@ distributed::MpiCommunicator* communicator = nullptr;
 
 TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
   const auto rank = static_cast<std::size_t>(communicator->rank());
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+  for (const std::uint64_t seed : test::seeds(0, 500)) {
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);
     if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};

@@ -215,7 +215,7 @@ TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   DecoderCache cache(model.decoder, during_call(Tensor(DType::f64, {3, 2, 4})), {.capacity = 2});
   EXPECT_EQ(error_message([&] { model.decode(texts.target, logits, cache); }), "EncoderDecoder.decode: target is [2,3]; the cache has 3 sequences");
   model.forward(texts.source, texts.target, logits, {}, &saved);
-  EXPECT_EQ(error_message([&] { model.backward(saved, logits, {}); }), "EncoderDecoder.backward: parameters is missing, where the gradients go");
+  EXPECT_EQ(error_message([&] { model.backward(saved, logits, {}); }), "EncoderDecoder.backward: gradients.parameters is missing");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How many of its random cases a sweep looks at.
+// How many of its random cases a sweep looks at. For sweeps that are slow for another reason than the code under test, as those over processes.
 #pragma once
 
 #include <cstdint>
