@@ -54,7 +54,8 @@ Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
 }
 
 std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
-                                      nb::handle dtype, nb::handle lengths_given, nb::handle previous_given, const nb::list& parts) {
+                                      nb::handle dtype, nb::handle lengths_given, nb::handle previous_given, const nb::typed<nb::list, nb::bytes>& parts_given) {
+  const nb::list& parts = parts_given;
   const nn::KeyValueCacheConfig config = read_config(sequences, kv_heads, capacity, head_width, value_head_width, dtype);
   const std::vector<std::int64_t> lengths = read_integers(lengths_given, "lengths"), previous = read_integers(previous_given, "previous");
   const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths), value_width = config.value_head_width == 0 ? config.head_width : config.value_head_width;

@@ -224,8 +224,8 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
         if whole:
             tabs.append(_Tab(*shape, whole, None, None))
         if len(whole) < len(layers):
-            blocks = next(tuple(call.pooled_map.shape[-2:]) for layer in layers for call in layer.calls if call.pooled_map is not None)
-            tabs.append(_Tab(*shape, layers, "mean", blocks))
+            height, width = next(call.pooled_map.shape[-2:] for layer in layers for call in layer.calls if call.pooled_map is not None)
+            tabs.append(_Tab(*shape, layers, "mean", (height, width)))
     return tabs
 
 

@@ -203,7 +203,7 @@ def test_rotary_tables_are_of_the_positions() -> None:
     np.testing.assert_allclose(rotary.sin, np.sin(angles), rtol=0, atol=1e-14)
     assert (rotary.order, rotary.width, rotary.key_cos) == ("pairs", 6, None)
     assert embedding(positions).cos.dtype == np.float32
-    assert repr(embedding) == "RotaryEmbedding(width=6, order='pairs')"
+    assert repr(embedding) == "RotaryEmbedding(width=6, base=100, order='pairs')"
     assert repr(polyhead.KeyValueCache(1, 2, 3, 4)) == "KeyValueCache(sequences=1, kv_heads=2, capacity=3, lengths=[0])"
 
 

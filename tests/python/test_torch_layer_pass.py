@@ -157,7 +157,7 @@ def test_gated_equals_itself_with_projections_of_torch(monkeypatch: pytest.Monke
             whole = lead + pairs if flag() else pairs[1:]
             tensors["bias"] = torch.randn([rng.choice((extent, extent, 1)) for extent in whole], dtype=torch.float64, requires_grad=flag())
         keep = torch.rand([rng.choice((extent, extent, 1)) for extent in others] + [keys]) < 0.7 if flag() else None
-        compare(monkeypatch, one_call, layer, lambda t: {"out": layer(t["x"], t.get("bias"), keep)}, tensors)
+        compare(monkeypatch, one_call, layer, lambda t: {"out": layer(t["x"], t.get("bias"), keep, mask_like_input=False)}, tensors)
 
 
 def test_float32_with_empty_rows_has_the_gradient_of_the_offset(one_call: list[bool]) -> None:

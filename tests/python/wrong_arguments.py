@@ -91,7 +91,7 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
     seed: Wrong = {"seed": (NOT_INTS, [-1, BIG])}
     theirs = dict(zip(("query", "key", "value"), (np.swapaxes(x, 1, 2) for x in qkv.values())))
     arrays: Wrong = {name: (NOT_ARRAYS, [shaped(2, 5, 3), shaped(2, 3, 7, 5), shaped(dtype=np.float32)]) for name in theirs}
-    pairs: Wrong = {"bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=np.float16)]), "mask": (NOT_ARRAYS, [shaped(5, 6, dtype=bool)])}
+    pairs: Wrong = {"bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=np.int32)]), "mask": (NOT_ARRAYS, [shaped(5, 6, dtype=bool)])}
     not_none: tuple[list[Any], list[Any]] = ([], [3, "x", np.einsum])
     return {
         "jax.attention": (attention, qkv, forward | flags | words | seed),

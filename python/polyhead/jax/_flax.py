@@ -97,9 +97,10 @@ def attention_fn(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
-    if module is None:
+    if isinstance(result, jax.Array):  # without module
         return result.astype(dtype)
     out, p = (x.astype(dtype) for x in result)
+    assert module is not None
     nnx = sys.modules.get("flax.nnx")
     module.sow(nnx.Intermediate if nnx is not None and isinstance(module, nnx.Module) else "intermediates", "attention_weights", p)
     return out

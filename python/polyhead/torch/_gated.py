@@ -166,6 +166,7 @@ class GatedAttention(nn.Module):
         __call__ = forward
 
     def extra_repr(self) -> str:
+        """What repr() shows of the layer: sizes, and settings that differ from their defaults."""
         named = {name: getattr(self, name) for name, usual in self._usual.items() if getattr(self, name) != usual}
         return ", ".join([f"{self.c_in}, {self.c}, heads={self.heads}, axis={self.axis}", *(f"{name}={value!r}" for name, value in named.items())])
 
@@ -248,25 +249,25 @@ class GatedAttention(nn.Module):
         if not isinstance(attend_keys, Tensor) or attend_keys.dtype != torch.bool:
             given = attend_keys.dtype if isinstance(attend_keys, Tensor) else type(attend_keys).__name__
             raise TypeError(f"GatedAttention: attend_keys is {given}; it must be a bool tensor, True = may be attended to")
-        given, expected, positions = attend_keys.shape, (*x.shape[:axis], *x.shape[axis + 1 : -1], x.size(axis)), x.shape[:-1]
+        shape, expected, positions = attend_keys.shape, (*x.shape[:axis], *x.shape[axis + 1 : -1], x.size(axis)), x.shape[:-1]
         if like_input:
             try:
                 return attend_keys.expand(positions).movedim(axis, -1)
             except RuntimeError:
                 raise ValueError(
-                    f"GatedAttention: attend_keys is {list(given)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
+                    f"GatedAttention: attend_keys is {list(shape)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
                 ) from None
         # An extent of 1 is the same in every place.
-        if like_input is None and axis < x.dim() - 2 and any(n > 1 for n in given[axis - len(positions) :]) and _broadcasts(given, positions):
-            both = _broadcasts(given, expected)
+        if like_input is None and axis < x.dim() - 2 and any(n > 1 for n in shape[axis - len(positions) :]) and _broadcasts(shape, positions):
+            both = _broadcasts(shape, expected)
             raise ValueError(
-                f"GatedAttention: attend_keys is {list(given)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
+                f"GatedAttention: attend_keys is {list(shape)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
                 f"{'or lie' if both else 'but lies'} like x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
             )
         try:
             return attend_keys.expand(expected)
         except RuntimeError:
-            raise ValueError(f"GatedAttention: attend_keys is {list(given)}; it must broadcast to [*,S] = {list(expected)}") from None
+            raise ValueError(f"GatedAttention: attend_keys is {list(shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
         """The bias ``[T,S]`` or, of an extent of 1 where it is shared, ``[*,N,T,S]``."""

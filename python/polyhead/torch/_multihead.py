@@ -85,6 +85,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self.register_forward_pre_hook(_stay)
 
     def extra_repr(self) -> str:
+        """What repr() shows of the layer: sizes, and settings that differ from their defaults."""
         usual = {"kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0, "add_zero_attn": False, "batch_first": False, "precision": "native"}
         named = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
         if self.in_proj_bias is None:
