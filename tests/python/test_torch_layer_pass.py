@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from conftest import SEED
+from effort import QUICK
 from polyhead.torch import GatedAttention, MultiheadAttention
 from polyhead.torch import _layer_pass as passes
 from torch_support import gradients, require_equal
 
 Layer = MultiheadAttention | GatedAttention
-ROUNDS = 300
+ROUNDS = 100 if QUICK else 300
 
 
 @pytest.fixture

@@ -24,13 +24,14 @@ from torch.library import opcheck
 
 import polyhead
 from conftest import SEED
+from effort import QUICK
 from polyhead.torch import GatedAttention, MultiheadAttention, _ops, attention, scaled_dot_product_attention, triangle_attention
 from test_torch_gated import formula as gated_formula
 from test_torch_ops import CASES, CASES_OF_GRADCHECK, case
 from torch_support import error, math_path
 
 FORCE_FIELD = Path(__file__).resolve().parents[2] / "examples" / "python" / "force_field.py"
-ROUNDS = 60
+ROUNDS = 20 if QUICK else 60
 
 
 # --- the formula

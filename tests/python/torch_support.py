@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -11,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-EXAMPLES = 300 if os.environ.get("POLYHEAD_TEST_EFFORT") == "quick" else 2000
+from effort import QUICK
+
+EXAMPLES = 300 if QUICK else 2000
 """Random settings of each sweep against torch."""
 
 Results = dict[str, Tensor]
