@@ -194,7 +194,7 @@ fetch_model() {
 # use_ccache: a compiler cache where there is one. With a precompiled header it works only if it may trust that macros are defined as they were.
 use_ccache() {
   command -v ccache >/dev/null || return 0
-  export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"
+  export CCACHE_DIR="${CCACHE_DIR-$build/ccache}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"
   export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
 }
 use_ccache

@@ -1,5 +1,5 @@
 # Cross build for AArch64 with Debian's g++-aarch64-linux-gnu; programs run under qemu-user. Libraries for arm64 are in build/arm-root
-# (`scripts/test --arm` unpacks Debian's packages there).
+# (`scripts/test arm` unpacks Debian's packages there).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

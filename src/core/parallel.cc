@@ -121,15 +121,14 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    if (watch == nullptr) return task(piece);
-    const WatchedTask watched(watch);
-    check_interrupt();
+    const WatchedTask watched(watch);  // none: a thread that helps another operation does not take its own watch there
+    if (watch != nullptr) check_interrupt();
     task(piece);
   };
   executor != nullptr ? executor->run(count, each) : the_pool().run(count, num_threads(), each);
 }
 
-// body(first, last); for an operation that may be interrupted in parts of `grain` indices or about kPart, with a look between them.
+// Calls body(first, last). With a watch: in parts, the first of `grain` indices, later ones of about kPart, and looks for an interrupt before each.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
   constexpr std::int64_t kPart = 100'000'000;  // nanoseconds: memory that a body allocates for each part costs nothing beside it
   if (current_watch() == nullptr) return body(first, last);

@@ -1,3 +1,4 @@
+#include "core/quiet_arithmetic.h"
 #include "core/shared_sums.h"
 
 #include "core/dispatch.h"
@@ -53,6 +54,7 @@ void SharedSums::add_to(const SharedSums& whole, Executor* executor) const {
 
 void SharedSums::store() const {
   if (!memory_) return;
+  const QuietArithmetic quiet;  // a sum may be too large for its 16 bits
   const bool alike = view_.strides() == target_.strides();  // then write each shared element only once
   const TensorView from = alike ? distinct_elements(view_) : view_, to = alike ? distinct_elements(target_) : target_;
   dispatch_floating(from.dtype(), [&](auto from_type) {

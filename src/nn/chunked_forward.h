@@ -14,8 +14,8 @@ struct PackedAttention {
   PackedLinear q, k, v, output, gate;
 };
 
-// Calls step = make(executor) once per thread, then step(chunk, scratch) for each of the thread's chunks; the scratch keeps its memory
-// between chunks. A single chunk is computed by all threads.
+// Calls step = make(executor) for each run of chunks that a thread takes, then step(chunk, scratch) for each chunk; the scratch keeps its
+// memory between the chunks of a run. A single chunk is computed by all threads.
 template <class Scratch, class F>
 void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   if (count == 1) {

@@ -272,6 +272,7 @@ std::int64_t KeyValueCache::saved_bytes(std::span<const SequenceCopy> copies) co
   std::int64_t tokens = 0, bytes = 0;
   for (const SequenceCopy& copy : copies)
     if (copy.to == kSavedSequence) tokens = std::max(tokens, lengths_[static_cast<std::size_t>(copy.from)]);
+  if (tokens == 0) return 0;  // a cache without sequences has no tensors
   const Parts all = parts();
   for (const TensorView& view : all.all()) bytes += saved_bytes_of(view, tokens);
   return bytes;

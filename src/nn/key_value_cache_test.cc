@@ -73,6 +73,12 @@ Tensor counts_tensor(const std::vector<std::int64_t>& counts, DType dtype) {
   return Tensor::copy_of(Tensor::of<std::int64_t>({std::ssize(counts)}, std::span(counts)), dtype);
 }
 
+TEST(KeyValueCache, WithoutSequencesIsReordered) {
+  KeyValueCache cache;
+  cache.reorder({});
+  EXPECT_EQ(cache.sequences(), 0);
+}
+
 TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

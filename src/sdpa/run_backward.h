@@ -1,6 +1,7 @@
 // A backward pass with the gradients of sinks and of a relative bias.
 #pragma once
 
+#include "core/quiet_arithmetic.h"
 #include "polyhead/sdpa.h"
 #include "sdpa/backend_rows.h"
 #include "sdpa/normal_form.h"
@@ -12,6 +13,7 @@ namespace polyhead {
 // Runs pass(problem) and adds up what it leaves per row.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
+  const QuietArithmetic quiet;  // sums and roundings that are not in a kernel
   Tensor d_sink, d_relative_bias;
   if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
   if (tensors.d_relative_bias) {

@@ -21,6 +21,8 @@ def run_one(name, page, arrays):
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code)
         return ended.code or 0
     except Exception:  # the other tests run all the same
         traceback.print_exc(file=sys.stdout)

@@ -122,8 +122,8 @@ def compiled(f: Any, *arguments: Any) -> Any:
 def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summary: list[str]) -> None:  # noqa: F811
     seen: dict[str, int] = {}
     worst = 0.0
-    count = 12 if QUICK else 36
-    for seed, (nesting, apply) in zip(range(2000, 2000 + count), itertools.cycle(NESTINGS.items())):
+    seeds = range(2000, 2036, 3) if QUICK else range(2000, 2036)
+    for seed, (nesting, apply) in zip(seeds, itertools.cycle(NESTINGS.items())):
         arrays, options, *_ = as_arrays(seed)
         if "sink" not in arrays and "query_offsets" not in arrays:
             options["empty_rows"] = ("uniform", "unmasked", "zero")[seed % 3]
@@ -162,8 +162,8 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         worst = max(worst, *(float(np.abs(x - y).max() / max(largest, 1e-3)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))))
         for name in (*arrays, *options):
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.jax, second derivatives: {count} random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
-    assert QUICK or min(seen.values()) > 2
+    summary.append(f"polyhead.jax, second derivatives: {len(seeds)} random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
+    assert min(seen.values()) > (0 if QUICK else 2)
 
 
 @pytest.mark.parametrize("nesting", ["jvp", "jvp of grad", "grad of grad", "grad of jvp"])
