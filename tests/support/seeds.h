@@ -1,10 +1,12 @@
 // How many of its random cases a sweep looks at. For sweeps that are slow for another reason than the code under test, as those over processes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <ranges>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 namespace polyhead::test {
 
@@ -15,9 +17,11 @@ inline bool quick() {
 }
 
 // The seeds first, first + 1, … first + count - 1; quick: the first quarter of them, but at least 40.
-inline auto seeds(std::uint64_t first, std::uint64_t count) {
-  const std::uint64_t few = count / 4 > 40 ? count / 4 : 40;
-  return std::views::iota(first, first + (quick() && few < count ? few : count));
+inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t few = std::max<std::uint64_t>(count / 4, 40);
+  std::vector<std::uint64_t> list(quick() ? std::min(few, count) : count);
+  std::iota(list.begin(), list.end(), first);
+  return list;
 }
 
 }  // namespace polyhead::test
