@@ -5,7 +5,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// No value converts to it. It takes no memory.
+// No value converts to it. It takes no memory, or the padding of one member.
 struct NamedMembers {
   explicit constexpr NamedMembers() = default;
 };

@@ -16,8 +16,8 @@ class Interrupted : public std::exception {
   const char* what() const noexcept override;
 };
 
-// Applies to the operations that its thread calls in its lifetime. Between tasks that thread calls wanted() about every 0.2 s; after the first
-// true, all threads of the operation stop at their next look, and the operation throws Interrupted.
+// Applies to the operations that its thread calls in its lifetime. Between tasks, and between key blocks of backward kernels, that thread calls wanted()
+// about every 0.2 s; after the first true, all threads of the operation stop at their next look, and the operation throws Interrupted.
 class InterruptWatch {
  public:
   InterruptWatch(const InterruptWatch&) = delete;
