@@ -77,10 +77,10 @@ print(f"output {list(ours.shape)}, largest difference from the formula {found:.1
 assert found < 1e-12
 for name, mine, other in zip(inputs, *(torch.autograd.grad((out * weight).sum(), list(inputs.values())) for out in (ours, theirs))):
     # At least 1: norm_pair.bias adds a constant to all scores of a row, which softmax does not see, so its gradient is 0 and what is left is rounding.
-    error = ((mine - other).abs().max() / other.abs().max().clamp(min=1)).item()
+    difference = ((mine - other).abs().max() / other.abs().max().clamp(min=1)).item()
     if name in ("pair", "pair_bias.weight"):
-        print(f"gradient of {name} {list(mine.shape)}, relative difference {error:.1e}")
-    assert mine.shape == inputs[name].shape and error < 1e-11, name
+        print(f"gradient of {name} {list(mine.shape)}, relative difference {difference:.1e}")
+    assert mine.shape == inputs[name].shape and difference < 1e-11, name
 
 # %% The bias gradient has the bias' own shape: the sum over the sequences is taken inside, and no [B,sequences,N,residues,residues] tensor exists.
 bias = block.bias(pair).detach().requires_grad_()
