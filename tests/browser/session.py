@@ -217,29 +217,12 @@ def find_chromium():
     return chromium
 
 
-_shared = None  # the browser of run_all.py
-
-
 @contextlib.contextmanager
 def started_browser():
-    """A browser, which ends with the block; within shared_browser() the one that is there."""
-    if _shared is not None:
-        yield _shared
-        return
     # Chromium's own sandbox cannot start for root, as in a container.
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright, contextlib.closing(playwright.chromium.launch(executable_path=find_chromium(), args=flags)) as browser:
         yield browser
-
-
-@contextlib.contextmanager
-def shared_browser():
-    global _shared
-    with started_browser() as _shared:
-        try:
-            yield
-        finally:
-            _shared = None
 
 
 def parsed(doc, *options):
