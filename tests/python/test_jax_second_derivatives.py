@@ -163,7 +163,8 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         for name in (*arrays, *options):
             seen[name] = seen.get(name, 0) + 1
     summary.append(f"polyhead.jax, second derivatives: {len(seeds)} random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
-    assert min(seen.values()) > (0 if QUICK else 2)
+    if not QUICK:  # 12 problems need not have each option
+        assert min(seen.values()) > 2
 
 
 @pytest.mark.parametrize("nesting", ["jvp", "jvp of grad", "grad of grad", "grad of jvp"])

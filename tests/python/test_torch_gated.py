@@ -169,7 +169,7 @@ def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
         layer(table, attend_keys=torch.ones(2, 4, 5).bool(), mask_like_input=True)
     with pytest.raises(TypeError, match="attend_keys=mask, mask_like_input=True"):
         layer(pair, mask_like_input=torch.ones(2, 5, 5).bool())
-    rows = GatedAttention(6, 3, 4, axis=-2)  # both readings are one
+    rows = GatedAttention(6, 3, 4, axis=-2)  # [*,S] and the layout of x are the same
     mask = torch.rand(2, 5, 5) < 0.7
     mask[..., 0] = True
     assert torch.equal(rows(pair, attend_keys=mask), rows(pair, attend_keys=mask, mask_like_input=True))

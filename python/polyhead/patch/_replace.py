@@ -143,7 +143,7 @@ class Patch:
         self._apply()
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"a patch cannot be copied or pickled, as it belongs to this process; call the function of polyhead.patch again for another one")
+        raise TypeError("a patch cannot be copied or pickled, as it belongs to this process; call the function of polyhead.patch again for another one")
 
     @property
     def applied(self) -> bool:

@@ -257,7 +257,7 @@ class GatedAttention(nn.Module):
                 raise ValueError(
                     f"GatedAttention: attend_keys is {list(shape)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
                 ) from None
-        # An extent of 1 is the same in every place.
+        # An extent of 1 is broadcast, so it fits both layouts with the same meaning.
         if like_input is None and axis < x.dim() - 2 and any(n > 1 for n in shape[axis - len(positions) :]) and _broadcasts(shape, positions):
             both = _broadcasts(shape, expected)
             raise ValueError(
