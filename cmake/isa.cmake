@@ -1,9 +1,10 @@
 # One row per instruction set that kernels are compiled for, the preferred first:
-#   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers | base
+#   name | what the processor must have, as Linux spells it | compiler flags | bytes of a vector | vector registers | base | vendor
 # A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the size and number of registers as POLYHEAD_VECTOR_BYTES
 # and POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. A row with a base adds products
 # of bfloat16 pairs to another row: only the sources after BF16 are compiled for it, with POLYHEAD_BASE_ISA, and it has the other
-# kernels of its base. src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
+# kernels of its base. A row with a vendor, as cpuid spells it, is chosen by itself on processors of that vendor only; none: never.
+# src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 # The last row needs nothing, so every machine of the architecture has one.
 option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles in plain code, as the instruction set amx_bf16_emulated, for tests on processors without AMX" OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
@@ -13,15 +14,15 @@ else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  # Those of AMX come after their base, so that neither is chosen by itself: no machine with AMX has run the tests yet.
+  # On AMD's processors products of bfloat16 pairs by vectors are twice as fast as exact ones, on Intel's half as fast (docs/decisions/0014-bfloat16-products.md).
   set(emulated)
   if(POLYHEAD_EMULATE_AMX)
-    set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512")
+    set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|none")
   endif()
   list(PREPEND POLYHEAD_ISA_ROWS
-       "avx512_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512"
-       "avx512|avx2 fma f16c avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        "amx_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 amx_tile amx_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16|64|32|avx512"
+       "avx512_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|AuthenticAMD"
+       "avx512|avx2 fma f16c avx512f avx512bw avx512dq avx512vl|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl|64|32"
        ${emulated}
        "avx2|avx2 fma f16c|-mavx2 -mfma -mf16c|32|16")
 endif()
@@ -38,7 +39,7 @@ if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
     endif()
     list(GET rows ${index} row)
     list(APPEND POLYHEAD_ISA_ROWS "${row}")
-    string(REPLACE "|" ";" cells "${row}||")
+    string(REPLACE "|" ";" cells "${row}|||")
     list(GET cells 5 base)
     if(base AND NOT base IN_LIST POLYHEAD_INSTRUCTION_SETS)
       message(FATAL_ERROR "POLYHEAD_INSTRUCTION_SETS: '${name}' has the other kernels of '${base}'; name both")
@@ -57,20 +58,21 @@ function(polyhead_isa_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "BF16")
   set(table)
   foreach(row IN LISTS POLYHEAD_ISA_ROWS)
-    string(REPLACE "|" ";" cells "${row}||")
+    string(REPLACE "|" ";" cells "${row}|||")
     list(GET cells 0 name)
     list(GET cells 1 needs)
     list(GET cells 2 flags)
     list(GET cells 3 bytes)
     list(GET cells 4 registers)
     list(GET cells 5 base)
+    list(GET cells 6 vendor)
     separate_arguments(flags)
     set(sources ${given_UNPARSED_ARGUMENTS} ${given_BF16})
     if(base)
       set(sources ${given_BF16})
-      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${base}, \"${needs}\")\n")
+      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${base}, \"${needs}\", \"${vendor}\")\n")
     else()
-      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${name}, \"${needs}\")\n")
+      string(APPEND table "POLYHEAD_ISA_ROW(${name}, ${name}, \"${needs}\", \"${vendor}\")\n")
     endif()
     if(NOT sources)
       continue()

@@ -20,6 +20,11 @@ function(polyhead_library name)
                                              PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(polyhead_${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   polyhead_own_code(polyhead_${name})
+  if(nlohmann_json::nlohmann_json IN_LIST arg_PRIVATE)
+    polyhead_precompile(polyhead_${name} polyhead_json_headers)
+  else()
+    polyhead_precompile(polyhead_${name} polyhead_standard_headers)
+  endif()
   set_property(TARGET polyhead_${name} APPEND PROPERTY POLYHEAD_OBJECTS $<TARGET_OBJECTS:polyhead_${name}>)
 endfunction()
 
@@ -58,13 +63,4 @@ function(polyhead_own_code target)
                          -Wno-missing-field-initializers
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
-endfunction()
-
-# polyhead_precompile(<target> <header>...) reads large headers of other libraries once for all sources of the target. Sources include what they
-# use all the same: the build with Clang of `scripts/test --full` turns this off, and finds what was forgotten.
-option(POLYHEAD_PRECOMPILE_HEADERS "Precompile headers of other libraries, for sources that include large ones" ON)
-function(polyhead_precompile target)
-  if(POLYHEAD_PRECOMPILE_HEADERS)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-  endif()
 endfunction()

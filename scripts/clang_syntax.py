@@ -1,5 +1,7 @@
-"""Compiles the sources of a build folder without generating code: clang_syntax.py FOLDER JOBS. Part of scripts/check-clang."""
-import concurrent.futures
+"""Compiles the sources of a build folder without generating code: clang_syntax.py FOLDER JOBS. Part of scripts/check-clang.
+
+Ninja runs the compilers: a source is checked again only if it, a header that it includes or its flags have changed.
+"""
 import json
 import os
 import pathlib
@@ -24,30 +26,39 @@ def of_chosen_sets(entries):
         seen.add(name)
 
 
-def check(entry):
-    command = entry["command"].replace(" -c ", " -fsyntax-only -c ")
-    return entry["file"], subprocess.run(command, shell=True, cwd=entry["directory"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def path(text):
+    return re.sub(r"([$ :])", r"$\1", text)
+
+
+def rule(entry, output, command, needs):
+    """As Ninja's file: the command writes output, reads the entry's source and what output.d lists."""
+    command = command.replace(" -c ", f" -MD -MF '{output}.d' -MT '{output}' -c ")
+    inputs = path(entry["file"]) + (" | " + " ".join(map(path, needs)) if needs else "")
+    return f"build {path(output)}: check {inputs}\n  command = {command.replace('$', '$$')}\n  depfile = {path(output)}.d\n  description = {path(entry['file'])}\n"
 
 
 def main():
-    folder, jobs = sys.argv[1:]
-    entries = json.loads((pathlib.Path(folder) / "compile_commands.json").read_text())
-    precompiled = [entry for entry in entries if "cmake_pch" in entry["file"]]
+    folder, jobs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    entries = json.loads((folder / "compile_commands.json").read_text())
+    precompiled = {str(folder / entry["output"]): entry for entry in entries if "cmake_pch" in entry["file"]}
     # viewer/assets.cc, texts as arrays of bytes, is written by a build, which would compile all libraries first.
-    entries = [entry for entry in entries if entry not in precompiled and not entry["file"].endswith("/viewer/assets.cc")]
+    entries = [entry for entry in entries if entry not in precompiled.values() and not entry["file"].endswith("/viewer/assets.cc")]
     if not entries:
         sys.exit(f"no sources in {folder}")
     if os.environ.get("POLYHEAD_TEST_EFFORT") == "quick":
         entries = list(of_chosen_sets(entries))
-    failed = 0
-    with concurrent.futures.ThreadPoolExecutor(int(jobs)) as pool:
-        # Not by the build: there they come after all libraries of their targets.
-        list(pool.map(lambda entry: subprocess.run(entry["command"], shell=True, cwd=entry["directory"], check=True), precompiled))
-        for i, (file, done) in enumerate(pool.map(check, entries), 1):
-            print(f"[{i}/{len(entries)}] {file}", done.stdout, sep="\n", end="", flush=True)
-            failed += done.returncode != 0
+    rules = ["ninja_required_version = 1.5\nrule check\n  command = $command\n  deps = gcc\n"]
+    rules += [rule(entry, output, entry["command"], []) for output, entry in precompiled.items()]
+    for entry in entries:
+        output = f"{folder / entry['output']}.checked"
+        needs = [other for other in precompiled if other in entry["command"]]
+        command = entry["command"].replace(" -c ", " -fsyntax-only -c ")
+        rules.append(rule(entry, output, f"rm -f '{output}' && {command} && touch '{output}'", needs))
+    (folder / "syntax.ninja").write_text("\n".join(rules))
+    checked = subprocess.run(["ninja", "-f", "syntax.ninja", "-j", jobs, "-k", "0"], cwd=folder)
+    failed = sum(not pathlib.Path(f"{folder / entry['output']}.checked").exists() for entry in entries)
     print(f"{len(entries) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return checked.returncode
 
 
 if __name__ == "__main__":

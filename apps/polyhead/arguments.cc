@@ -1,6 +1,5 @@
 #include "arguments.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "core/text.h"
+#include "parser.h"
 #include "suggest.h"
 
 namespace polyhead::app {
@@ -96,7 +96,7 @@ std::string read_choice(const std::string& word, std::string_view what, std::spa
   return word;
 }
 
-CLI::Option* add_word(CLI::App& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
+Option* add_word(Parser& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
                       const std::string& description) {
   const auto named = [name, take = std::move(take)](const std::string& word) {
     try {
@@ -106,15 +106,7 @@ CLI::Option* add_word(CLI::App& parser, const std::string& name, std::function<v
       throw UsageError(cat(longer.substr(0, longer.find(',')), ": ", error.what()));
     }
   };
-  return parser.add_option_function<std::string>(name, named, description)->type_name(type);
-}
-
-void add_words(CLI::App& parser, const std::string& name, std::vector<std::string>* target, const std::string& type, const std::string& description) {
-  const auto take = [=](const CLI::results_t& words) {
-    *target = words;
-    return true;
-  };
-  parser.add_option(name, take, description)->type_name(type)->type_size(1)->expected(1)->take_all();
+  return parser.add_option(name, named, description)->type_name(type);
 }
 
 }  // namespace polyhead::app

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "command.h"
+#include "parser.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::app {
@@ -41,17 +42,14 @@ DType read_floating(const std::string& word);                    // "f32", "floa
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
 
 // Adds an option whose value goes to `take`. Error messages begin with the option's name; --help shows `type`.
-CLI::Option* add_word(CLI::App& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
+Option* add_word(Parser& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
                       const std::string& description);
 
 // The same for a value that `read` converts into *target.
 template <class T, class Read>
-CLI::Option* add_value(CLI::App& parser, const std::string& name, T* target, Read read, const std::string& type,
+Option* add_value(Parser& parser, const std::string& name, T* target, Read read, const std::string& type,
                        const std::string& description) {
   return add_word(parser, name, [=](const std::string& word) { *target = read(word); }, type, description);
 }
-
-// Adds an option that may be given several times, with one word each time.
-void add_words(CLI::App& parser, const std::string& name, std::vector<std::string>* target, const std::string& type, const std::string& description);
 
 }  // namespace polyhead::app

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "layer_call.h"
 #include "map_results.h"
 #include "output_path.h"
+#include "parser.h"
 #include "polyhead/models/attention_layer.h"
 #include "results.h"
 #include "score_inputs.h"
@@ -133,12 +133,12 @@ void run_attend(const Options& o) {
 
 }  // namespace
 
-Subcommand declare_attend(CLI::App& parser) {
+Subcommand declare_attend(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("--tensors", o->tensors, "the input tensors; may be the same file as --parameters")->type_name("FILE")->required();
   parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
-  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "the layer's parameters; without this option attention is computed from q, k and v")->type_name("FILE");
-  std::vector<CLI::Option*> of_layers = add_layer_file(parser, &o->file);
+  Option* parameters = parser.add_option("--parameters", o->file.path, "the layer's parameters; without this option attention is computed from q, k and v")->type_name("FILE");
+  std::vector<Option*> of_layers = add_layer_file(parser, &o->file);
   of_layers.push_back(add_value(parser, "--heads", &o->file.heads, read_positive, "N",
                                 "number of heads, if neither the parameters nor config.json in their folder say it"));
   add_map_results(parser, &o->maps, true);
@@ -147,9 +147,9 @@ Subcommand declare_attend(CLI::App& parser) {
   add_precision(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
-  for (CLI::Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
+  for (Option* option : add_layer_rules(parser, &o->layer_rules)) of_layers.push_back(option);
   of_layers.push_back(add_mask_like_input(parser, &o->rules));
-  for (CLI::Option* option : of_layers) option->needs(parameters);
+  for (Option* option : of_layers) option->needs(parameters);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");
   return {
       .examples = {{"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors --attention-weights",

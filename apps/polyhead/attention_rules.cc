@@ -1,11 +1,11 @@
 #include "attention_rules.h"
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <string_view>
 
 #include "arguments.h"
 #include "format.h"
+#include "parser.h"
 
 namespace polyhead::app {
 namespace {
@@ -63,12 +63,12 @@ bool read_switch(const std::string& word) {
 
 }  // namespace
 
-CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
+Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--causal", &rules->causal, read_causal, "[DIAGONAL]",
             "queries attend to no key after the diagonal: top_left, bottom_right or an offset such as 3; needs no value if there are as "
             "many keys as queries; off switches a layer's own causal mask off")
-      ->expected(0, 1);
-  CLI::Option* window = add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
+      ->value_is_optional();
+  Option* window = add_value(parser, "--window", &rules->window, read_window, "LEFT,RIGHT",
                                   "attend to keys at most LEFT before and RIGHT after the diagonal; without a number that side is unlimited");
   add_value(parser, "--window-diagonal", &rules->window_diagonal, read_diagonal, "DIAGONAL",
             "the diagonal of the window (default: the causal diagonal, else bottom_right)")
@@ -81,24 +81,24 @@ CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules) {
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
-  CLI::Option* dropout = add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
+  Option* dropout = add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
   add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
             "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
   return dropout;
 }
 
-void add_precision(CLI::App& parser, AttentionRules* rules) {
+void add_precision(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--precision", &rules->precision, read_precision, "KIND",
             "how bfloat16 queries, keys and values are multiplied: native, as the processor multiplies bfloat16 where it can (default), or exact");
 }
 
-void add_key_lengths(CLI::App& parser, AttentionRules* rules) {
+void add_key_lengths(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--key-lengths,--valid-lens", &rules->key_lengths, read_counts, "L,L,...",
             "attend to the first L keys only: one length for each sequence, or one for each query, row by row, with commas or semicolons between");
 }
 
-void add_relative_bias(CLI::App& parser, AttentionRules* rules) {
+void add_relative_bias(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--bidirectional", &rules->bidirectional, read_switch, "on|off",
             "whether the second half of relative_bias.table is for keys after the query (default: on); off: they have its first bucket");
   add_value(parser, "--max-distance", &rules->max_distance, read_positive, "D", "distance from which on the last bucket of relative_bias.table is used (default: 128)");
@@ -106,13 +106,13 @@ void add_relative_bias(CLI::App& parser, AttentionRules* rules) {
             "where distance 0 of a relative bias is (default: the diagonal of the mask, else bottom_right)");
 }
 
-CLI::Option* add_mask_like_input(CLI::App& parser, AttentionRules* rules) {
+Option* add_mask_like_input(Parser& parser, AttentionRules* rules) {
   return add_value(parser, "--mask-like-input", &rules->mask_like_input, read_switch, "on|off",
                    "how attend_keys or block_keys lies where --axis is not -2: on: like the input without its width; off: [*,S], the axis moved last (default: "
                    "off, and an error if both fit)");
 }
 
-std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules) {
+std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
   return {add_value(parser, "--axis", &rules->axis,
                     [](const std::string& word) {
                       const std::int64_t axis = read_integer(word);
@@ -179,11 +179,6 @@ void apply(const AttentionRules& rules, SdpaOptions* options) {
   options->dropout.seed = rules.dropout_seed;
   options->empty_rows = rules.empty_rows.value_or(EmptyRows::zero);
   options->precision = rules.precision.value_or(Precision::native);
-}
-
-nn::KeyMaskLayout key_mask_layout(const AttentionRules& rules) {
-  if (!rules.mask_like_input) return nn::KeyMaskLayout::unnamed;
-  return *rules.mask_like_input ? nn::KeyMaskLayout::like_input : nn::KeyMaskLayout::keys_last;
 }
 
 void apply(const AttentionRules& rules, RelativeBias* bias) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command.h"
+#include "parser.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/sdpa.h"
 
@@ -34,12 +35,12 @@ struct LayerRules {
   bool add_zero_attn = false;
 };
 
-CLI::Option* add_attention_rules(CLI::App& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
-void add_precision(CLI::App& parser, AttentionRules* rules);
-void add_key_lengths(CLI::App& parser, AttentionRules* rules);
-void add_relative_bias(CLI::App& parser, AttentionRules* rules);
-CLI::Option* add_mask_like_input(CLI::App& parser, AttentionRules* rules);
-std::vector<CLI::Option*> add_layer_rules(CLI::App& parser, LayerRules* rules);
+Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
+void add_precision(Parser& parser, AttentionRules* rules);
+void add_key_lengths(Parser& parser, AttentionRules* rules);
+void add_relative_bias(Parser& parser, AttentionRules* rules);
+Option* add_mask_like_input(Parser& parser, AttentionRules* rules);
+std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules);
 
 // The mask for `queries` x `keys` and leading dimensions `lead`; it has views of lists in `rules`. UsageError if the rules do not fit these
 // sizes.
@@ -48,7 +49,6 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const AttentionRules& rules, SdpaOptions* options);
-nn::KeyMaskLayout key_mask_layout(const AttentionRules& rules);
 void apply(const AttentionRules& rules, RelativeBias* bias);  // UsageError if a rule is given for what `bias` does not have
 
 }  // namespace polyhead::app

@@ -7,12 +7,9 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
 namespace polyhead::app {
+
+class Parser;
 
 // Wrong arguments: exit status 2. A polyhead::Error is a failed operation: exit status 1.
 class UsageError : public std::runtime_error {
@@ -34,7 +31,7 @@ struct Subcommand {
 struct Command {
   std::string_view name;
   std::string_view summary;
-  Subcommand (*declare)(CLI::App&);  // adds the options to the parser; their values live as long as the result's `run`
+  Subcommand (*declare)(Parser&);  // adds the options to the parser; their values live as long as the result's `run`
 };
 
 }  // namespace polyhead::app

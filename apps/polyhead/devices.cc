@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
+#include "parser.h"
 #include "polyhead/device.h"
 #include "polyhead/executor.h"
 #include "polyhead/sdpa.h"
@@ -18,13 +18,6 @@
 
 namespace polyhead::app {
 namespace {
-
-// In powers of 1024, as data sheets of processors do: "32 KiB".
-std::string cache_size(std::int64_t bytes) {
-  constexpr std::int64_t kKibi = 1024, kMebi = kKibi * kKibi;
-  if (bytes >= kMebi && bytes % (kMebi / 4) == 0) return cat(static_cast<double>(bytes) / kMebi, " MiB");
-  return bytes % kKibi == 0 ? cat(bytes / kKibi, " KiB") : cat(bytes, " B");
-}
 
 std::string as_text(const Cpu& cpu, std::size_t width) {
   std::string text;
@@ -35,7 +28,7 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   row("threads", cat(num_threads(), " (", cpu.online, " logical processors online, ", cpu.usable, " usable by this process)"));
   for (const CpuCache& cache : cpu.caches) {
     row(cat("L", cache.level, cache.kind == "unified" ? "" : " " + cache.kind),
-        cat(cache_size(cache.bytes), cache.shared_by > 0 ? cat(", shared by ", counted(cache.shared_by, "logical processor")) : ""));
+        cat(size_text(cache.bytes), cache.shared_by > 0 ? cat(", shared by ", counted(cache.shared_by, "logical processor")) : ""));
   }
   for (const auto& [level, name] : {std::pair(1, "L1 data"), std::pair(2, "L2"), std::pair(3, "L3")}) {
     const auto found = [level = level](const CpuCache& cache) { return cache.level == level && cache.kind != "instruction"; };
@@ -46,7 +39,8 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   append(text, "\nKernels, best first\n");
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
     row(cat("  ", set.name),
-        cat(set.name == kernel_instruction_set() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs)));
+        cat(set.why_not.empty() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs),
+            set.why_not.empty() ? "" : cat("; not used: ", set.why_not)));
   }
   append(text, "\nBackends, best first\n");
   for (const Backend* backend : backends()) append(text, cat("  ", backend_name(*backend), "\n"));
@@ -66,7 +60,7 @@ Json as_json(const Cpu& cpu) {
   for (const Backend* backend : backends()) names.push_back(backend_name(*backend));
   Json kernels = Json::array();
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    kernels.push_back({{"name", set.name}, {"needs", set.needs}, {"available", set.available}, {"used", set.name == kernel_instruction_set()}});
+    kernels.push_back({{"name", set.name}, {"needs", set.needs}, {"available", set.available}, {"used", set.why_not.empty()}, {"why_not", set.why_not}});
   }
   return {{"processor", cpu.name},    {"architecture", cpu.architecture},
           {"online", cpu.online},     {"usable", cpu.usable},
@@ -77,7 +71,7 @@ Json as_json(const Cpu& cpu) {
 
 }  // namespace
 
-Subcommand declare_devices(CLI::App& parser) {
+Subcommand declare_devices(Parser& parser) {
   const auto json = std::make_shared<bool>(false);
   parser.add_flag("--json", *json, "machine-readable, one object on one line");
   return {
@@ -85,7 +79,7 @@ Subcommand declare_devices(CLI::App& parser) {
                    {"polyhead devices --json | jq .backends", "JSON for other programs"}},
       .notes =
           "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, "
-          "available, adds}], kernels: [{name, needs, available, used}], backends}; shared_by is null if the system does not say it.\n"
+          "available, adds}], kernels: [{name, needs, available, used, why_not}], backends}; shared_by is null if the system does not say it.\n"
           "The environment variable POLYHEAD_ISA selects the kernels; it is an error if this processor cannot run them.\n",
       .run =
           [json] {

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <sys/mman.h>
 
@@ -14,6 +13,7 @@
 #include "attention_rules.h"
 #include "core/join.h"
 #include "json.h"
+#include "parser.h"
 #include "placeholder.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/tensor.h"
@@ -100,7 +100,7 @@ void print_facts(const std::string& facts, bool as_json) {
 
 }  // namespace
 
-Subcommand declare_explain(CLI::App& parser) {
+Subcommand declare_explain(Parser& parser) {
   const auto o = std::make_shared<Options>();
   std::vector<std::string> backend_names;
   for (const Backend* backend : backends()) backend_names.emplace_back(backend_name(*backend));
@@ -108,7 +108,7 @@ Subcommand declare_explain(CLI::App& parser) {
   add_value(parser, "--k", &o->k, read_shape, "SHAPE", "shape of the keys, [*,K,S,H]")->required();
   add_value(parser, "--v", &o->v, read_shape, "SHAPE", "shape of the values, [*,K,S,V] (default: that of the keys)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "f32, f64, bf16 or f16 (default: f32)");
-  CLI::Option* dropout = add_attention_rules(parser, &o->rules);
+  Option* dropout = add_attention_rules(parser, &o->rules);
   add_precision(parser, &o->rules);
   add_value(
       parser, "--key-lengths", &o->key_lengths,

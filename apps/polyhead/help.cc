@@ -1,10 +1,10 @@
 #include "help.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <vector>
 
 #include "core/text.h"
+#include "parser.h"
 #include "text_layout.h"
 
 namespace polyhead::app {
@@ -42,31 +42,30 @@ std::string examples_text(const std::vector<Example>& examples, std::size_t widt
   return text;
 }
 
-std::string option_name(const CLI::Option& option) {
+std::string option_name(const Option& option) {
   std::string text;
-  for (const std::string& name : option.get_snames()) append(text, cat(text.empty() ? "-" : ", -", name));
-  for (const std::string& name : option.get_lnames()) append(text, cat(text.empty() ? "--" : ", --", name));
-  if (option.get_type_size() != 0 && !option.get_type_name().empty()) append(text, cat(" ", option.get_type_name()));
+  for (const std::string& name : option.names()) append(text, cat(text.empty() ? "" : ", ", name));
+  if (!option.type().empty()) append(text, cat(" ", option.type()));
   return text;
 }
 
 }  // namespace
 
-std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std::size_t width) {
+std::string help_text(const Parser& parser, const Subcommand& subcommand, std::size_t width) {
   std::vector<Entry> arguments, options;
-  std::string usage = parser.get_name();
-  for (const CLI::Option* option : parser.get_options()) {
-    if (option->get_positional()) {
-      const std::string name = option->get_name(true);
-      arguments.push_back({name, option->get_description()});
-      append(usage, option->get_required() ? cat(" ", name) : cat(" [", name, "]"));
+  std::string usage = parser.name();
+  for (const Option* option : parser.options()) {
+    if (!option->has_dashes()) {
+      const std::string name = option->name();
+      arguments.push_back({name, option->description()});
+      append(usage, option->is_required() ? cat(" ", name) : cat(" [", name, "]"));
     } else {
-      options.push_back({option_name(*option), option->get_description()});
-      if (option->get_required()) append(usage, cat(" --", option->get_lnames().front(), " ", option->get_type_name()));
+      options.push_back({option_name(*option), option->description()});
+      if (option->is_required()) append(usage, cat(" ", option->name(), " ", option->type()));
     }
   }
   std::string text =
-      cat(wrap(cat(parser.get_name(), ": ", parser.get_description()), width), "\n", examples_text(subcommand.examples, width));
+      cat(wrap(cat(parser.name(), ": ", parser.summary()), width), "\n", examples_text(subcommand.examples, width));
   append(text, cat("\n", wrap(cat("Usage: ", usage, " [OPTIONS]"), width)));
   if (!arguments.empty()) append(text, cat("\nArguments:\n", table(arguments, width)));
   append(text, cat("\nOptions:\n", table(options, width)));

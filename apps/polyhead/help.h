@@ -10,7 +10,7 @@
 namespace polyhead::app {
 
 // Help of one subcommand in lines of at most `width` columns. Longer words are not broken.
-std::string help_text(const CLI::App& parser, const Subcommand& subcommand, std::size_t width);
+std::string help_text(const Parser& parser, const Subcommand& subcommand, std::size_t width);
 
 // Help of the program. `brief`: the short form, for a call without arguments.
 std::string overview(std::span<const Command> commands, std::size_t width, bool brief);

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "core/join.h"
 #include "format.h"
 #include "json.h"
+#include "parser.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/model_config.h"
@@ -168,7 +168,7 @@ void inspect(const Options& o) {
 
 }  // namespace
 
-Subcommand declare_inspect(CLI::App& parser) {
+Subcommand declare_inspect(Parser& parser) {
   const auto o = std::make_shared<Options>();
   const std::string extensions = join(io::formats(), &io::FormatDescription::extension);
   parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();

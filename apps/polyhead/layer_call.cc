@@ -1,9 +1,9 @@
 #include "layer_call.h"
 
-#include <CLI/CLI.hpp>
 
 #include "arguments.h"
 #include "core/join.h"
+#include "parser.h"
 #include "polyhead/models/attention_layer.h"
 #include "polyhead/models/model_config.h"
 #include "text_layout.h"
@@ -19,14 +19,13 @@ ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Sha
 
 }  // namespace
 
-std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file) {
+std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file) {
   std::vector<std::string> names;
   for (const io::LayoutDescription& layout : io::layouts()) names.emplace_back(layout.name);
   return {add_value(
               parser, "--layout", &file->layout, [=](const std::string& word) { return read_choice(word, "layout", names); }, "LAYOUT",
               cat("how the file names its parameters (default: found by their names): ", join(names))),
-          parser
-              .add_option_function<std::string>(
+          parser.add_option(
                   "--prefix", [file](const std::string& prefix) { file->prefix = prefix; },
                   "what these names begin with, such as encoder.layer.0 (default: the only layer of the file)")
               ->type_name("PREFIX")};
@@ -102,7 +101,7 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
   call->options.mask = mask_of(rules, call->lead, call->weights[-2], call->keys);
   if (loaded.causal && rules.causal.empty()) call->options.mask.causal = Diagonal::bottom_right();
   if (in) in->read_masks(&call->options.mask);
-  call->options.key_mask_layout = key_mask_layout(rules);
+  call->options.mask_like_input = rules.mask_like_input;
   call->options.bias = call->bias;
   if (loaded.layout == "torch") {
     for (ConstTensorView* pairs : {&call->options.bias, &call->options.mask.attend, &call->options.mask.block}) {

@@ -8,6 +8,7 @@
 
 #include "attention_rules.h"
 #include "input_tensors.h"
+#include "parser.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/nn/multi_head_attention.h"
 
@@ -32,7 +33,7 @@ struct LoadedLayer {
 };
 
 // Adds --layout and --prefix. Each command adds --parameters and --heads, because their help differs.
-std::vector<CLI::Option*> add_layer_file(CLI::App& parser, LayerFile* file);
+std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file);
 
 // The layer with the defaults of its layout, changed by the rules that are given.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);

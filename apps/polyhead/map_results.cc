@@ -1,11 +1,11 @@
 #include "map_results.h"
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 
 #include "arguments.h"
 #include "format.h"
+#include "parser.h"
 #include "terminal.h"
 
 namespace polyhead::app {
@@ -51,7 +51,7 @@ Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, Input
 
 }  // namespace
 
-void add_map_results(CLI::App& parser, MapResults* wanted, bool beside_output) {
+void add_map_results(Parser& parser, MapResults* wanted, bool beside_output) {
   const std::string write = beside_output ? "also write " : "write ";
   parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
   add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "of attention_weights write these queries only, such as 0,5,10:20 (10 to 19)");
@@ -60,12 +60,12 @@ void add_map_results(CLI::App& parser, MapResults* wanted, bool beside_output) {
             write + "map_window [*,N,T,LAST-FIRST+1]: the attention weights of the keys t+FIRST to t+LAST of query t, 0 where there is no such key");
   add_value(parser, "--top-keys", &wanted->top_keys, read_count, "K",
             write + "top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
-  CLI::Option* pooled = add_value(parser, "--pooled-map", &wanted->pooled, read_pooled, "H,W", write + "pooled_map [*,N,H,W]: the mean attention weights of H x W blocks");
+  Option* pooled = add_value(parser, "--pooled-map", &wanted->pooled, read_pooled, "H,W", write + "pooled_map [*,N,H,W]: the mean attention weights of H x W blocks");
   add_value(parser, "--pooling", &wanted->pooling, read_pooling, "KIND", "what pooled_map has of a block: mean, sum or largest (default: mean)")->needs(pooled);
   add_value(parser, "--key-mass", &wanted->key_mass, read_key_sets, "[SETS]",
             write + "key_mass [*,N,T,M]: how much each query attends to each of M sets of keys, such as 0;5:8,11 (two sets); without a value the sets "
             "are the boolean tensor key_sets, [S] or broadcasting to [*,M,S]")
-      ->expected(0, 1);
+      ->value_is_optional();
   parser.add_flag("--key-sums", wanted->key_sums, write + "key_sums [*,N,S]: how much each key is attended to, summed over the queries");
   parser.add_flag("--statistics", wanted->statistics,
                   write + "statistics.entropy (nats), .largest, .distance, .first_key, .previous_key, .same_key and .next_key [*,N]: means over the queries");

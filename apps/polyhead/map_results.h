@@ -25,7 +25,7 @@ struct MapResults {
   bool any() const { return top_keys || pooled || window || key_mass || attention_weights || statistics || key_sums || divergence; }
 };
 
-void add_map_results(CLI::App& parser, MapResults* wanted, bool beside_output);
+void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 
 // A progress bar of `what`, as a function for MapsInput::progress. It is drawn from the first call to the one with done = total.
 std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what);

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 #include "input_tensors.h"
 #include "map_results.h"
 #include "output_path.h"
+#include "parser.h"
 #include "polyhead/maps.h"
 #include "results.h"
 #include "score_inputs.h"
@@ -69,18 +69,18 @@ void run_maps(const Options& o) {
 
 }  // namespace
 
-Subcommand declare_maps(CLI::App& parser) {
+Subcommand declare_maps(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("--tensors", o->tensors, "the input tensors q and k, and those listed below")->type_name("FILE")->required();
   parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
   add_map_results(parser, &o->maps, false);
-  CLI::Option* rollout = parser.add_flag("--rollout", o->rollout,
+  Option* rollout = parser.add_flag("--rollout", o->rollout,
                                          "write rollout [*,T,T], of --rows only these: how much each input position contributes to a position after all layers, if only attention and the "
                                          "residual connection mix positions; q is [L,*,N,T,H], k [L,*,K,T,H], the first layer first");
   add_value(parser, "--residual", &o->residual, read_number, "X", "share of the residual connection in --rollout, from 0 to 1 (default: 0.5)")->needs(rollout);
-  CLI::Option* dropout = add_attention_rules(parser, &o->rules);
-  parser.remove_option(parser.get_option("--dropout-seed"));  // maps are before dropout
-  parser.remove_option(dropout);
+  Option* dropout = add_attention_rules(parser, &o->rules);
+  parser.remove(parser.find("--dropout-seed"));  // maps are before dropout
+  parser.remove(dropout);
   add_key_lengths(parser, &o->rules);
   add_relative_bias(parser, &o->rules);
   parser.add_flag("--json", o->json, "machine-readable: {\"operation\", \"output\", \"tensors\": [{\"name\", \"dtype\", \"shape\"}, ...]}");

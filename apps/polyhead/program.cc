@@ -1,12 +1,10 @@
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <exception>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "command.h"
 #include "core/text.h"
 #include "help.h"
+#include "parser.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/version.h"
 #include "program.h"
@@ -22,16 +21,16 @@
 
 namespace polyhead::app {
 
-Subcommand declare_view(CLI::App& parser);
-Subcommand declare_trace(CLI::App& parser);
-Subcommand declare_train(CLI::App& parser);
-Subcommand declare_try(CLI::App& parser);
-Subcommand declare_quantise(CLI::App& parser);
-Subcommand declare_attend(CLI::App& parser);
-Subcommand declare_maps(CLI::App& parser);
-Subcommand declare_inspect(CLI::App& parser);
-Subcommand declare_devices(CLI::App& parser);
-Subcommand declare_explain(CLI::App& parser);
+Subcommand declare_view(Parser& parser);
+Subcommand declare_trace(Parser& parser);
+Subcommand declare_train(Parser& parser);
+Subcommand declare_try(Parser& parser);
+Subcommand declare_quantise(Parser& parser);
+Subcommand declare_attend(Parser& parser);
+Subcommand declare_maps(Parser& parser);
+Subcommand declare_inspect(Parser& parser);
+Subcommand declare_devices(Parser& parser);
+Subcommand declare_explain(Parser& parser);
 
 namespace {
 
@@ -48,70 +47,10 @@ constexpr std::array kCommands{
     Command{"explain", "show how attention of given shapes would be computed", declare_explain},
 };
 
-std::vector<std::string> option_names(const CLI::App& parser) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : parser.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-  }
-  return names;
-}
-
-// The parser's error as one sentence in the style of this program.
-std::string sentence(const CLI::ParseError& error, const CLI::App& parser) {
-  for (const std::string& extra : parser.remaining()) {
-    if (extra.size() < 2 || extra[0] != '-' || extra == "--") continue;
-    const std::string name = extra.substr(0, extra.find('='));
-    const std::string near = closest(name, option_names(parser));
-    return cat("unknown option '", name, "'", near.empty() ? "" : cat("; did you mean '", near, "'?"));
-  }
-  for (const std::string& extra : parser.remaining()) {
-    if (extra != "--") return cat("unexpected argument '", extra, "'");
-  }
-  const std::string message = error.what();
-  const std::string subject = message.substr(0, message.find(':'));
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
-    if (message.find("missing") != std::string::npos || message.find("At least") != std::string::npos)
-      return cat(subject, " needs a value");
-    if (message.find("At Most") != std::string::npos) return cat(subject, " is given more than once");
-  }
-  if (const std::size_t equals = message.find(" = "); dynamic_cast<const CLI::ConversionError*>(&error) && equals != std::string::npos) {
-    const std::size_t name = message.rfind(' ', equals - 1) + 1;  // "Could not convert: --json = maybe"
-    return cat(message.substr(name, equals - name), ": '", message.substr(equals + 3), "' is neither true nor false");
-  }
-  if (dynamic_cast<const CLI::ExcludesError*>(&error)) {
-    std::string text = message;
-    return text.replace(text.find(" excludes "), 10, " cannot be combined with ");
-  }
-  return message;
-}
-
-// An empty name is an error, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
-void refuse_empty_names(const CLI::App& parser) {
-  for (const CLI::Option* option : parser.get_options()) {
-    const std::string type = option->get_type_name();
-    const bool names = option->get_positional() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
-    if (names && std::ranges::count(option->results(), "") > 0) {
-      throw UsageError(cat(option->get_name(option->get_positional()), " is empty"));
-    }
-  }
-}
-
 void run_command(const Command& command, std::vector<std::string> arguments) {
-  CLI::App parser{std::string(command.summary), cat("polyhead ", command.name)};
-  parser.set_help_flag("-h,--help", "show this text");
+  Parser parser(cat("polyhead ", command.name), std::string(command.summary));
   const Subcommand subcommand = command.declare(parser);
-  const std::string hint = cat("see 'polyhead ", command.name, " --help'");
-  try {
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 reads this vector from its end
-    parser.parse(arguments);
-  } catch (const CLI::CallForHelp&) {
-    return print(help_text(parser, subcommand, terminal_width(Stream::out)));
-  } catch (const CLI::ParseError& error) {
-    const std::string text = sentence(error, parser);
-    throw UsageError(cat(text, text.ends_with('?') ? " " : "; ", hint));
-  }
-  refuse_empty_names(parser);
+  if (!parser.parse(std::move(arguments))) return print(help_text(parser, subcommand, terminal_width(Stream::out)));
   subcommand.run();
 }
 

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -6,6 +5,7 @@
 #include "command.h"
 #include "core/text.h"
 #include "format.h"
+#include "parser.h"
 #include "polyhead/io/parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/model_config.h"
@@ -47,7 +47,7 @@ void quantise(const Options& o) {
 
 }  // namespace
 
-Subcommand declare_quantise(CLI::App& parser) {
+Subcommand declare_quantise(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL", o->model, "folder that `polyhead train` made")->type_name("FOLDER")->required();
   parser.add_option("-o,--output", o->folder, "new folder for the smaller model")->type_name("FOLDER")->required();

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <map>
@@ -18,6 +17,7 @@
 #include "layer_call.h"
 #include "layer_constructors.h"
 #include "number_text.h"
+#include "parser.h"
 #include "placeholder.h"
 #include "polyhead/nn/embedding.h"
 #include "terminal.h"
@@ -295,7 +295,7 @@ void run_trace(const Options& o) {
 }
 
 // Adds the arguments of all constructors, each once, with the layers that take it in its help.
-void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>& o) {
+void add_constructor_arguments(Parser& parser, const std::shared_ptr<Options>& o) {
   struct Entry {
     std::string option;
     bool flag;
@@ -312,33 +312,30 @@ void add_constructor_arguments(CLI::App& parser, const std::shared_ptr<Options>&
     }
   }
   for (const Entry& entry : entries) {
-    parser
-        .add_option_function<std::string>(
-            entry.option, [o, name = entry.option](const std::string& word) { o->arguments[name] = word; },
-            cat("argument of ", join(entry.layers)))
-        ->type_name(entry.flag ? "[true|false]" : "N")
-        ->expected(entry.flag ? 0 : 1, 1);
+    Option* const option = parser.add_option(entry.option, [o, name = entry.option](const std::string& word) { o->arguments[name] = word; }, cat("argument of ", join(entry.layers)));
+    option->type_name(entry.flag ? "[true|false]" : "N");
+    if (entry.flag) option->value_is_optional();
   }
 }
 
 }  // namespace
 
-Subcommand declare_trace(CLI::App& parser) {
+Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)");
-  CLI::Option* text = parser.add_option("--text", o->cell.text, "the text that a model reads: its layer number --layer is traced, or one attention weight with --cell")->type_name("TEXT");
-  CLI::Option* cell = parser.add_option("--cell", o->cell.cell, "work out one attention weight of a model: the numbers from q and k to the weight, and the head's output. QUERY and KEY are places from 0, or words of the text")
+  Option* text = parser.add_option("--text", o->cell.text, "the text that a model reads: its layer number --layer is traced, or one attention weight with --cell")->type_name("TEXT");
+  Option* cell = parser.add_option("--cell", o->cell.cell, "work out one attention weight of a model: the numbers from q and k to the weight, and the head's output. QUERY and KEY are places from 0, or words of the text")
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);
   parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments. With MODEL_DIR --text: the number of a layer of the model, from 0 (default)")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
-  CLI::Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
-  for (CLI::Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
+  Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
+  for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
-  CLI::Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets] from this file")->type_name("FILE");
-  CLI::Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
-  std::vector<CLI::Option*> sizes{
+  Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets] from this file")->type_name("FILE");
+  Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
+  std::vector<Option*> sizes{
       add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)")->excludes(shape),
       add_value(parser, "--length", &o->length, read_count, "T", "positions of each sequence (default: 10)")->excludes(shape),
       add_value(parser, "--key-length", &o->key_length, read_count, "S", "attend to another sequence, of S positions"),
@@ -346,15 +343,15 @@ Subcommand declare_trace(CLI::App& parser) {
       parser.add_flag("--ones", o->ones, "inputs of ones instead of random numbers"),
       add_value(parser, "--count-from", &o->count_from, read_number, "X", "inputs X, X + 1, X + 2, ... instead of random numbers"),
       parser.add_flag("--pair-bias", o->pair_bias, "add a random bias [1,N,T,S] to the scores")};
-  parser.get_option("--ones")->excludes(parser.get_option("--count-from"));
-  for (CLI::Option* option : sizes) option->excludes(input);
+  parser.find("--ones")->excludes(parser.find("--count-from"));
+  for (Option* option : sizes) option->excludes(input);
   add_value(parser, "--seed", &o->seed, read_seed, "SEED", "seed of random inputs and of the parameters of --layer (default: 0)");
   add_value(parser, "--dtype", &o->dtype, read_floating, "DTYPE", "dtype of --layer: f32, f64, bf16 or f16 (default: that of the query, else f32)");
   add_attention_rules(parser, &o->rules);
   add_key_lengths(parser, &o->rules);
   add_layer_rules(parser, &o->layer_rules);
   add_mask_like_input(parser, &o->rules);
-  CLI::Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
+  Option* values = parser.add_flag("--values", o->values, "show the numbers of every step and of the parameters too");
   add_value(parser, "--limit", &o->numbers.limit, read_positive, "N", "show about N numbers of a step at most, the first and last of each dimension (default: 200)")->needs(values);
   add_value(parser, "--precision", &o->numbers.digits,
             [](const std::string& word) {
@@ -364,11 +361,11 @@ Subcommand declare_trace(CLI::App& parser) {
             },
             "DIGITS", "digits after the decimal point (default: 4)")
       ->needs(values);
-  CLI::Option* as_json = parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
+  Option* as_json = parser.add_flag("--json", o->json, "machine-readable, one object on one line; with --values every number of every step");
   const std::array of_cell{cell, text, as_json};
-  const std::array of_text{parser.get_option("--layer"), values, parser.get_option("--limit"), parser.get_option("--precision")};
-  for (CLI::Option* option : parser.get_options()) {
-    if (std::ranges::count(of_cell, option) > 0 || option->get_positional() || option == parser.get_help_ptr()) continue;
+  const std::array of_text{parser.find("--layer"), values, parser.find("--limit"), parser.find("--precision")};
+  for (Option* option : parser.options()) {
+    if (std::ranges::count(of_cell, option) > 0 || !option->has_dashes() || option == parser.help_option()) continue;
     cell->excludes(option);
     if (std::ranges::count(of_text, option) == 0) text->excludes(option);
   }

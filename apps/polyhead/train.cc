@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
+#include "parser.h"
 #include "polyhead/executor.h"
 #include "terminal.h"
 #include "train_heads.h"
@@ -111,7 +111,7 @@ void train(const Options& o) {
 
 }  // namespace
 
-Subcommand declare_train(CLI::App& parser) {
+Subcommand declare_train(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("TASK", o->task, "classify, translate, summarise, heads or digits")->required();
   parser.add_option("--data", o->data, "the examples; without, translate learns the sentences of a teaching grammar, and heads studies that task alone")->type_name("FILE");

@@ -1,6 +1,5 @@
 #include "try.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "format.h"
 #include "json.h"
 #include "output_path.h"
+#include "parser.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/model_config.h"
 #include "sentiment.h"
@@ -185,13 +185,13 @@ const TriedTask* task_of(const std::filesystem::path& folder) {
 }
 
 // Refuses what the task would not read.
-void check_options(const TriedTask& task, const std::vector<CLI::Option*>& options) {
-  for (const CLI::Option* option : options) {
-    if (option->count() == 0 || std::ranges::count(task.options, option->get_name()) > 0) continue;
+void check_options(const TriedTask& task, const std::vector<Option*>& options) {
+  for (const Option* option : options) {
+    if (!option->is_given() || std::ranges::count(task.options, option->name()) > 0) continue;
     std::string takers;
     for (const TriedTask& other : kTasks)
-      if (std::ranges::count(other.options, option->get_name()) > 0) takers += (takers.empty() ? "" : " and ") + other.name;
-    throw UsageError(cat(option->get_name(), " is an option of ", takers, ", not of ", task.name));
+      if (std::ranges::count(other.options, option->name()) > 0) takers += (takers.empty() ? "" : " and ") + other.name;
+    throw UsageError(cat(option->name(), " is an option of ", takers, ", not of ", task.name));
   }
 }
 
@@ -206,13 +206,13 @@ void try_text(const TriedText& given) {
   (found != nullptr ? *found : kTasks[0]).run(options);
 }
 
-Subcommand declare_try(CLI::App& parser) {
+Subcommand declare_try(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("TASK", o->task, "sentiment, translate, summarise or digits")->required();
   parser.add_option("INPUT", o->input, "the text, or - for standard input; for summarise also a file, for digits a file of images");
   parser.add_option("--model", o->model, "folder that `polyhead train` made; default: for sentiment and translate the model that is part of polyhead")->type_name("FOLDER");
   parser.add_option("--score", o->score, "examples with known answers, in the format of `polyhead train --data`; translate: also aligned sentences, or the word grammar")->type_name("FILE");
-  std::vector<CLI::Option*> own;
+  std::vector<Option*> own;
   own.push_back(add_value(parser, "--number", &o->number, read_count, "N", "digits: which image of the file, from 0"));
   own.push_back(parser.add_option("--baseline", o->baseline, "score a bag of words (sentiment) or IBM model 2 (links of translate) beside the model; it learns from these examples")->type_name("FILE"));
   own.push_back(add_value(parser, "--beams", &o->beams, read_positive, "N", "translate: the width of the beam search; default 1: the likeliest token at each step"));

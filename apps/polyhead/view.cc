@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "heatmap.h"
 #include "json.h"
 #include "output_path.h"
+#include "parser.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/ablation.h"
@@ -283,10 +283,10 @@ class View {
 };
 
 // A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
-void view_trained(const Options& o, const CLI::App& parser) {
-  for (const CLI::Option* option : parser.get_options()) {
-    const std::string name = option->get_name();
-    if (option->count() > 0 && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
+void view_trained(const Options& o, const Parser& parser) {
+  for (const Option* option : parser.options()) {
+    const std::string name = option->name();
+    if (option->is_given() && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
       throw UsageError(cat(name, o.model.empty() ? " needs MODEL_DIR; the model in the program" : cat(" is not for a model that `polyhead train` made, as in '", o.model, "'"), " takes --text, -o and --json"));
   }
   if (o.texts.size() != 1) throw UsageError(o.texts.empty() ? "there is no text; give --text \"...\", and MODEL_DIR for another model than the one of ratings in the program" : "a model that `polyhead train` made takes one --text");
@@ -295,12 +295,12 @@ void view_trained(const Options& o, const CLI::App& parser) {
 
 }  // namespace
 
-Subcommand declare_view(CLI::App& parser) {
+Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
-  add_words(parser, "--text", &o->texts, "TEXT", "the text; may be given several times");
-  parser.add_option("--text-pair", o->pair, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
+  parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
+  parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
       ->type_name("PATH");
@@ -308,7 +308,7 @@ Subcommand declare_view(CLI::App& parser) {
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
-  add_words(parser, "--without", &o->without, "L.H|all", "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each");
+  parser.add_option("--without", o->without, "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")->type_name("L.H|all");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
   add_value(parser, "--values", &o->values,
             [](const std::string& word) {

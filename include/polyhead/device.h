@@ -24,6 +24,7 @@ struct CpuCache {
 
 struct Cpu {
   std::string name;               // as the processor reports it; empty: not known
+  std::string vendor;             // "GenuineIntel", "AuthenticAMD", ...; empty: not known
   std::string_view architecture;  // "x86-64", "aarch64", "riscv" or "other"
   int online = 0;                 // logical processors that are switched on
   int usable = 0;                 // those that this process may run on
@@ -41,13 +42,15 @@ bool has_instruction_set(const Cpu& cpu, std::string_view name);
 struct KernelInstructionSet {
   std::string_view name;   // "avx512"
   std::string_view needs;  // names of Cpu::instruction_sets, separated by spaces; empty: runs on every machine of the architecture
-  bool available = false;
+  bool available = false;  // the processor can run it
+  std::string why_not;     // why it is not in use; empty for the one that is
 };
 
 std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference
 
 // The set in use: the one given to set_kernel_instruction_set(), else the environment variable POLYHEAD_ISA (read once), else the first
-// that is available. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
+// that is available and faster here. amx_bf16 asks Linux for the memory of AMX tiles at the first operation that uses them; if Linux refuses,
+// the next set is in use from then on. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
 // known or not available.
 std::string_view kernel_instruction_set();
 void set_kernel_instruction_set(std::string_view name);  // empty: back to the default. Call it only while no operation runs.

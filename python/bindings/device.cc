@@ -32,8 +32,13 @@ ByName devices() {
   result["caches"] = caches;
   result["instruction_sets"] = sets;
   nb::list kernels;
-  for (const KernelInstructionSet& set : kernel_instruction_sets()) kernels.append(std::string(set.name));
+  nb::dict not_used;
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    kernels.append(std::string(set.name));
+    if (!set.why_not.empty()) not_used[std::string(set.name).c_str()] = set.why_not;
+  }
   result["kernels"] = kernels;
+  result["not_used"] = not_used;
   result["kernel"] = std::string(kernel_instruction_set());
   return result;
 }

@@ -140,12 +140,12 @@ namespace {
 
 void read(const char* name, nb::handle given, double& number) { number = read_number(given, name); }
 void read(const char* name, nb::handle given, nn::Mode& mode) { mode = read_flag(given, name) ? nn::Mode::training : nn::Mode::evaluation; }
-void read(const char* name, nb::handle given, nn::KeyMaskLayout& layout) {
+void read(const char* name, nb::handle given, std::optional<bool>& like_input) {
   if (given.is_none()) return;
   if (!nb::isinstance<nb::bool_>(given)) {
     throw nb::type_error(text(name, " is ", kind_of(given), "; it says how attend_keys or block_keys lies: True: like the input without its width; False: [*,S]; None: the one that fits").c_str());
   }
-  layout = read_flag(given, name) ? nn::KeyMaskLayout::like_input : nn::KeyMaskLayout::keys_last;
+  like_input = read_flag(given, name);
 }
 void read(const char* name, nb::handle given, EmptyRows& mode) { mode = choice(name, read_word(given, name), kEmptyRows); }
 void read(const char* name, nb::handle given, Precision& precision) { precision = choice(name, read_word(given, name), kPrecisions); }
@@ -236,7 +236,7 @@ void visit(LayerCall& call, const F& f) {
   f("cache", call.cache);
   f("new_tokens", call.options.new_tokens);
   f("training", call.options.mode);
-  f("mask_like_input", call.options.key_mask_layout);
+  f("mask_like_input", call.options.mask_like_input);
 }
 
 template <class Call>

@@ -229,6 +229,17 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
     return tabs
 
 
+def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
+    """Each step of a decoder would be a tab of its own: blocks of steps with more and more keys do not lie one below the other."""
+    steps = [tab for tab in tabs if tab.pooling is not None and tab.T == 1 and not tab.kind.is_cross]
+    if len({tab.S for tab in steps}) > 1:
+        calls = [call for tab in steps for layer in tab.layers for call in layer.calls if call.maps is None]
+        raise ValueError(
+            f"{len(steps)} steps of a decoder with a cache have only pooled maps, which are not joined to one, of {names_of(calls)}: {why_no_maps(captured, calls)}; "
+            "captured.select(prefix) takes other modules"
+        )
+
+
 # ---- Names ----
 
 
@@ -303,6 +314,7 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
     if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
         raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")
     tabs = _grouped(_joined(captured.calls))
+    _require_joined(captured, tabs)
     heads = sum(tab.batch * len(tab.layers) * tab.heads for tab in tabs)
     size = block_limit(heads)
 

@@ -33,4 +33,10 @@ std::string join_parts(std::initializer_list<MessagePart> parts) {
 
 void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts) { throw Error(code, join_parts(parts)); }
 
+std::string size_text(std::int64_t bytes) {
+  constexpr std::int64_t kKibi = 1024, kMebi = kKibi * kKibi;
+  if (bytes >= kMebi && bytes % (kMebi / 4) == 0) return cat(static_cast<double>(bytes) / kMebi, " MiB");
+  return bytes % kKibi == 0 ? cat(bytes / kKibi, " KiB") : cat(bytes, " B");
+}
+
 }  // namespace polyhead::inline internal

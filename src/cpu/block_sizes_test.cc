@@ -138,7 +138,7 @@ TEST(Explain, SaysWhatWasFoundOfTheMachine) {
     return explained();
   };
   EXPECT_THAT(of({48 << 10, 2 << 20, 480 << 20, 2}), HasSubstr("\nprocessors: 2 of 2 online\ncaches: L1d 48 KiB, L2 2 MiB, L3 480 MiB\ninstruction sets: "));
-  EXPECT_THAT(of({64 << 10, 1280 << 10, 0, 64}), HasSubstr("\nprocessors: 64 of 64 online\ncaches: L1d 64 KiB, L2 1280 KiB, L3 unknown\n"));
+  EXPECT_THAT(of({64 << 10, 1280 << 10, 0, 64}), HasSubstr("\nprocessors: 64 of 64 online\ncaches: L1d 64 KiB, L2 1.25 MiB, L3 unknown\n"));
   EXPECT_THAT(of({0, 0, 0, 1}), AllOf(HasSubstr("\ncaches: L1d unknown, L2 unknown, L3 unknown\n"), HasSubstr("threads: 1\n")));
   EXPECT_THAT(of({}), HasSubstr(cat("; kernels for ", kernel_instruction_set(), "\n")));
   // The blocks are those of the described cache.

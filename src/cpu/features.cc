@@ -96,7 +96,7 @@ std::vector<CpuCache> cpu::caches_of(const DescribedMachine& machine) {
 }
 
 Cpu detect_cpu() {
-  Cpu result{.name = cpu::processor_name(), .architecture = cpu::kArchitecture, .instruction_sets = cpu::instruction_sets()};
+  Cpu result{.name = cpu::processor_name(), .vendor = cpu::processor_vendor(), .architecture = cpu::kArchitecture, .instruction_sets = cpu::instruction_sets()};
   result.usable = usable_processors();
   if (const DescribedMachine* machine = described_machine()) {
     result.caches = cpu::caches_of(*machine);

@@ -1,5 +1,6 @@
 #include "cpu/instruction_sets.h"
 
+#include <cerrno>
 #include <cstdint>
 
 #if defined(__x86_64__)
@@ -69,13 +70,22 @@ std::uint64_t saved_state() {
 
 }  // namespace
 
-bool ask_for_tiles() {
+std::string ask_for_tiles() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return {};
+  if (errno == ENOSPC) return "a thread's alternate signal stack (sigaltstack) is too small for AMX tiles, so that Linux gives this process none";
 #endif
+  return "the operating system gives this process no AMX tiles";
+}
+
+std::string processor_vendor() {
+  const Answer answer = cpuid(0, 0);
+  std::string vendor;
+  for (const Register part : {ebx, edx, ecx}) {
+    for (int byte = 0; byte < 4; ++byte) vendor += static_cast<char>(answer.registers[part] >> (8 * byte) & 0xff);
+  }
+  return vendor;
 }
 
 std::vector<InstructionSet> instruction_sets() {
@@ -105,13 +115,15 @@ std::string processor_name() {
 
 #elif defined(__aarch64__)
 
-bool ask_for_tiles() { return false; }
+std::string ask_for_tiles() { return "this architecture has no AMX tiles"; }
+std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {{"neon", "4 float32 a register; every AArch64 machine", true}}; }
 std::string processor_name() { return {}; }
 
 #else
 
-bool ask_for_tiles() { return false; }
+std::string ask_for_tiles() { return "this architecture has no AMX tiles"; }
+std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {}; }
 std::string processor_name() { return {}; }
 

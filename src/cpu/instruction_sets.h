@@ -22,9 +22,10 @@ std::vector<InstructionSet> instruction_sets();
 
 // Asks the operating system for the memory of AMX tiles in every thread of this process: without permission, the first instruction on tiles ends the process. Linux
 // refuses if a thread's signal stack is too small for them, and afterwards allows no smaller one, so only those ask that use tiles (Linux,
-// Documentation/arch/x86/xstate.rst).
-bool ask_for_tiles();
+// Documentation/arch/x86/xstate.rst). Returns why it refuses, or an empty text.
+std::string ask_for_tiles();
 
-std::string processor_name();  // empty if unknown
+std::string processor_name();    // empty if unknown
+std::string processor_vendor();  // "GenuineIntel"; empty if unknown
 
 }  // namespace polyhead::cpu

@@ -12,14 +12,29 @@ namespace cpu {
 namespace {
 
 std::atomic<const KernelSet*> forced{nullptr};
+std::atomic<bool> tiles_are_refused{false};
+
+bool has_tiles(const KernelSet& set) { return set.needs.find("amx_tile") != std::string_view::npos; }
+
+// The operating system's answer: why this process gets no tiles, or an empty text. It is asked once.
+const std::string& refusal_of_tiles() {
+  static const std::string reason = ask_for_tiles();
+  return reason;
+}
+
+struct Preferred {
+  const KernelSet& set;
+  const KernelSet& without_tiles;
+};
 
 // Reads the environment once: a later change must not switch kernels in the middle of a program.
-const KernelSet& preferred() {
-  static const KernelSet& set = []() -> const KernelSet& {
+const Preferred& preferred() {
+  static const Preferred sets = [] {
     const char* name = std::getenv("POLYHEAD_ISA");
-    return select_kernels(kernel_sets(), this_cpu(), name == nullptr ? "" : name);
+    const std::string_view wanted = name == nullptr ? "" : name;
+    return Preferred{select_kernels(kernel_sets(), this_cpu(), wanted), select_kernels(kernel_sets(), this_cpu(), wanted, Tiles::refused)};
   }();
-  return set;
+  return sets;
 }
 
 }  // namespace
@@ -31,11 +46,11 @@ const Cpu& this_cpu() {
 
 std::span<const KernelSet> kernel_sets() {
   enum : std::size_t {  // places
-#define POLYHEAD_ISA_ROW(name, base, needs) place_of_##name,
+#define POLYHEAD_ISA_ROW(name, base, needs, vendor) place_of_##name,
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW
   };
-#define POLYHEAD_ISA_ROW(name, base, needs) KernelSet{#name, needs, place_of_##name},
+#define POLYHEAD_ISA_ROW(name, base, needs, vendor) KernelSet{#name, needs, place_of_##name, vendor},
   static constexpr KernelSet sets[] = {
 #include "cpu/isa_rows.h"
   };
@@ -54,18 +69,22 @@ std::string missing_for(const KernelSet& set, const Cpu& cpu) {
   return missing;
 }
 
-// Whether the operating system lets this process run the set.
-static bool is_permitted(const KernelSet& set) { return set.needs.find("amx_tile") == std::string_view::npos || ask_for_tiles(); }
+std::string passed_over(const KernelSet& set, const Cpu& cpu) {
+  if (set.vendor == "none") return "it is for tests";
+  if (const std::string missing = missing_for(set, cpu); !missing.empty()) return cat("the processor lacks ", missing);
+  if (set.vendor.empty() || set.vendor == cpu.vendor) return {};
+  return cat("it is chosen on processors of ", set.vendor, " only: on others exact products take no longer");
+}
 
-const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted) {
+const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted, Tiles tiles) {
   std::string names;
   for (const KernelSet& set : sets) {
-    const std::string missing = missing_for(set, cpu);
-    if (wanted.empty() && missing.empty() && is_permitted(set)) return set;
+    if (wanted.empty() && passed_over(set, cpu).empty() && (tiles == Tiles::allowed || !has_tiles(set))) return set;
     if (set.name == wanted) {
-      if (missing.empty() && is_permitted(set)) return set;
-      if (missing.empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and the operating system gives this process no AMX tiles");
-      fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and this processor lacks: ", missing);
+      const std::string missing = missing_for(set, cpu);
+      if (!missing.empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and this processor lacks: ", missing);
+      if (has_tiles(set) && !refusal_of_tiles().empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and ", refusal_of_tiles());
+      return set;
     }
     append(names, cat(names.empty() ? "" : ", ", set.name));
   }
@@ -73,16 +92,33 @@ const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu,
 }
 
 const KernelSet& current_kernels() {
-  const KernelSet* set = forced.load(std::memory_order_acquire);
-  return set != nullptr ? *set : preferred();
+  if (const KernelSet* set = forced.load(std::memory_order_acquire)) return *set;
+  return tiles_are_refused.load(std::memory_order_relaxed) ? preferred().without_tiles : preferred().set;
 }
+
+const KernelSet& current_kernels_for_pairs() {
+  if (has_tiles(current_kernels()) && !refusal_of_tiles().empty()) tiles_are_refused.store(true, std::memory_order_relaxed);
+  return current_kernels();
+}
+
+namespace {
+
+std::string why_not_used(const KernelSet& set) {
+  const KernelSet& current = current_kernels();
+  if (set.place == current.place) return {};
+  if (const std::string reason = passed_over(set, this_cpu()); !reason.empty()) return reason;
+  if (has_tiles(set) && tiles_are_refused.load(std::memory_order_relaxed)) return refusal_of_tiles();
+  return cat(current.name, set.place < current.place ? " was asked for" : " is preferred");
+}
+
+}  // namespace
 
 }  // namespace cpu
 
 std::vector<KernelInstructionSet> kernel_instruction_sets() {
   std::vector<KernelInstructionSet> sets;
   for (const cpu::KernelSet& set : cpu::kernel_sets())
-    sets.push_back({set.name, set.needs, cpu::missing_for(set, cpu::this_cpu()).empty()});
+    sets.push_back({set.name, set.needs, cpu::missing_for(set, cpu::this_cpu()).empty(), cpu::why_not_used(set)});
   return sets;
 }
 

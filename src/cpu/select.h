@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@ struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, separated by spaces
   std::size_t place = 0;   // among kernel_sets()
+  std::string_view vendor = {};  // on whose processors alone it is chosen by itself; empty: on all
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
@@ -27,12 +29,23 @@ const Cpu& this_cpu();  // detect_cpu() of this machine, asked once: cpuid takes
 // The words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// The set named `forced`, or, if that is empty, the first that the processor can run. Error for an unknown name and for a set that the
-// processor cannot run. Depends on its arguments only, so that tests can describe other machines.
-const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced);
+// Why the set is not chosen by itself on this processor; empty if it may be.
+std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
-// The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that the processor can run.
+enum class Tiles : std::uint8_t { allowed, refused };
+
+// The set named `forced`, or, if that is empty, the first that is not passed over, of those without AMX tiles if they are refused. Error for an
+// unknown name and for a set that the processor cannot run. If `forced` is empty, depends on its arguments only, so that tests can describe other
+// machines; a forced set with tiles asks the operating system for them.
+const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
+
+// The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that is not passed over.
 const KernelSet& current_kernels();
+
+// The same for an operation that multiplies pairs of bfloat16. The first such operation asks the operating system for AMX tiles if the set has
+// them: later programs cannot have small signal stacks, which others need not pay for. If it refuses, the set without tiles is the current one
+// from then on; its other kernels are the same.
+const KernelSet& current_kernels_for_pairs();
 
 // Kernels of one kind that are compiled for a set. Each kind has a table and a source for it, which CMakeLists.txt makes: a program links the kernels
 // of the operations that it calls.

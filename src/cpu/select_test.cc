@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+#include <set>
 #include <sstream>
 
 #include "support/compare.h"
@@ -39,25 +41,62 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
 }
 
 #if defined(__x86_64__)
+// A machine by the words of its instruction sets.
+Cpu known(std::string_view vendor, std::string_view sets) {
+  static std::set<std::string, std::less<>> names;  // the views of a Cpu point here
+  Cpu cpu;
+  cpu.vendor = vendor;
+  std::istringstream words{std::string(sets)};
+  for (std::string word; words >> word;) cpu.instruction_sets.push_back({*names.insert(word).first, "", true});
+  return cpu;
+}
+
+constexpr std::string_view kSkylake = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl", kPairs = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16",
+                           kTiles = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8";
+
 // The kernels of this build, for machines of every generation: the tests of a set run where it is, and the choice is tested everywhere.
 TEST(Select, KnownMachines) {
-  if (cpu::kernel_sets().front().name != "avx512_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
+  if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
   struct Row {
     const char* name;
-    std::string_view sets, best;
+    std::string_view vendor, sets, best;
   };
-  for (const Row& row : {Row{"Nehalem", "sse2", "portable"}, Row{"Sandy Bridge, without AVX2", "sse2 f16c", "portable"}, Row{"Haswell", "sse2 avx2 fma f16c", "avx2"},
-                         Row{"Zen 3", "sse2 avx2 fma f16c", "avx2"}, Row{"Knights Landing", "sse2 avx2 fma f16c avx512f", "avx2"},
-                         Row{"Skylake-SP", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl", "avx512"},
-                         Row{"Zen 4", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16", "avx512_bf16"},
-                         Row{"Sapphire Rapids", "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8", "avx512_bf16"}}) {
-    Cpu cpu;
-    std::istringstream words{std::string(row.sets)};
-    std::vector<std::string> names;
-    for (std::string word; words >> word;) names.push_back(word);
-    for (const std::string& name : names) cpu.instruction_sets.push_back({name, "", true});
-    EXPECT_EQ(cpu::select_kernels(cpu::kernel_sets(), cpu, "").name, row.best) << row.name;
+  for (const Row& row : {Row{"Nehalem", "GenuineIntel", "sse2", "portable"}, Row{"Sandy Bridge, without AVX2", "GenuineIntel", "sse2 f16c", "portable"},
+                         Row{"Haswell", "GenuineIntel", "sse2 avx2 fma f16c", "avx2"}, Row{"Zen 3", "AuthenticAMD", "sse2 avx2 fma f16c", "avx2"},
+                         Row{"Knights Landing", "GenuineIntel", "sse2 avx2 fma f16c avx512f", "avx2"}, Row{"Skylake-SP", "GenuineIntel", kSkylake, "avx512"},
+                         Row{"Cooper Lake", "GenuineIntel", kPairs, "avx512"}, Row{"Zen 4", "AuthenticAMD", kPairs, "avx512_bf16"},
+                         Row{"of a vendor that is not known", "", kPairs, "avx512"}, Row{"Sapphire Rapids", "GenuineIntel", kTiles, "amx_bf16"},
+                         Row{"a virtual Sapphire Rapids without AMX", "GenuineIntel", kPairs, "avx512"}}) {
+    EXPECT_EQ(cpu::select_kernels(cpu::kernel_sets(), known(row.vendor, row.sets), "").name, row.best) << row.name;
   }
+  EXPECT_EQ(cpu::select_kernels(cpu::kernel_sets(), known("GenuineIntel", kTiles), "", cpu::Tiles::refused).name, "avx512");
+}
+
+TEST(Select, SaysWhyASetIsPassedOver) {
+  const cpu::KernelSet everywhere{"everywhere", "avx2"}, amd{"amd", "avx2", 0, "AuthenticAMD"}, never{"never", "avx2", 0, "none"};
+  EXPECT_EQ(cpu::passed_over(everywhere, known("GenuineIntel", "avx2")), "");
+  EXPECT_EQ(cpu::passed_over(everywhere, known("GenuineIntel", "sse2")), "the processor lacks avx2");
+  EXPECT_EQ(cpu::passed_over(amd, known("AuthenticAMD", "avx2")), "");
+  EXPECT_THAT(cpu::passed_over(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
+  EXPECT_EQ(cpu::passed_over(never, known("AuthenticAMD", "avx2")), "it is for tests");
+  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // asked for by name
+}
+
+// The set in use has no reason against it, and each other one has.
+TEST(Select, TellsWhyTheOthersAreNotInUse) {
+  const auto expect = [](std::string_view used) {
+    for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not.empty(), set.name == used) << set.name << ": " << set.why_not;
+  };
+  const std::string_view before = kernel_instruction_set(), last = kernel_instruction_sets().back().name;
+  expect(before);
+  set_kernel_instruction_set(last);
+  expect(last);
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    if (set.name == before && before != last) {
+      EXPECT_EQ(set.why_not, std::string(last) + " was asked for");
+    }
+  }
+  set_kernel_instruction_set("");
 }
 #endif
 

@@ -176,27 +176,26 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   for (Tensor* some : {&mask, &of_table, &sequences}) {
     for (std::int64_t i = 0; i < numel(some->shape()); ++i) some->data<bool>()[i] = i % 4 != 1;
   }
-  const std::string names = " (mask_like_input of Python and --mask-like-input say the same)";
   EXPECT_EQ(error_message([&] { out_of(square, {.mask = {.attend_keys = mask}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or lie like the input, "
-            "[2,3,3]; say which: key_mask_layout is keys_last or like_input" + names);
+            "[2,3,3]; say which: mask_like_input is false or true");
   const Tensor row(DType::boolean, {3});
   EXPECT_NE(error_message([&] { out_of(square, {.mask = {.block_keys = row}}); }), "");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It lies like the input: "
-            "say so by key_mask_layout like_input" + names);
-  EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::like_input}); }),
+            "say so: mask_like_input is true");
+  EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3]; like the input it must broadcast to [2,3,5], S at axis 1");
 
   const auto move = [](const Tensor& x) { return ConstTensorView(x).move_axis(1, -1); };
   for (MultiHeadAttention::Saved saved; MultiHeadAttention::Saved* to : {static_cast<MultiHeadAttention::Saved*>(nullptr), &saved}) {
-    const Tensor named = out_of(square, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::like_input}, to);
-    EXPECT_TRUE(same_bits(named, out_of(square, {.mask = {.attend_keys = move(mask)}, .key_mask_layout = KeyMaskLayout::keys_last}, to)));
-    EXPECT_FALSE(same_bits(named, out_of(square, {.mask = {.attend_keys = mask}, .key_mask_layout = KeyMaskLayout::keys_last}, to)));
-    EXPECT_TRUE(same_bits(out_of(table, {.mask = {.block_keys = of_table}, .key_mask_layout = KeyMaskLayout::like_input}, to),
+    const Tensor named = out_of(square, {.mask = {.attend_keys = mask}, .mask_like_input = true}, to);
+    EXPECT_TRUE(same_bits(named, out_of(square, {.mask = {.attend_keys = move(mask)}, .mask_like_input = false}, to)));
+    EXPECT_FALSE(same_bits(named, out_of(square, {.mask = {.attend_keys = mask}, .mask_like_input = false}, to)));
+    EXPECT_TRUE(same_bits(out_of(table, {.mask = {.block_keys = of_table}, .mask_like_input = true}, to),
                           out_of(table, {.mask = {.block_keys = move(of_table)}}, to)));
     EXPECT_TRUE(same_bits(out_of(square, {.mask = {.attend_keys = sequences}}, to),
-                          out_of(square, {.mask = {.attend_keys = sequences}, .key_mask_layout = KeyMaskLayout::like_input}, to)));
+                          out_of(square, {.mask = {.attend_keys = sequences}, .mask_like_input = true}, to)));
   }
 }
 

@@ -95,9 +95,9 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
 const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,
                                        std::optional<AttentionOptions>& own) {
   const int rank = shapes.key.size();
-  const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.key_mask_layout == KeyMaskLayout::like_input;
-  require(!like_input || !given.cache, operation, ": key_mask_layout is like_input with a cache, which has other positions than the input; masks of its keys are [*,S]");
-  if (!any || given.cache || shapes.axis == rank - 1 || given.key_mask_layout == KeyMaskLayout::keys_last) return given;
+  const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.mask_like_input.value_or(false);
+  require(!like_input || !given.cache, operation, ": mask_like_input is true with a cache, which has other positions than the input; masks of its keys are [*,S]");
+  if (!any || given.cache || shapes.axis == rank - 1 || given.mask_like_input == false) return given;
   const Shape keys_last = appended(shapes.lead, {shapes.keys});
   if (like_input) own = given;
   const auto read = [&](const char* name, ConstTensorView mask, ConstTensorView Mask::*member) {
@@ -110,16 +110,15 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
     }
     bool differ = false;  // an extent of 1 is the same in every place
     for (int from_end = 1; from_end <= std::min(rank - shapes.axis, mask.rank()); ++from_end) differ = differ || mask.shape()[-from_end] > 1;
-    constexpr const char* kNames = " (mask_like_input of Python and --mask-like-input say the same)";
     require(!differ || !fits || !fits_input, operation, ": ", name, " is ", mask.shape(), ", which may be [*,S] = ", keys_last, ", with axis ", shapes.axis,
-            " of the input moved last, or lie like the input, ", shapes.key, "; say which: key_mask_layout is keys_last or like_input", kNames);
+            " of the input moved last, or lie like the input, ", shapes.key, "; say which: mask_like_input is false or true");
     require(fits || !fits_input, operation, ": ", name, " is ", mask.shape(), "; it must broadcast to [*,S] = ", keys_last, ", with axis ", shapes.axis,
-            " of the input moved last. It lies like the input: say so by key_mask_layout like_input", kNames);
+            " of the input moved last. It lies like the input: say so: mask_like_input is true");
   };
   read("attend_keys", given.mask.attend_keys, &Mask::attend_keys);
   read("block_keys", given.mask.block_keys, &Mask::block_keys);
   if (!own) return given;
-  own->key_mask_layout = KeyMaskLayout::keys_last;
+  own->mask_like_input = false;
   return *own;
 }
 

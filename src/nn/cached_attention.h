@@ -17,19 +17,19 @@ Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, Con
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
                    const AttentionOptions& options, AttentionShapes shapes);
 
-// Gives caches their lengths back unless keep() is called. Make one before anything is appended: it allocates.
-class KeptLengths {
+// Gives caches their lengths back unless commit() is called. Make one before anything is appended: it allocates.
+class LengthsRollback {
  public:
-  explicit KeptLengths(std::span<KeyValueCache> caches) : caches_(caches) {
+  explicit LengthsRollback(std::span<KeyValueCache> caches) : caches_(caches) {
     for (const KeyValueCache& cache : caches_) {
       before_.insert(before_.end(), cache.lengths_.begin(), cache.lengths_.end());
       before_.insert(before_.end(), cache.previous_.begin(), cache.previous_.end());
     }
   }
-  explicit KeptLengths(KeyValueCache* cache) : KeptLengths(std::span(cache, cache != nullptr ? 1 : 0)) {}
-  KeptLengths(const KeptLengths&) = delete;
-  KeptLengths& operator=(const KeptLengths&) = delete;
-  ~KeptLengths() {
+  explicit LengthsRollback(KeyValueCache* cache) : LengthsRollback(std::span(cache, cache != nullptr ? 1 : 0)) {}
+  LengthsRollback(const LengthsRollback&) = delete;
+  LengthsRollback& operator=(const LengthsRollback&) = delete;
+  ~LengthsRollback() {
     auto from = before_.begin();
     for (KeyValueCache& cache : caches_) {
       for (std::vector<std::int64_t>* lengths : {&cache.lengths_, &cache.previous_}) {
@@ -39,7 +39,7 @@ class KeptLengths {
       }
     }
   }
-  void keep() { caches_ = {}; }
+  void commit() { caches_ = {}; }
 
  private:
   std::span<KeyValueCache> caches_;

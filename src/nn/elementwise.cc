@@ -15,23 +15,28 @@
 namespace polyhead::nn::inline internal {
 namespace {
 
-// Calls f(an element of each tensor) for every position of tensors [*,width]. The compiler vectorises the loop over contiguous rows.
+// Calls f(an element of each tensor) for every position of rows first to last - 1 of tensors [*,width]. The compiler vectorises the loop over
+// contiguous rows.
+template <class F, class... T>
+void for_elements_of(std::int64_t first, std::int64_t last, std::int64_t width, const F& f, const Rows<T>&... tensors) {
+  const bool contiguous = (tensors.contiguous() && ...);
+  for (std::int64_t row = first; row < last; ++row) {
+    if (contiguous && width > 0) {
+      const auto loop = [&](T*... elements) {
+        for (std::int64_t e = 0; e < width; ++e) f(elements[e]...);
+      };
+      loop(&tensors.at(row, 0)...);
+    } else {
+      for (std::int64_t e = 0; e < width; ++e) f(tensors.at(row, e)...);
+    }
+  }
+}
+
 template <class F, class... T>
 void for_each_element(const Shape& shape, double nanoseconds, Executor* executor, const F& f, const Rows<T>&... tensors) {
   const std::int64_t width = shape[-1];
-  const bool contiguous = (tensors.contiguous() && ...);
-  parallel_for(numel(shape.first(shape.size() - 1)), row_grain(width, nanoseconds), executor, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first; row < last; ++row) {
-      if (contiguous && width > 0) {
-        const auto loop = [&](T*... elements) {
-          for (std::int64_t e = 0; e < width; ++e) f(elements[e]...);
-        };
-        loop(&tensors.at(row, 0)...);
-      } else {
-        for (std::int64_t e = 0; e < width; ++e) f(tensors.at(row, e)...);
-      }
-    }
-  });
+  parallel_for(numel(shape.first(shape.size() - 1)), row_grain(width, nanoseconds), executor,
+               [&](std::int64_t first, std::int64_t last) { for_elements_of(first, last, width, f, tensors...); });
 }
 
 // One [L,E] slice of a view [*,L,E].
@@ -79,13 +84,8 @@ void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView 
 }
 
 void add(ConstTensorView x, TensorView sums, Executor* executor) {
-  dispatch_floating(sums.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const Rows<const T> term(x.expand(sums.shape()));
-    const Rows<T> target(sums);
-    for_each_element(
-        sums.shape(), 1, executor, [](const T& x_e, T& to) { to = store<T>(load(to) + load(x_e)); }, term, target);
-  });
+  const Sum one{x, sums};
+  add(std::span(&one, 1), executor);
 }
 
 void add(std::span<const Sum> sums, Executor* executor) {
@@ -100,18 +100,8 @@ void add(std::span<const Sum> sums, Executor* executor) {
     const std::int64_t width = sum.extent(-1);
     dispatch_floating(sum.dtype(), [&](auto type) {
       using T = typename decltype(type)::type;
-      const auto plus = [](const T& a, const T& b) { return store<T>(load(a) + load(b)); };
-      add_rows.emplace_back([from = Rows<const T>(one.x), to = Rows<T>(sum), width, plus](std::int64_t first, std::int64_t last) {
-        const bool contiguous = from.contiguous() && to.contiguous() && width > 0;
-        for (std::int64_t row = first; row < last; ++row) {
-          if (contiguous) {
-            const T* const source = &from.at(row, 0);
-            T* const target = &to.at(row, 0);
-            for (std::int64_t e = 0; e < width; ++e) target[e] = plus(target[e], source[e]);
-          } else {
-            for (std::int64_t e = 0; e < width; ++e) to.at(row, e) = plus(to.at(row, e), from.at(row, e));
-          }
-        }
+      add_rows.emplace_back([from = Rows<const T>(one.x), to = Rows<T>(sum), width](std::int64_t first, std::int64_t last) {
+        for_elements_of(first, last, width, [](const T& x, T& total) { total = store<T>(load(total) + load(x)); }, from, to);
       });
     });
     const std::int64_t rows = numel(sum.shape().first(sum.rank() - 1)), grain = row_grain(width, 1);

@@ -197,10 +197,10 @@ void EncoderDecoder::decode(ConstTensorView target, TensorView logits, DecoderCa
   for (std::int64_t r = 0; r < cache.sequences(); ++r) first.push_back(cache.length(r));
   const Tensor x = embed(target_embedding_of(*this), target, first, options);
   Tensor decoded = uninitialised(logits.dtype(), x.shape(), options.workspace);
-  KeptLengths before(cache.tokens_.layers_);
+  LengthsRollback before(cache.tokens_.layers_);
   decoder.forward(x, decoded, cache, {.executor = options.executor, .workspace = options.workspace});
   output_of(*this).forward(decoded, logits, options);
-  before.keep();
+  before.commit();
 }
 
 }  // namespace polyhead::nn

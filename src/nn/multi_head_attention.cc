@@ -256,7 +256,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
-  KeptLengths before(options.cache);
+  LengthsRollback before(options.cache);
   if (options.cache) {
     options.cache->append(s.k_heads, s.v_heads, options.new_tokens, executor);
     s.k_heads = options.cache->keys(), s.v_heads = options.cache->values();
@@ -290,7 +290,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
   } else {
     copy(projection_input, out);
   }
-  before.keep();
+  before.commit();
 }
 
 }  // namespace

@@ -70,14 +70,14 @@ void cached_forward(const char* operation, const Stack& stack, ConstTensorView x
                     const AttentionOptions& options, const F& f) {
   require(options.cache == nullptr, operation, ": a cache is given twice; that in the options belongs to one layer");
   require(caches.size() == stack.layers.size(), operation, ": the cache has ", caches.size(), " layers; this stack has ", stack.layers.size());
-  KeptLengths before(caches);
+  LengthsRollback before(caches);
   stack_forward(operation, stack, x, y, {options.executor, options.workspace}, static_cast<typename Stack::Saved*>(nullptr),
                 [&](std::size_t i, ConstTensorView in, TensorView out, auto*) {
                   AttentionOptions own = options;
                   own.cache = &caches[i];
                   f(i, in, out, own);
                 });
-  before.keep();
+  before.commit();
 }
 
 // f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.

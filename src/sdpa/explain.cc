@@ -52,23 +52,27 @@ std::string derivative_facts(const Problem& p, const Backend* forced) {
   return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
 }
 
-// "L2 512 KiB"; sizes that are no whole number of MiB are in KiB.
+// "L2 512 KiB"
 std::string cache_facts(const Cpu& cpu, int level) {
   std::string text = cat("L", level, level == 1 ? "d " : " ");
   for (const CpuCache& cache : cpu.caches) {
     if (cache.level != level || cache.kind == "instruction") continue;
-    const std::int64_t kibi = cache.bytes >> 10;
-    return cat(text, kibi >= 1024 && kibi % 1024 == 0 ? kibi / 1024 : kibi, kibi >= 1024 && kibi % 1024 == 0 ? " MiB" : " KiB");
+    return text + size_text(cache.bytes);
   }
   return text + "unknown";
 }
 
 // What was found of the machine: block sizes and the kernels in use follow from it.
 std::string machine_facts(const Cpu& cpu) {
-  std::string sets;
+  std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
+  for (const KernelInstructionSet& set : kernel_instruction_sets()) {
+    if (set.why_not.empty()) break;  // what comes after the one in use is slower
+    append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not) : cat(" ", set.name));
+  }
+  if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);
   return cat("processors: ", cpu.usable, " of ", cpu.online, " online\n", "caches: ", cache_facts(cpu, 1), ", ", cache_facts(cpu, 2), ", ", cache_facts(cpu, 3), "\n",
-             "instruction sets: ", sets.empty() ? "unknown" : sets.substr(1), "; kernels for ", kernel_instruction_set(), "\n");
+             "instruction sets: ", sets.empty() ? "unknown" : sets.substr(1), "; kernels for ", kernel_instruction_set(), "\n", others.empty() ? "" : cat("kernels not used: ", others.substr(2), "\n"));
 }
 
 }  // namespace

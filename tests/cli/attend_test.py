@@ -275,6 +275,23 @@ class Attend(ProgramTest):
         self.fails(2, "attend", "--tensors", packed, "-o", out, "--query-offsets", "0,x", mentions=["--query-offsets", "'0,x'"])
         self.fails(1, "attend", "--tensors", self.folder / "file.safetensors", "-o", out, "--query-offsets", "0,5", mentions=["query_offsets", "once"])
 
+    def test_a_key_mask_may_lie_like_the_input(self):
+        parameters, tensors = VECTORS / "axis_column.safetensors", self.folder / "pair.safetensors"
+        pair = [math.sin(i) for i in range(5 * 5 * 8)]
+        mask = [row <= column for row in range(5) for column in range(5)]
+        turned = [row >= column for row in range(5) for column in range(5)]
+
+        def outputs(given, *arguments):
+            save_safetensors(tensors, {"query": ("F64", [1, 5, 5, 8], pair), "attend_keys": ("BOOL", [1, 5, 5], given)})
+            _, found = self.attend("--parameters", parameters, "--heads", "4", "--axis", "-3", "--tensors", tensors, *arguments)
+            return found["out"]
+
+        like_input = outputs(mask, "--mask-like-input", "on")
+        self.assertEqual(like_input, outputs(turned, "--mask-like-input", "off"))
+        self.assertNotEqual(like_input, outputs(mask, "--mask-like-input", "off"))
+        self.fails(1, "attend", "--parameters", parameters, "--heads", "4", "--axis", "-3", "--tensors", tensors, "-o", self.folder / "out.npz",
+                   mentions=["attend_keys", "[1,5,5]", "mask_like_input is false or true"])
+
     def test_errors_are_one_sentence_and_leave_nothing_behind(self):
         plain, cross, out = VECTORS / "sdpa_plain.safetensors", VECTORS / "torch_mha_cross.safetensors", self.folder / "out.safetensors"
         self.fails(2, "attend", "-o", out, mentions=["--tensors"])

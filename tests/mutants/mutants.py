@@ -273,7 +273,7 @@ MUTANTS = [
     Mutant("dropout: what is kept is not scaled", "src/nn/dropout.cc", "dropout_scale(p)", "1", "the mean stays", MODULES),
     Mutant("decoder: memory's gradient of one layer", "src/nn/decoder_layer.cc", ".memory_write = first ? gradients.memory_write : Write::add", ".memory_write = first ? gradients.memory_write : Write::replace", "each layer adds to the memory's gradient", ("nn_layers", "training")),
     Mutant("decoder: later tokens seen", "src/nn/decoder_layer.cc", "if (!options.mask.causal) options.mask.causal = Causal::top_left();", "", "a decoder is causal", ("nn_layers", "training")),
-    Mutant("stack cache: tokens of a refused call stay", "src/nn/stack.h", "  KeptLengths before(caches);", "  KeptLengths before(nullptr);", "a refused call leaves all caches as they were", MODULES),
+    Mutant("stack cache: tokens of a refused call stay", "src/nn/stack.h", "  LengthsRollback before(caches);", "  LengthsRollback before(nullptr);", "a refused call leaves all caches as they were", MODULES),
     Mutant("stack cache: only the first layer reordered", "src/nn/stack_cache.cc", "for (KeyValueCache& layer : layers_) layer.apply(copies, saved.owner().get());", "layers_[0].apply(copies, saved.owner().get());", "every layer follows its beam", MODULES),
     Mutant("stack cache: an encoder that is told nothing attends to all", "src/nn/encoder_layer.cc", "require(told || x.rank() != 3", "require(true || x.rank() != 3", "an encoder with a cache is told the order", MODULES),
     Mutant("stack: a forgotten final norm", "src/nn/stack.h", "require(normed || stack.layers.back()", "require(true || stack.layers.back()", "a pre-norm stack has a final norm", MODULES),

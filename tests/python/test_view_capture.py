@@ -259,6 +259,21 @@ def test_what_is_over_the_budget_is_shown_pooled() -> None:
         polyhead.view(only, special=[[0] * 23] * 2)
 
 
+def test_steps_of_which_only_pooled_maps_are_there_are_refused() -> None:
+    def generate(model: Any) -> None:
+        model.generate(prompt, max_new_tokens=6, **DECODING)
+
+    torch.manual_seed(3)
+    model, prompt = llama().eval(), ids(1, 6)
+    captured = capture(model, generate, budget=2000)
+    with pytest.raises(ValueError, match=r"steps of a decoder with a cache have only pooled maps, .*model\.layers\.0.*budget=(\d+)\) has room") as error:
+        polyhead.view(captured)
+    budget = int(re.search(r"budget=(\d+)", str(error.value)).group(1))  # type: ignore[union-attr]
+    assert len(sets_of(polyhead.view(capture(model, generate, budget=budget)))) == 1
+    with pytest.raises(ValueError, match="keep did not name 'maps'"):
+        polyhead.view(capture(model, generate, keep=["pooled_map"]))
+
+
 def test_maps_that_do_not_fit_into_a_page_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = built(bart, lambda model: model(input_ids=ids(1, 30), decoder_input_ids=ids(1, 4)))
     encoder = np.stack([call.maps[0] for call in captured if ".encoder.layers" in call.name])

@@ -92,7 +92,7 @@ class KeyValueCache {
 
  private:
   friend class EncoderCache;
-  friend class KeptLengths;
+  friend class LengthsRollback;
 
   void require_sequence(const char* operation, std::int64_t sequence) const;
   // reorder() in two steps, of which only the first can fail, so that a stack of caches changes whole or not at all.

@@ -70,21 +70,16 @@ struct AttentionInput {
 
 enum class Mode : std::uint8_t { evaluation, training };
 
-// How attend_keys and block_keys lie. The two ways differ where attention does not run along the last dimension before the width.
-enum class KeyMaskLayout : std::uint8_t {
-  unnamed,     // [*,S]; Error for a mask that fits both ways, as one of a square input
-  keys_last,   // [*,S]: the axis moved last
-  like_input,  // as the key input without its width, [.., S at axis, ..]; Error with a cache
-};
-
 struct AttentionOptions {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   // attend, block, bias and dropout_keep broadcast to [*,N,T,S]: each is [T,S] or has every dimension, of extent 1 where it is shared. With
   // one leading dimension [B,1,T,S] differs by sequence and [1,N,T,S] by head; three dimensions, which could mean either, are an Error.
-  // attend_keys, block_keys: broadcast to [*,S], or as key_mask_layout says. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
+  // attend_keys, block_keys: broadcast to [*,S], or as mask_like_input says. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
-  KeyMaskLayout key_mask_layout = KeyMaskLayout::unnamed;
+  // How attend_keys and block_keys lie; it matters where config.axis is not -2. True: as the key input without its width, [.., S at axis, ..];
+  // Error with a cache. False: [*,S], the axis moved last. Absent: [*,S], and an Error for a mask that fits both ways, as one of a square input.
+  std::optional<bool> mask_like_input{};
   ConstTensorView bias{};
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
   ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero, or with config.sink

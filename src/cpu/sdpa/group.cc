@@ -19,7 +19,7 @@ std::string declines(const Problem& problem) {
 
 void set_sizes(const Problem& problem, HeadGroup& group) {
   group.dtype = problem.dtype, group.key_dtype = problem.key_dtype;
-  group.native = problem.native && current_kernels_of<ForwardKernels>().native;
+  group.native = problem.native && kernels_of<ForwardKernels>(current_kernels_for_pairs()).native;
   group.bias_dtype = problem.relative_bias ? problem.relative_bias.dtype() : problem.dtype;
   group.heads = problem.heads / problem.kv_heads, group.qk_width = problem.qk_width, group.v_width = problem.v_width;
   if (problem.scale != 0) {

@@ -7,7 +7,7 @@
 #include "polyhead/sdpa_derivatives.h"
 #include "support/random.h"
 
-#define POLYHEAD_ISA_ROW(name, base, needs) \
+#define POLYHEAD_ISA_ROW(name, base, needs, vendor) \
   namespace polyhead::cpu::base {           \
   double fma_roof(double seconds);          \
   }
@@ -19,7 +19,7 @@ namespace {
 
 using test::Random;
 
-#define POLYHEAD_ISA_ROW(name, base, needs) {#name, cpu::base::fma_roof},
+#define POLYHEAD_ISA_ROW(name, base, needs, vendor) {#name, cpu::base::fma_roof},
 constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 #include "cpu/isa_rows.h"
 };

@@ -68,7 +68,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   nn::AttentionOptions options{.bias = in.view("bias"), .dropout_keep = in.view("dropout_keep"), .backend = setting.backend};
   options.mode = options.dropout_keep ? nn::Mode::training : nn::Mode::evaluation;
   options.mask = {.block = in.view("block"), .attend_keys = in.view("attend_keys"), .block_keys = in.view("block_keys")};
-  options.key_mask_layout = nn::KeyMaskLayout::keys_last;
+  options.mask_like_input = false;
   Tensor lengths;
   if (const auto given = in.option<nlohmann::json>("valid_lens")) options.mask.key_lengths = lengths = integer_tensor(*given);
   const std::string layout = layout_of(in.required<std::string>("layer"));

@@ -1,0 +1,77 @@
+// The arguments of a subcommand. Of the program's sources only parser.cc includes CLI11, whose header takes a compiler 10 s.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class Option;
+}
+
+namespace polyhead::app {
+
+// An option such as -o, --output, or an argument without dashes. Belongs to its Parser.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+  Option(const Option&) = delete;
+  Option& operator=(const Option&) = delete;
+
+  // Each returns the option itself.
+  Option* type_name(const std::string& name);  // what --help shows for the value
+  Option* required();
+  Option* value_is_optional();
+  Option* needs(Option* other);
+  Option* excludes(Option* other);
+
+  std::string name() const;                // "--output" or "MODEL_DIR"
+  std::vector<std::string> names() const;  // with dashes, short ones first; none without dashes
+  std::string type() const;                // "" of a flag
+  std::string description() const;
+  bool has_dashes() const;
+  bool is_required() const;
+  bool is_given() const;  // after parse()
+  std::vector<std::string> words() const;
+
+ private:
+  friend class Parser;
+  CLI::Option* option_;
+};
+
+class Parser {
+ public:
+  // "polyhead view", and what it does in one sentence. Has -h, --help.
+  Parser(const std::string& name, const std::string& summary);
+  ~Parser();
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
+
+  // `names`: "-o,--output", or "MODEL_DIR" of an argument without dashes. The value goes to `target`, which lives as long as the parser.
+  Option* add_option(const std::string& names, std::string& target, const std::string& description);
+  Option* add_option(const std::string& names, std::function<void(const std::string&)> take, const std::string& description);
+  // May be given several times, with one word each time.
+  Option* add_option(const std::string& names, std::vector<std::string>& target, const std::string& description);
+  Option* add_flag(const std::string& names, bool& target, const std::string& description);
+  void remove(Option* option);
+
+  Option* find(const std::string& name) const;  // of those that are there
+  std::vector<Option*> options() const;         // in the order in which they were added
+  Option* help_option() const { return help_; }
+  std::string name() const;
+  std::string summary() const;
+
+  // False if --help is among the arguments. UsageError for wrong arguments.
+  bool parse(std::vector<std::string> arguments);
+
+ private:
+  struct Implementation;
+  Option* keep(CLI::Option* option);
+
+  std::unique_ptr<Implementation> implementation_;
+  std::vector<std::unique_ptr<Option>> options_;
+  Option* help_;
+};
+
+}  // namespace polyhead::app

@@ -1,0 +1,34 @@
+# Headers that many sources include are read once. Sources include what they use all the same: a project that adds this one as a subdirectory
+# compiles without, and so does `scripts/check-clang` with full effort, which finds what was forgotten.
+option(POLYHEAD_PRECOMPILE_HEADERS "Read the headers of other libraries once for many sources" ${PROJECT_IS_TOP_LEVEL})
+
+# Standard headers that at least a tenth of all sources include.
+set(POLYHEAD_STANDARD_HEADERS <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <functional> <limits> <map> <memory> <numeric> <optional> <span>
+                              <string> <string_view> <utility> <vector>)
+
+# polyhead_precompiled(<target> [PIC] [FLAGS <flag>...] [LINK <library>...] HEADERS <header>...) makes the target that polyhead_precompile() names.
+# A source can share it only if it is compiled with the same flags.
+function(polyhead_precompiled target)
+  cmake_parse_arguments(arg "PIC" "" "FLAGS;LINK;HEADERS" ${ARGN})
+  if(POLYHEAD_PRECOMPILE_HEADERS)
+    file(CONFIGURE OUTPUT ${target}.cc CONTENT "")
+    add_library(${target} OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc)
+    polyhead_own_code(${target})
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ${arg_PIC})
+    target_compile_options(${target} PRIVATE ${arg_FLAGS})
+    target_link_libraries(${target} PRIVATE ${arg_LINK})
+    target_precompile_headers(${target} PRIVATE ${arg_HEADERS})
+  endif()
+endfunction()
+
+# polyhead_precompile(<target> <target of polyhead_precompiled>)
+function(polyhead_precompile target headers)
+  if(POLYHEAD_PRECOMPILE_HEADERS)
+    target_precompile_headers(${target} REUSE_FROM ${headers})
+  endif()
+endfunction()
+
+polyhead_precompiled(polyhead_standard_headers PIC HEADERS ${POLYHEAD_STANDARD_HEADERS})
+if(POLYHEAD_BUILD_IO)
+  polyhead_precompiled(polyhead_json_headers PIC LINK nlohmann_json::nlohmann_json HEADERS ${POLYHEAD_STANDARD_HEADERS} <nlohmann/json.hpp>)
+endif()
