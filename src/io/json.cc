@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/text.h"
+#include "io/foreign.h"
 
 namespace polyhead::io::inline internal {
 namespace {
@@ -87,6 +88,7 @@ const Json* Json::find(std::string_view key) const {
 }
 
 Json parse_json(std::string_view text, std::string_view what) {
+  if (const std::string kind = foreign_kind(text); !kind.empty()) fail(ErrorCode::format, what, ": it is ", kind);
   // nlohmann's parser stops at a NUL byte as at the end of the text. JSON allows no NUL bytes, so the first one is an error below.
   const std::string_view before_nul = text.substr(0, text.find('\0'));
   Builder builder(what);

@@ -5,8 +5,9 @@
 
 #include "core/text.h"
 #include "io/element_bytes.h"
-#include "io/npy.h"
+#include "io/foreign.h"
 #include "io/json.h"
+#include "io/npy.h"
 
 namespace polyhead::io {
 namespace {
@@ -132,7 +133,8 @@ class Reader {
 }  // namespace
 
 bool is_npz(std::string_view text) {
-  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");  // signature of a first member, or of an empty archive
+  // The signature of a first member, or of an empty archive. torch.save writes archives too.
+  return (text.starts_with("PK\x03\x04") && foreign_kind(text).empty()) || text.starts_with("PK\x05\x06");
 }
 
 TensorFile read_npz(const FileBytes& file) { return Reader(file).read(); }

@@ -142,6 +142,13 @@ struct Malformed {
   std::string reason;
 };
 
+TEST(Safetensors, MetadataMayBeNull) {
+  const TestFolder folder;
+  const TensorFile file = open_tensors(folder.write("a.safetensors", safetensors_bytes("{\"__metadata__\":null," + entry("a", "U8", "[1]", 0, 1) + "}", "x")));
+  EXPECT_TRUE(file.metadata.empty());
+  EXPECT_EQ(file.tensors.size(), 1u);
+}
+
 TEST(Safetensors, MalformedFilesAreRefusedWithTheReason) {
   const auto file = [](const std::string& header, const std::string& data = "") { return safetensors_bytes(header, data); };
   const std::string f32 = entry("a", "F32", "[2]", 0, 8), eight(8, '\0');

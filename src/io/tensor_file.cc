@@ -6,6 +6,7 @@
 
 #include "core/join.h"
 #include "io/element_bytes.h"
+#include "io/foreign.h"
 #include "io/formats.h"
 #include "io/json.h"
 
@@ -20,10 +21,12 @@ const Format* by_extension(const std::filesystem::path& path) {
 }
 
 // Finds the format by the contents. A damaged file may look like no format; its extension then chooses the reader, whose message says what
-// is wrong. nullptr if the extension is unknown too.
+// is wrong. nullptr if the extension is unknown too. Error for a file that is known to be something else.
 const Format* recognise(const FileBytes& file) {
   const auto row = std::ranges::find_if(format_table(), [&](const Format& format) { return format.sniff(file.text()); });
-  return row == format_table().end() ? by_extension(file.path) : &*row;
+  if (row != format_table().end()) return &*row;
+  if (const std::string kind = foreign_kind(file.text()); !kind.empty()) fail(ErrorCode::format, file.name(), ": it is ", kind);
+  return by_extension(file.path);
 }
 
 // A NUL would end the name where it is read as a C string, as in npz archives.
@@ -37,7 +40,9 @@ std::filesystem::path inside_folder(const std::filesystem::path& path) {
     require_regular(path / name);
     return path / name;
   }
-  fail(ErrorCode::io, "cannot read ", path.string(), ": the folder holds neither model.safetensors nor model.safetensors.index.json");
+  const std::filesystem::path torch = path / "pytorch_model.bin";
+  const std::string there = std::filesystem::exists(torch, ignored) ? cat("; pytorch_model.bin, which it holds, is ", torch_checkpoint()) : std::string();
+  fail(ErrorCode::io, "cannot read ", path.string(), ": the folder holds neither model.safetensors nor model.safetensors.index.json", there);
 }
 
 }  // namespace

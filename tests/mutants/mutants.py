@@ -651,4 +651,12 @@ MUTANTS = [
     Mutant("kernel: a part's rows divided by their own sums", "src/cpu/sdpa/backward_kernel.cc", "return !task_.part_of_keys && of_rows().in_one_block", "return of_rows().in_one_block",
            "p of a part comes from the joined lse", RANKS),
     Mutant("kernel: a part finds its own large sums", "src/cpu/sdpa/backward_kernel.cc", "return !task_.part_of_keys && (lse > kLargest", "return (lse > kLargest", "p of a part comes from the joined lse", RANKS),
+    # The choice of an instruction set
+    Mutant("select: sets of another vendor too", "src/cpu/select.cc", "set.vendor.empty() || set.vendor == cpu.vendor", "true", "pairs of bfloat16 by vectors are for AMD's processors", ("cpu",)),
+    Mutant("select: the emulation is chosen", "src/cpu/select.cc", 'if (set.vendor == "none") return "it is for tests";', "", "the emulation of tiles is never chosen by itself", ("cpu",)),
+    Mutant("select: refused tiles are taken", "src/cpu/select.cc", "(tiles == Tiles::allowed || !has_tiles(set))", "true", "without tiles the next set is chosen", ("cpu",)),
+    # Files that are no tensors
+    Mutant("foreign: a checkpoint of torch is an npz archive", "src/io/npz.cc", '(text.starts_with("PK\\x03\\x04") && foreign_kind(text).empty())', 'text.starts_with("PK\\x03\\x04")',
+           "archives of torch.save are named", ("io",)),
+    Mutant("npy: '=' is another order", "src/io/npy.cc", "result.big_endian = little.starts_with('>');", "result.big_endian = little.starts_with('>') || little.starts_with('=');", "'=' is the machine's order", ("io",)),
 ]
