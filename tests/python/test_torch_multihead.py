@@ -406,3 +406,28 @@ def test_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         MultiheadAttention(12, 3)(X, X, X, key_padding_mask=torch.zeros(2, 4), attn_mask=MASK)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: MultiheadAttention(12, 3, add_bias_kv=True, device=device),
+        lambda device: MultiheadAttention(12, 3, kdim=5, vdim=7, bias=False, device=device),
+        lambda device: GatedAttention(8, 4, 2, gated=True, use_bias_for_embeddings=True, device=device),
+    ],
+)
+def test_layers_of_the_meta_device_are_initialised_as_the_constructor_does(make: Callable[[str | None], nn.Module]) -> None:
+    torch.manual_seed(4)
+    expected = make(None)
+    layer = make("meta").to_empty(device="cpu")
+    for parameter in layer.parameters():
+        nn.init.constant_(parameter, math.nan)
+    torch.manual_seed(4)
+    layer.reset_parameters()  # type: ignore[operator]
+    for (name, made), reset in zip(expected.named_parameters(), layer.parameters(), strict=True):
+        assert torch.equal(made, reset), name
+    # FSDP calls it of each module, the children of a layer included.
+    for module in layer.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # type: ignore[operator]
+    assert all(parameter.isfinite().all() for parameter in layer.parameters())

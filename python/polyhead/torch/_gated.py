@@ -104,6 +104,12 @@ class GatedAttention(nn.Module):
         self.linear_o = linear(heads * c, c_in, True)
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        for module in self.children():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+
     @overload
     def forward(
         self, x: Tensor, bias: Tensor | None = None, attend_keys: Tensor | None = None, return_attention_weights: Literal[False] = False, *,

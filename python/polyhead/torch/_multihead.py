@@ -84,6 +84,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self.precision = precision
         self.register_forward_pre_hook(_stay)
 
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        self.out_proj.reset_parameters()
+        self._reset_parameters()
+
     def extra_repr(self) -> str:
         """What repr() shows of the layer: sizes, and settings that differ from their defaults."""
         usual = {"kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0, "add_zero_attn": False, "batch_first": False, "precision": "native"}
