@@ -21,7 +21,7 @@ function(polyhead_precompiled target)
   endif()
 endfunction()
 
-# polyhead_precompile(<target> <target of polyhead_precompiled>)
+# polyhead_precompile(<target> <target of polyhead_precompiled>). A target that adds flags which headers see, as -O2, sets DISABLE_PRECOMPILE_HEADERS.
 function(polyhead_precompile target headers)
   if(POLYHEAD_PRECOMPILE_HEADERS)
     target_precompile_headers(${target} REUSE_FROM ${headers})
@@ -29,6 +29,6 @@ function(polyhead_precompile target headers)
 endfunction()
 
 polyhead_precompiled(polyhead_standard_headers PIC HEADERS ${POLYHEAD_STANDARD_HEADERS})
-if(POLYHEAD_BUILD_IO)
+if(TARGET nlohmann_json::nlohmann_json)
   polyhead_precompiled(polyhead_json_headers PIC LINK nlohmann_json::nlohmann_json HEADERS ${POLYHEAD_STANDARD_HEADERS} <nlohmann/json.hpp>)
 endif()

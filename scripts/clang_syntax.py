@@ -32,7 +32,7 @@ def path(text):
 
 def rule(entry, output, command, needs):
     """As Ninja's file: the command writes output, reads the entry's source and what output.d lists."""
-    command = command.replace(" -c ", f" -MD -MF '{output}.d' -MT '{output}' -c ")
+    command = command.replace(" -c ", f" -MD -MF '{output}.d' -MQ '{output}' -c ")
     inputs = path(entry["file"]) + (" | " + " ".join(map(path, needs)) if needs else "")
     return f"build {path(output)}: check {inputs}\n  command = {command.replace('$', '$$')}\n  depfile = {path(output)}.d\n  description = {path(entry['file'])}\n"
 
@@ -47,16 +47,17 @@ def main():
         sys.exit(f"no sources in {folder}")
     if os.environ.get("POLYHEAD_TEST_EFFORT") == "quick":
         entries = list(of_chosen_sets(entries))
-    rules = ["ninja_required_version = 1.5\nrule check\n  command = $command\n  deps = gcc\n"]
+    rules = ["ninja_required_version = 1.5\nbuilddir = syntax\nrule check\n  command = $command\n  deps = gcc\n"]
     rules += [rule(entry, output, entry["command"], []) for output, entry in precompiled.items()]
     for entry in entries:
         output = f"{folder / entry['output']}.checked"
-        needs = [other for other in precompiled if other in entry["command"]]
+        needs = [other for other, header in precompiled.items() if header["output"] in entry["command"]]
         command = entry["command"].replace(" -c ", " -fsyntax-only -c ")
         rules.append(rule(entry, output, f"rm -f '{output}' && {command} && touch '{output}'", needs))
     (folder / "syntax.ninja").write_text("\n".join(rules))
     checked = subprocess.run(["ninja", "-f", "syntax.ninja", "-j", jobs, "-k", "0"], cwd=folder)
     failed = sum(not pathlib.Path(f"{folder / entry['output']}.checked").exists() for entry in entries)
+    failed = failed or int(checked.returncode != 0)  # a precompiled header alone
     print(f"{len(entries) - failed} passed, {failed} failed")
     return checked.returncode
 

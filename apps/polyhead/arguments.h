@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "command.h"
-#include "parser.h"
 #include "polyhead/tensor_view.h"
 
 namespace polyhead::app {

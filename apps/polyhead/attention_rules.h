@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "command.h"
-#include "parser.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/sdpa.h"
 

@@ -9,6 +9,7 @@
 
 namespace polyhead::app {
 
+class Option;
 class Parser;
 
 // Wrong arguments: exit status 2. A polyhead::Error is a failed operation: exit status 1.

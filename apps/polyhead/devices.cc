@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "core/text.h"
+#include "cpu/select.h"
 #include "format.h"
 #include "json.h"
 #include "parser.h"
@@ -39,8 +40,8 @@ std::string as_text(const Cpu& cpu, std::size_t width) {
   append(text, "\nKernels, best first\n");
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
     row(cat("  ", set.name),
-        cat(set.why_not.empty() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs),
-            set.why_not.empty() ? "" : cat("; not used: ", set.why_not)));
+        cat(set.why_not_used.empty() ? "used " : set.available ? "yes  " : "no   ", set.needs.empty() ? "needs nothing" : cat("needs ", set.needs),
+            set.why_not_used.empty() ? "" : cat("; not used: ", set.why_not_used)));
   }
   append(text, "\nBackends, best first\n");
   for (const Backend* backend : backends()) append(text, cat("  ", backend_name(*backend), "\n"));
@@ -60,7 +61,7 @@ Json as_json(const Cpu& cpu) {
   for (const Backend* backend : backends()) names.push_back(backend_name(*backend));
   Json kernels = Json::array();
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    kernels.push_back({{"name", set.name}, {"needs", set.needs}, {"available", set.available}, {"used", set.why_not.empty()}, {"why_not", set.why_not}});
+    kernels.push_back({{"name", set.name}, {"needs", set.needs}, {"available", set.available}, {"used", set.why_not_used.empty()}, {"why_not_used", set.why_not_used}});
   }
   return {{"processor", cpu.name},    {"architecture", cpu.architecture},
           {"online", cpu.online},     {"usable", cpu.usable},
@@ -79,11 +80,12 @@ Subcommand declare_devices(Parser& parser) {
                    {"polyhead devices --json | jq .backends", "JSON for other programs"}},
       .notes =
           "JSON: {processor, architecture, online, usable, threads, caches: [{level, kind, bytes, shared_by}], instruction_sets: [{name, "
-          "available, adds}], kernels: [{name, needs, available, used, why_not}], backends}; shared_by is null if the system does not say it.\n"
+          "available, adds}], kernels: [{name, needs, available, used, why_not_used}], backends}; shared_by is null if the system does not say it.\n"
           "The environment variable POLYHEAD_ISA selects the kernels; it is an error if this processor cannot run them.\n",
       .run =
           [json] {
             const Cpu cpu = detect_cpu();
+            cpu::current_kernels_for_pairs();  // asks for AMX tiles, so that a refusal is shown
             *json ? print_json(as_json(cpu)) : print(as_text(cpu, terminal_width(Stream::out)));
           },
   };

@@ -55,7 +55,7 @@ std::string help_text(const Parser& parser, const Subcommand& subcommand, std::s
   std::vector<Entry> arguments, options;
   std::string usage = parser.name();
   for (const Option* option : parser.options()) {
-    if (!option->has_dashes()) {
+    if (option->is_positional()) {
       const std::string name = option->name();
       arguments.push_back({name, option->description()});
       append(usage, option->is_required() ? cat(" ", name) : cat(" [", name, "]"));

@@ -8,7 +8,6 @@
 
 #include "attention_rules.h"
 #include "input_tensors.h"
-#include "parser.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/nn/multi_head_attention.h"
 

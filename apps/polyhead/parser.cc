@@ -46,7 +46,7 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser, const
 void refuse_empty_names(const std::vector<Option*>& options) {
   for (const Option* option : options) {
     const std::string type = option->type();
-    const bool is_name = !option->has_dashes() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
+    const bool is_name = option->is_positional() || type == "FILE" || type == "FOLDER" || type == "PATH" || type == "NAME";
     if (is_name && std::ranges::count(option->words(), "") > 0) throw UsageError(cat(option->name(), " is empty"));
   }
 }
@@ -70,7 +70,7 @@ std::vector<std::string> Option::names() const {
 
 std::string Option::type() const { return option_->get_type_size() != 0 ? option_->get_type_name() : ""; }
 std::string Option::description() const { return option_->get_description(); }
-bool Option::has_dashes() const { return !option_->get_positional(); }
+bool Option::is_positional() const { return option_->get_positional(); }
 bool Option::is_required() const { return option_->get_required(); }
 bool Option::is_given() const { return option_->count() > 0; }
 std::vector<std::string> Option::words() const { return option_->results(); }

@@ -12,7 +12,7 @@ class Option;
 
 namespace polyhead::app {
 
-// An option such as -o, --output, or an argument without dashes. Belongs to its Parser.
+// An option such as -o, --output, or a positional argument. Belongs to its Parser.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
@@ -27,10 +27,10 @@ class Option {
   Option* excludes(Option* other);
 
   std::string name() const;                // "--output" or "MODEL_DIR"
-  std::vector<std::string> names() const;  // with dashes, short ones first; none without dashes
+  std::vector<std::string> names() const;  // with dashes, short ones first; empty for a positional argument
   std::string type() const;                // "" of a flag
   std::string description() const;
-  bool has_dashes() const;
+  bool is_positional() const;
   bool is_required() const;
   bool is_given() const;  // after parse()
   std::vector<std::string> words() const;
@@ -48,7 +48,7 @@ class Parser {
   Parser(const Parser&) = delete;
   Parser& operator=(const Parser&) = delete;
 
-  // `names`: "-o,--output", or "MODEL_DIR" of an argument without dashes. The value goes to `target`, which lives as long as the parser.
+  // `names`: "-o,--output", or "MODEL_DIR" of a positional argument. The value goes to `target`, which must live until parse() returns.
   Option* add_option(const std::string& names, std::string& target, const std::string& description);
   Option* add_option(const std::string& names, std::function<void(const std::string&)> take, const std::string& description);
   // May be given several times, with one word each time.
@@ -56,7 +56,7 @@ class Parser {
   Option* add_flag(const std::string& names, bool& target, const std::string& description);
   void remove(Option* option);
 
-  Option* find(const std::string& name) const;  // of those that are there
+  Option* find(const std::string& name) const;  // throws if there is none
   std::vector<Option*> options() const;         // in the order in which they were added
   Option* help_option() const { return help_; }
   std::string name() const;

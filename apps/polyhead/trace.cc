@@ -365,7 +365,7 @@ Subcommand declare_trace(Parser& parser) {
   const std::array of_cell{cell, text, as_json};
   const std::array of_text{parser.find("--layer"), values, parser.find("--limit"), parser.find("--precision")};
   for (Option* option : parser.options()) {
-    if (std::ranges::count(of_cell, option) > 0 || !option->has_dashes() || option == parser.help_option()) continue;
+    if (std::ranges::count(of_cell, option) > 0 || option->is_positional() || option == parser.help_option()) continue;
     cell->excludes(option);
     if (std::ranges::count(of_text, option) == 0) text->excludes(option);
   }

@@ -42,14 +42,14 @@ bool has_instruction_set(const Cpu& cpu, std::string_view name);
 struct KernelInstructionSet {
   std::string_view name;   // "avx512"
   std::string_view needs;  // names of Cpu::instruction_sets, separated by spaces; empty: runs on every machine of the architecture
-  bool available = false;  // the processor can run it
-  std::string why_not;     // why it is not in use; empty for the one that is
+  bool available = false;    // the processor can run it; Linux may still refuse AMX tiles to a process
+  std::string why_not_used;  // empty for the one in use
 };
 
 std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference
 
 // The set in use: the one given to set_kernel_instruction_set(), else the environment variable POLYHEAD_ISA (read once), else the first
-// that is available and faster here. amx_bf16 asks Linux for the memory of AMX tiles at the first operation that uses them; if Linux refuses,
+// that the processor can run and that is not kept for those of another vendor. amx_bf16 asks Linux for the memory of AMX tiles at the first operation that uses them; if Linux refuses,
 // the next set is in use from then on. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
 // known or not available.
 std::string_view kernel_instruction_set();

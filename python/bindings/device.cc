@@ -32,13 +32,13 @@ ByName devices() {
   result["caches"] = caches;
   result["instruction_sets"] = sets;
   nb::list kernels;
-  nb::dict not_used;
+  nb::dict why_not_used;
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
     kernels.append(std::string(set.name));
-    if (!set.why_not.empty()) not_used[std::string(set.name).c_str()] = set.why_not;
+    if (!set.why_not_used.empty()) why_not_used[std::string(set.name).c_str()] = set.why_not_used;
   }
   result["kernels"] = kernels;
-  result["not_used"] = not_used;
+  result["why_not_used"] = why_not_used;
   result["kernel"] = std::string(kernel_instruction_set());
   return result;
 }

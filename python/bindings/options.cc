@@ -140,12 +140,12 @@ namespace {
 
 void read(const char* name, nb::handle given, double& number) { number = read_number(given, name); }
 void read(const char* name, nb::handle given, nn::Mode& mode) { mode = read_flag(given, name) ? nn::Mode::training : nn::Mode::evaluation; }
-void read(const char* name, nb::handle given, std::optional<bool>& like_input) {
+void read(const char* name, nb::handle given, std::optional<bool>& choice) {
   if (given.is_none()) return;
   if (!nb::isinstance<nb::bool_>(given)) {
-    throw nb::type_error(text(name, " is ", kind_of(given), "; it says how attend_keys or block_keys lies: True: like the input without its width; False: [*,S]; None: the one that fits").c_str());
+    throw nb::type_error(text(name, " is ", kind_of(given), "; it must be True, False or None").c_str());
   }
-  like_input = read_flag(given, name);
+  choice = read_flag(given, name);
 }
 void read(const char* name, nb::handle given, EmptyRows& mode) { mode = choice(name, read_word(given, name), kEmptyRows); }
 void read(const char* name, nb::handle given, Precision& precision) { precision = choice(name, read_word(given, name), kPrecisions); }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -230,12 +231,13 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
 
 
 def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
-    """Each step of a decoder would be a tab of its own: blocks of steps with more and more keys do not lie one below the other."""
-    steps = [tab for tab in tabs if tab.pooling is not None and tab.T == 1 and not tab.kind.is_cross]
-    if len({tab.S for tab in steps}) > 1:
-        calls = [call for tab in steps for layer in tab.layers for call in layer.calls if call.maps is None]
+    """Blocks of steps with more and more keys do not lie one below the other, so that each step of a decoder would be a tab or a layer of its own."""
+    calls = [call for tab in tabs if tab.pooling is not None and tab.T == 1 and not tab.kind.is_cross for layer in tab.layers for call in layer.calls if call.maps is None]
+    times = Counter(call.name for call in calls)
+    steps = [call for call in calls if times[call.name] > 1]
+    if steps:
         raise ValueError(
-            f"{len(steps)} steps of a decoder with a cache have only pooled maps, which are not joined to one, of {names_of(calls)}: {why_no_maps(captured, calls)}; "
+            f"the capture has only pooled maps of the decoder steps of {names_of(steps)}; steps are shown as one map, which needs whole maps: {why_no_maps(captured, steps)}; "
             "captured.select(prefix) takes other modules"
         )
 

@@ -22,17 +22,27 @@ const std::string& refusal_of_tiles() {
   return reason;
 }
 
+// The set, or Error if it was asked for and the operating system lets this process have no tiles.
+const KernelSet& permitted(const KernelSet& set) {
+  if (has_tiles(set) && !refusal_of_tiles().empty()) fail(ErrorCode::unsupported, "the instruction set '", set.name, "' was asked for and ", refusal_of_tiles());
+  return set;
+}
+
 struct Preferred {
   const KernelSet& set;
   const KernelSet& without_tiles;
+  bool asked_for;
 };
 
 // Reads the environment once: a later change must not switch kernels in the middle of a program.
 const Preferred& preferred() {
-  static const Preferred sets = [] {
+  static const Preferred sets = []() -> Preferred {
     const char* name = std::getenv("POLYHEAD_ISA");
-    const std::string_view wanted = name == nullptr ? "" : name;
-    return Preferred{select_kernels(kernel_sets(), this_cpu(), wanted), select_kernels(kernel_sets(), this_cpu(), wanted, Tiles::refused)};
+    if (name != nullptr && *name != '\0') {
+      const KernelSet& set = permitted(select_kernels(kernel_sets(), this_cpu(), name));
+      return {set, set, true};
+    }
+    return {select_kernels(kernel_sets(), this_cpu(), ""), select_kernels(kernel_sets(), this_cpu(), "", Tiles::refused), false};
   }();
   return sets;
 }
@@ -73,7 +83,7 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu) {
   if (set.vendor == "none") return "it is for tests";
   if (const std::string missing = missing_for(set, cpu); !missing.empty()) return cat("the processor lacks ", missing);
   if (set.vendor.empty() || set.vendor == cpu.vendor) return {};
-  return cat("it is chosen on processors of ", set.vendor, " only: on others exact products take no longer");
+  return cat("it is used by itself on ", set.vendor, " processors only; elsewhere exact products are at least as fast");
 }
 
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted, Tiles tiles) {
@@ -83,7 +93,6 @@ const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu,
     if (set.name == wanted) {
       const std::string missing = missing_for(set, cpu);
       if (!missing.empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and this processor lacks: ", missing);
-      if (has_tiles(set) && !refusal_of_tiles().empty()) fail(ErrorCode::unsupported, "the instruction set '", wanted, "' was asked for and ", refusal_of_tiles());
       return set;
     }
     append(names, cat(names.empty() ? "" : ", ", set.name));
@@ -108,7 +117,8 @@ std::string why_not_used(const KernelSet& set) {
   if (set.place == current.place) return {};
   if (const std::string reason = passed_over(set, this_cpu()); !reason.empty()) return reason;
   if (has_tiles(set) && tiles_are_refused.load(std::memory_order_relaxed)) return refusal_of_tiles();
-  return cat(current.name, set.place < current.place ? " was asked for" : " is preferred");
+  const bool asked_for = forced.load(std::memory_order_acquire) != nullptr || preferred().asked_for;
+  return cat(current.name, asked_for ? " was asked for" : " is preferred");
 }
 
 }  // namespace
@@ -125,7 +135,7 @@ std::vector<KernelInstructionSet> kernel_instruction_sets() {
 std::string_view kernel_instruction_set() { return cpu::current_kernels().name; }
 
 void set_kernel_instruction_set(std::string_view name) {
-  cpu::forced.store(name.empty() ? nullptr : &cpu::select_kernels(cpu::kernel_sets(), cpu::this_cpu(), name), std::memory_order_release);
+  cpu::forced.store(name.empty() ? nullptr : &cpu::permitted(cpu::select_kernels(cpu::kernel_sets(), cpu::this_cpu(), name)), std::memory_order_release);
 }
 
 }  // namespace polyhead

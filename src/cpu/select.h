@@ -35,16 +35,15 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu);
 enum class Tiles : std::uint8_t { allowed, refused };
 
 // The set named `forced`, or, if that is empty, the first that is not passed over, of those without AMX tiles if they are refused. Error for an
-// unknown name and for a set that the processor cannot run. If `forced` is empty, depends on its arguments only, so that tests can describe other
-// machines; a forced set with tiles asks the operating system for them.
+// unknown name and for a set that the processor cannot run. Depends on its arguments only, so that tests can describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
 // The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that is not passed over.
 const KernelSet& current_kernels();
 
-// The same for an operation that multiplies pairs of bfloat16. The first such operation asks the operating system for AMX tiles if the set has
-// them: later programs cannot have small signal stacks, which others need not pay for. If it refuses, the set without tiles is the current one
-// from then on; its other kernels are the same.
+// The same for an operation that multiplies pairs of bfloat16. The first such operation asks Linux for AMX tiles if the set has them: from then on
+// Linux refuses small signal stacks in this process, so programs without bfloat16 do not ask. If it refuses the tiles, the next set without them is the
+// current one from then on. Both have the same base, so kernels that ran before are not different ones.
 const KernelSet& current_kernels_for_pairs();
 
 // Kernels of one kind that are compiled for a set. Each kind has a table and a source for it, which CMakeLists.txt makes: a program links the kernels

@@ -178,12 +178,12 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   }
   EXPECT_EQ(error_message([&] { out_of(square, {.mask = {.attend_keys = mask}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or lie like the input, "
-            "[2,3,3]; say which: mask_like_input is false or true");
+            "[2,3,3]; set mask_like_input (--mask-like-input) to say which");
   const Tensor row(DType::boolean, {3});
   EXPECT_NE(error_message([&] { out_of(square, {.mask = {.block_keys = row}}); }), "");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
-            "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It lies like the input: "
-            "say so: mask_like_input is true");
+            "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It lies like the input; "
+            "set mask_like_input (--mask-like-input on)");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3]; like the input it must broadcast to [2,3,5], S at axis 1");
 

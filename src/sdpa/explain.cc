@@ -67,8 +67,8 @@ std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (set.why_not.empty()) break;  // what comes after the one in use is slower
-    append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not) : cat(" ", set.name));
+    if (set.why_not_used.empty()) break;  // what comes after the one in use is slower
+    append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not_used) : cat(" ", set.name));
   }
   if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);
   return cat("processors: ", cpu.usable, " of ", cpu.online, " online\n", "caches: ", cache_facts(cpu, 1), ", ", cache_facts(cpu, 2), ", ", cache_facts(cpu, 3), "\n",

@@ -509,6 +509,7 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   p.k = input.k;
   p.k_scale = build.scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
+  p.native = false;  // maps have exact products
   return p;
 }
 

@@ -29,7 +29,7 @@ class Explain(ProgramTest):
         self.assertEqual(told["instruction sets"], sets + "; kernels for " + next(k["name"] for k in found["kernels"] if k["used"]))
         better = found["kernels"][:[k["used"] for k in found["kernels"]].index(True)]
         lacking = " ".join(k["name"] for k in better if not k["available"])
-        self.assertEqual(told.get("kernels not used", ""), "; ".join([f"not in this processor: {lacking}"] * bool(lacking) + [f"{k['name']}: {k['why_not']}" for k in better if k["available"]]))
+        self.assertEqual(told.get("kernels not used", ""), "; ".join([f"not in this processor: {lacking}"] * bool(lacking) + [f"{k['name']}: {k['why_not_used']}" for k in better if k["available"]]))
         for name, level in (("L1d", 1), ("L2", 2), ("L3", 3)):
             known = any(cache["level"] == level and cache["kind"] != "instruction" for cache in found["caches"])
             self.assertRegex(told["caches"], rf"{name} [0-9]+ [KM]iB\b" if known else f"{name} unknown")

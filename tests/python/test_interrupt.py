@@ -23,7 +23,7 @@ X = np.random.default_rng(6).standard_normal((1, 512, 512)).astype(np.float32)
 
 
 class Alarm(BaseException):
-    """As KeyboardInterrupt: what handles errors does not take it for one."""
+    """A BaseException, as KeyboardInterrupt: `except Exception` does not catch it."""
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_a_mask_like_the_input_is_that_with_the_axis_moved_last(shape: tuple[int
 
 def test_what_is_no_layout_is_refused() -> None:
     layer = polyhead.MultiHeadAttention(8, 2, axis=-3)
-    with pytest.raises(TypeError, match="mask_like_input is ndarray; it says how attend_keys or block_keys lies"):
+    with pytest.raises(TypeError, match="mask_like_input is ndarray; it must be True, False or None"):
         layer(np.zeros((2, 5, 5, 8), np.float32), mask_like_input=np.ones((2, 5, 5), bool))  # type: ignore[arg-type]
     cache = polyhead.KeyValueCache(2, 2, 9, 4)
     with pytest.raises(ValueError, match="mask_like_input is true with a cache"):

@@ -34,7 +34,7 @@ def quiet(result: subprocess.CompletedProcess[str]) -> str:
 def test_device_and_explain_name_what_was_found() -> None:
     told = polyhead.device()
     assert 1 <= told["usable"] <= told["online"] and told["threads"] == polyhead.num_threads() and told["kernel"] in told["kernels"]
-    assert set(told["kernels"]) - {told["kernel"]} == told["not_used"].keys() and all(told["not_used"].values())
+    assert set(told["kernels"]) - {told["kernel"]} == told["why_not_used"].keys() and all(told["why_not_used"].values())
     for cache in told["caches"]:
         assert cache.keys() == {"level", "kind", "bytes", "shared_by"} and cache["bytes"] > 0
         assert cache["shared_by"] is None or cache["shared_by"] >= 1

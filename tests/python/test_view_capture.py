@@ -266,7 +266,7 @@ def test_steps_of_which_only_pooled_maps_are_there_are_refused() -> None:
     torch.manual_seed(3)
     model, prompt = llama().eval(), ids(1, 6)
     captured = capture(model, generate, budget=600)  # the maps of the prompt
-    with pytest.raises(ValueError, match=r"steps of a decoder with a cache have only pooled maps, .*model\.layers\.0.*budget=(\d+)\) has room") as error:
+    with pytest.raises(ValueError, match=r"only pooled maps of the decoder steps of model\.layers\.0.*budget=(\d+)\) has room") as error:
         polyhead.view(captured)
     budget = int(re.search(r"budget=(\d+)", str(error.value)).group(1))  # type: ignore[union-attr]
     assert len(sets_of(polyhead.view(capture(model, generate, budget=budget)))) == 1

@@ -59,11 +59,11 @@ ForwardTask largest_task(const ForwardProblem& p, const Items& items, const Mask
 
 void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
-  const auto& kernels = current_kernels_of<ForwardKernels>();
-  const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const Items items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);
+  const ForwardTask first_task = largest_task(p, items, &mask);  // first: it may ask for tiles, which settles the set
+  const auto& kernels = current_kernels_of<ForwardKernels>();
+  const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),
                      bytes = kernels.forward_scratch(first_task);
   std::optional<ScratchMemory> partials;
