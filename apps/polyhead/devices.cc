@@ -7,7 +7,6 @@
 
 #include "command.h"
 #include "core/text.h"
-#include "cpu/select.h"
 #include "format.h"
 #include "json.h"
 #include "parser.h"
@@ -85,7 +84,6 @@ Subcommand declare_devices(Parser& parser) {
       .run =
           [json] {
             const Cpu cpu = detect_cpu();
-            cpu::current_kernels_for_pairs();  // asks for AMX tiles, so that a refusal is shown
             *json ? print_json(as_json(cpu)) : print(as_text(cpu, terminal_width(Stream::out)));
           },
   };

@@ -211,7 +211,8 @@ def divergence(p, q):
 
 
 def find_chromium():
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if not chromium:
         sys.exit("this test needs Chromium on the path (Debian and Ubuntu: apt install chromium), or CHROMIUM set to it")
     return chromium
