@@ -133,7 +133,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
       {"PK\3\4", ": it is not a whole zip archive"},
       {zip.substr(0, zip.size() - 1), ": it is not a whole zip archive"},
       {zip_bytes({{"a.npy", two}, {"a.npy", two}}), "member \"a.npy\" occurs twice"},
-      {zip_bytes({{"../data.pkl", two}}), "member \"../data.pkl\" is not an array: an npz file holds .npy members only"},
+      {zip_bytes({{"../data.txt", two}}), "member \"../data.txt\" is not an array: an npz file holds .npy members only"},
       {zip_bytes({{"folder/", ""}}), "member \"folder/\" is not an array"},
       {zip_bytes({{"a\nb.txt", two}}), "member \"a\\nb.txt\" is not an array"},
       {zip_bytes({{.name = "a.npy", .data = two, .method = 12}}), "is compressed by method 12; 0 (stored) and 8 (deflated) are read"},
