@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ascii.h"
 #include "core/text.h"
 #include "parser.h"
 #include "suggest.h"
@@ -31,7 +32,7 @@ std::vector<std::int64_t> integers_of(std::string_view word, std::string_view se
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::ranges::transform(result, result.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::ranges::transform(result, result.begin(), lower_ascii);
   return result;
 }
 

@@ -12,7 +12,7 @@ class Option;
 
 namespace polyhead::app {
 
-// An option such as -o, --output, or a positional argument. Belongs to its Parser.
+// An option such as -o, --output, or a positional argument. Its Parser owns it.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}

@@ -323,11 +323,11 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<Options>& o
 Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<Options>();
   parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder)");
-  Option* text = parser.add_option("--text", o->cell.text, "the text that a model reads: its layer number --layer is traced, or one attention weight with --cell")->type_name("TEXT");
-  Option* cell = parser.add_option("--cell", o->cell.cell, "work out one attention weight of a model: the numbers from q and k to the weight, and the head's output. QUERY and KEY are places from 0, or words of the text")
+  Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
+  Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")
                           ->needs(text);
-  parser.add_option("--layer", o->layer, "construct a layer by name; --list lists names and arguments. With MODEL_DIR --text: the number of a layer of the model, from 0 (default)")->type_name("NAME");
+  parser.add_option("--layer", o->layer, "construct the layer of this name; --list lists names and arguments. With --text: the number of a layer of the model, from 0 (default: 0)")->type_name("NAME");
   parser.add_flag("--list", o->list, "list the layers that have a name, with their arguments and defaults");
   Option* parameters = parser.add_option("--parameters", o->file.path, "load a layer from this file of parameters. The word identity, with --layer: each projection gives its input back")->type_name("FILE");
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "core/ascii.h"
 #include "core/parallel.h"
 #include "cpu/caches.h"
 #include "cpu/instruction_sets.h"
@@ -80,7 +81,7 @@ std::vector<CpuCache> cpu::listed_caches(const std::string& folder) {
     if (level.empty()) break;
     std::string kind = first_line(files + "type");
     std::transform(kind.begin(), kind.end(), kind.begin(),
-                   [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+                   lower_ascii);
     const std::int64_t bytes = parse_bytes(first_line(files + "size"));
     if (bytes > 0) caches.push_back({static_cast<int>(parse_bytes(level)), kind, bytes, count_list(first_line(files + "shared_cpu_list"))});
   }

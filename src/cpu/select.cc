@@ -83,7 +83,7 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu) {
   if (set.vendor == "none") return "it is for tests";
   if (const std::string missing = missing_for(set, cpu); !missing.empty()) return cat("the processor lacks ", missing);
   if (set.vendor.empty() || set.vendor == cpu.vendor) return {};
-  return cat("it is used by itself on ", set.vendor, " processors only; elsewhere exact products are at least as fast");
+  return cat("it is the default on ", set.vendor, " processors only; on others exact products are at least as fast");
 }
 
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view wanted, Tiles tiles) {

@@ -19,7 +19,7 @@ struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, separated by spaces
   std::size_t place = 0;   // among kernel_sets()
-  std::string_view vendor = {};  // on whose processors alone it is chosen by itself; empty: on all
+  std::string_view vendor = {};  // on whose processors alone it may be the default; empty: on all; "none": on no processor
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
@@ -29,7 +29,7 @@ const Cpu& this_cpu();  // detect_cpu() of this machine, asked once: cpuid takes
 // The words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// Why the set is not chosen by itself on this processor; empty if it may be.
+// Why the set is never the default on this processor; empty if it may be.
 std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };

@@ -56,6 +56,7 @@ constexpr std::string_view kSkylake = "sse2 avx2 fma f16c avx512f avx512bw avx51
 
 // The kernels of this build, for machines of every generation: the tests of a set run where it is, and the choice is tested everywhere.
 TEST(Select, KnownMachines) {
+  // The rows below are for all sets: with a part of them each machine would have another answer.
   if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
   struct Row {
     const char* name;

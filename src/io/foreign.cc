@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/ascii.h"
 #include "core/text.h"
 
 namespace polyhead::io {
@@ -15,7 +16,7 @@ struct Beginning {
 };
 
 constexpr std::string_view kFromTorch =
-    "in Python, `safetensors.torch.save_file({k: v.clone() for k, v in torch.load(PATH, weights_only=True).items()}, \"model.safetensors\")` converts it";
+    "`safetensors.torch.save_file({k: v.clone() for k, v in torch.load(PATH, weights_only=True).items()}, \"model.safetensors\")` in Python converts it";
 
 constexpr Beginning kBeginnings[] = {
     {"version https://git-lfs.github.com/spec/"sv, "a pointer of Git LFS, without the data; `git lfs pull` in its repository fetches them"},
@@ -26,25 +27,22 @@ constexpr Beginning kBeginnings[] = {
      "7zXZ\0"sv,
      "compressed by xz; `unxz` unpacks it"},
     {"BZh"sv, "compressed by bzip2; `bunzip2` unpacks it"},
-    {"GGUF"sv, "a GGUF file, as llama.cpp reads; the model is wanted as it was before it was converted"},
+    {"GGUF"sv, "a GGUF file for llama.cpp, which polyhead does not read; give the weights from which it was converted, as safetensors"},
     {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file, as Keras writes; in Python, h5py reads it and safetensors.numpy.save_file writes its arrays"},
 };
-
-// A letter of ASCII in lower case, anything else as it is.
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 bool is_page(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return false;
   const std::string_view from = text.substr(first);
   return std::ranges::any_of(std::array{"<!doctype"sv, "<html"sv, "<?xml"sv}, [&](std::string_view start) {
-    return from.size() >= start.size() && std::equal(start.begin(), start.end(), from.begin(), [](char a, char b) { return a == lower(b); });
+    return from.size() >= start.size() && std::equal(start.begin(), start.end(), from.begin(), [](char a, char b) { return a == lower_ascii(b); });
   });
 }
 
 std::size_t byte_of(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
 
-// torch.save writes a zip archive whose first member is NAME/data.pkl.
+// torch.save writes a zip archive. Its first member is NAME/data.pkl.
 bool is_torch_archive(std::string_view text) {
   constexpr std::size_t kLength = 26, kName = 30;  // places in a member's header
   if (!text.starts_with("PK\x03\x04") || text.size() < kName) return false;
@@ -74,9 +72,9 @@ std::string foreign_kind(std::string_view text) {
   }
   if (is_page(text)) return "an HTML or XML page, perhaps a server's error that was saved under this name";
   if (is_torch_archive(text) || text.starts_with("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9"sv)) return torch_checkpoint();
-  if (text.size() > 2 && text[0] == '\x80' && text[1] >= '\x02' && text[1] <= '\x05') return cat("a pickle of Python, which may run any program when it is opened; if torch.save wrote it: ", kFromTorch);
-  if (is_ctranslate2(text)) return "a model of CTranslate2; the model is wanted as it was before it was converted";
-  if (is_onnx(text)) return "an ONNX model; the model is wanted as it was before it was exported";
+  if (text.size() > 2 && text[0] == '\x80' && text[1] >= '\x02' && text[1] <= '\x05') return cat("a pickle of Python, which polyhead does not open, because opening one may run any program. If torch.save wrote it, ", kFromTorch);
+  if (is_ctranslate2(text)) return "a model of CTranslate2, which polyhead does not read; give the weights from which it was converted, as safetensors";
+  if (is_onnx(text)) return "an ONNX model, which polyhead does not read; give the weights from which it was exported, as safetensors";
   return {};
 }
 

@@ -6,11 +6,11 @@
 
 namespace polyhead::io {
 
-// What a file that begins so is, and what makes a file of tensors of it: "a pointer of Git LFS; `git lfs pull` fetches the file". Empty if it is
-// nothing known. `text` may be only the first 64 bytes; a zip archive is known by its first member.
+// What kind of file begins with `text`, and how to get a file of tensors from it: "compressed by gzip; `gunzip` unpacks it". Empty for every other
+// file. Looks at the first bytes alone.
 std::string foreign_kind(std::string_view text);
 
-// The same of what torch.save writes.
+// The answer for a file that torch.save wrote.
 std::string torch_checkpoint();
 
 }  // namespace polyhead::io

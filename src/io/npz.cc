@@ -133,7 +133,7 @@ class Reader {
 }  // namespace
 
 bool is_npz(std::string_view text) {
-  // The signature of a first member, or of an empty archive. torch.save writes archives too.
+  // A zip archive begins with the header of its first member, an empty one with the record at its end. Those of torch.save hold no arrays.
   return (text.starts_with("PK\x03\x04") && foreign_kind(text).empty()) || text.starts_with("PK\x05\x06");
 }
 

@@ -178,7 +178,7 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   }
   EXPECT_EQ(error_message([&] { out_of(square, {.mask = {.attend_keys = mask}}); }),
             "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or lie like the input, "
-            "[2,3,3]; set mask_like_input (--mask-like-input) to say which");
+            "[2,3,3]; set mask_like_input (--mask-like-input), true if it lies like the input");
   const Tensor row(DType::boolean, {3});
   EXPECT_NE(error_message([&] { out_of(square, {.mask = {.block_keys = row}}); }), "");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),

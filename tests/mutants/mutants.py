@@ -653,7 +653,7 @@ MUTANTS = [
     Mutant("kernel: a part finds its own large sums", "src/cpu/sdpa/backward_kernel.cc", "return !task_.part_of_keys && (lse > kLargest", "return (lse > kLargest", "p of a part comes from the joined lse", RANKS),
     # The choice of an instruction set
     Mutant("select: sets of another vendor too", "src/cpu/select.cc", "set.vendor.empty() || set.vendor == cpu.vendor", "true", "pairs of bfloat16 by vectors are for AMD's processors", ("cpu",)),
-    Mutant("select: the emulation is chosen", "src/cpu/select.cc", 'if (set.vendor == "none") return "it is for tests";', "", "the emulation of tiles is never chosen by itself", ("cpu",)),
+    Mutant("select: the emulation is chosen", "src/cpu/select.cc", 'if (set.vendor == "none") return "it is for tests";', "", "emulated tiles are used only if they are asked for by name", ("cpu",)),
     Mutant("select: refused tiles are taken", "src/cpu/select.cc", "(tiles == Tiles::allowed || !has_tiles(set))", "true", "without tiles the next set is chosen", ("cpu",)),
     # Files that are no tensors
     Mutant("foreign: a checkpoint of torch is an npz archive", "src/io/npz.cc", '(text.starts_with("PK\\x03\\x04") && foreign_kind(text).empty())', 'text.starts_with("PK\\x03\\x04")',

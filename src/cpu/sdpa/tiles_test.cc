@@ -1,4 +1,5 @@
-// When a process asks Linux for AMX tiles, and what it does without them. Asking cannot be undone: each test is a process of its own.
+// When a process asks Linux for AMX tiles, and what it does without them. Skipped without AMX, because what Linux answers is what is tested. A process cannot
+// give tiles back: each test needs a process of its own, and is skipped in one that has them already.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)
