@@ -168,7 +168,7 @@ Subcommand declare_attend(Parser& parser) {
           "key_sets (boolean [M,S], with --key-mass), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), relative_bias.slopes (ALiBi, [N]) or "
           "relative_bias.table (T5's buckets, [N,buckets]), dropout_keep (boolean, with --dropout), d_out (with --gradients). For the layout torch, masks and "
           "biases may be [B*N,T,S].\n"
-          "Layers of gpt2 and mingpt are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
+          "Layers of gpt2, mingpt and llama are causal unless --causal=off is given. Self-attention of t5 adds a bias for each distance: give it as "
           "the tensor bias, or the transpose of relative_attention_bias.weight as relative_bias.table.\n",
       .run = [o] { run_attend(*o); },
   };

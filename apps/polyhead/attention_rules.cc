@@ -10,7 +10,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::string_view kBareCausal = "self", kNotCausal = "off";
+constexpr std::string_view kBareCausal = "self", kOff = "off";
 
 Diagonal read_diagonal(const std::string& word) {
   if (word == "top_left") return Diagonal::top_left();
@@ -35,7 +35,7 @@ Window read_window(const std::string& word) {
 
 std::string read_causal(const std::string& word) {
   if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
-  if (word != kNotCausal) read_diagonal(word);
+  if (word != kOff) read_diagonal(word);
   return word;
 }
 
@@ -54,6 +54,13 @@ nn::GlobalQuery read_global_query(const std::string& word) {
   static const std::array<std::string, 3> kNames{"off", "mean", "masked_mean"};
   const std::string name = read_choice(word, "kind of global query", kNames);
   return name == "off" ? nn::GlobalQuery::off : name == "mean" ? nn::GlobalQuery::mean : nn::GlobalQuery::masked_mean;
+}
+
+double read_rotary_base(const std::string& word) {
+  if (word == kOff) return 0;
+  const double base = read_number(word);
+  if (!(base > 0)) throw UsageError(cat("the base is ", base, "; it must be above 0, or off"));
+  return base;
 }
 
 bool read_switch(const std::string& word) {
@@ -123,6 +130,9 @@ std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
                     "AXIS", "the dimension of the inputs that attention runs along (default: -2, the one before the width)"),
           add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
                     "average the query over the axis: off, mean or masked_mean (default: as the file says)"),
+          add_value(parser, "--rotary", &rules->rotary_base, read_rotary_base, "BASE|off",
+                    "rotate q and k by their positions 0, 1, ... with this base: rope_theta in config.json, such as 10000; frequencies are not scaled. Needed for "
+                    "the layout llama; off: not rotated"),
           parser.add_flag("--add-zero-attn", rules->add_zero_attn, "add a key and value of zeros, as torch's add_zero_attn")};
 }
 
@@ -131,7 +141,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   if (rules.causal == kBareCausal && queries != keys && !rules.diagonal_offsets) {
     throw UsageError(cat("--causal: there are ", queries, " queries and ", keys, " keys, so name the diagonal: top_left, bottom_right or an offset"));
   }
-  if (!rules.causal.empty() && rules.causal != kNotCausal) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
+  if (!rules.causal.empty() && rules.causal != kOff) mask.causal = rules.causal == kBareCausal ? Diagonal::top_left() : read_diagonal(rules.causal);
   mask.window = rules.window;
   mask.window.diagonal = rules.window_diagonal;
   const auto list = [](const std::optional<std::vector<std::int64_t>>& given) {

@@ -32,6 +32,7 @@ struct LayerRules {
   std::optional<int> axis;
   std::optional<nn::GlobalQuery> global_query;
   bool add_zero_attn = false;
+  std::optional<double> rotary_base;  // 0: q and k are not rotated; absent: not said
 };
 
 Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout

@@ -46,12 +46,16 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
   if (parameters.heads == 0) {
     throw UsageError(cat("--heads: '", printable(file.path), "' does not say how many heads its layer has (layout ", parameters.layout, "); give the number"));
   }
+  if (parameters.rotary && !layer_rules.rotary_base)
+    throw UsageError(cat("--rotary: layers of the layout ", parameters.layout,
+                         " rotate q and k by position, and the file does not say how; give the base (rope_theta in config.json, such as 10000), or off"));
   LoadedLayer loaded{.layout = parameters.layout,
                      .prefix = parameters.prefix,
                      .spelling = parameters.spelling,
                      .scale = parameters.scale,
                      .global_query = parameters.global_query,
                      .causal = parameters.causal,
+                     .rotary_base = layer_rules.rotary_base.value_or(0),
                      .relative_bias = parameters.tensors.contains("relative_attention_bias")};
   for (const io::NamedTensor& parameter : io::store_attention(parameters)) loaded.names.push_back(parameter.name);
   parameters.tensors.erase("relative_attention_bias");  // not a parameter of nn::MultiHeadAttention
@@ -103,6 +107,13 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
   if (in) in->read_masks(&call->options.mask);
   call->options.mask_like_input = rules.mask_like_input;
   call->options.bias = call->bias;
+  if (loaded.rotary_base > 0) {
+    const nn::RotaryEmbedding embedding({.width = config.head_width, .base = loaded.rotary_base});
+    call->query_rotary = embedding.tables(0, call->weights[-2], accumulation_dtype(config.dtype));
+    call->key_rotary = embedding.tables(0, call->keys, accumulation_dtype(config.dtype));
+    call->options.rotary = call->query_rotary.rotary();
+    call->options.rotary.key_cos = call->key_rotary.cos, call->options.rotary.key_sin = call->key_rotary.sin;
+  }
   if (loaded.layout == "torch") {
     for (ConstTensorView* pairs : {&call->options.bias, &call->options.mask.attend, &call->options.mask.block}) {
       *pairs = split_heads(*pairs, config.heads, call->lead);

@@ -10,6 +10,7 @@
 #include "input_tensors.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/rotary_embedding.h"
 
 namespace polyhead::app {
 
@@ -26,6 +27,7 @@ struct LoadedLayer {
   std::optional<double> scale;  // scale, global_query and causal: the layout's values, before options change them
   bool global_query = false;
   bool causal = false;
+  double rotary_base = 0;  // 0: q and k are not rotated
   // The file has T5's table of biases. It is not applied, because the file does not say which distances its rows are for.
   bool relative_bias = false;
   std::vector<std::string> names;  // of the layer's parameters in the file
@@ -40,6 +42,7 @@ LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const
 // Owns what the views in `input` and `options` point to, except the lists of AttentionRules and the tensors of the input file.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
+  nn::RotaryTables query_rotary, key_rotary;
   nn::AttentionInput input;
   nn::AttentionOptions options;
   Shape weights, lead;    // shape [*,N,T,S'] of the attention weights, S' = S plus added keys; its dimensions *

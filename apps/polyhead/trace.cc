@@ -102,7 +102,7 @@ TracedLayer constructed(const Options& o, DType dtype) {
   config.seed = o.seed;
   nn::MultiHeadAttention layer(config);
   if (is_identity(o)) set_identity(&layer, layout.projections);
-  return {.loaded = {.layer = std::move(layer), .layout = std::string(row.layout()), .causal = layout.causal},
+  return {.loaded = {.layer = std::move(layer), .layout = std::string(row.layout()), .causal = layout.causal, .rotary_base = o.layer_rules.rotary_base.value_or(0)},
           .title = call_text(row, arguments),
           .names = layout.projections,
           .cross = row.cross,

@@ -29,7 +29,9 @@ std::unique_ptr<Layer> layer_of(io::TensorFile& file, const LoadOptions& options
     throw nb::value_error(text(file.path.string(), ": it does not say how many heads its layer has (layout ", parameters.layout, "); give heads=").c_str());
   }
   const bool causal = parameters.causal;
-  return std::make_unique<Layer>(Layer{.layer = models::attention_layer(std::move(parameters), options.settings), .causal = causal});
+  std::string rotary_of = parameters.rotary ? parameters.layout : "";
+  return std::make_unique<Layer>(
+      Layer{.layer = models::attention_layer(std::move(parameters), options.settings), .causal = causal, .rotary_of = std::move(rotary_of)});
 }
 
 std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle prefix, nb::handle heads, const ByName& given) {

@@ -84,6 +84,10 @@ nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle
   call.input.key = call.keep(Array::input(key, "key"));
   call.input.value = call.keep(Array::input(value, "value"));
   if (!call.options.mask.causal && layer.causal) call.options.mask.causal = Diagonal::bottom_right();
+  if (!layer.rotary_of.empty() && !call.options.rotary.cos) {
+    throw nb::value_error(text("MultiHeadAttention: layers of the layout ", layer.rotary_of,
+                               " rotate q and k by position; give rotary (RotaryEmbedding makes it), or set layer.needs_rotary = False").c_str());
+  }
   // A workspace for constant parameters refuses gradients of parameters. A frozen layer gives them, so passes with `saved` run without it.
   call.options.workspace = saved && layer.frozen() ? nullptr : &layer.workspace;
   const Shape shape = out_given.is_none() ? layer.layer.output_shape(call.input) : Shape();
@@ -210,8 +214,9 @@ void bind_layer(nb::module_& m) {
       .def_prop_ro("config", &config_dict)
       .def_prop_ro("parameters", &parameters)
       .def_prop_ro("bits", &bits)
-      .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, Workspace(Parameters::constant)}); })
+      .def("frozen", [](const Layer& self) { return std::make_unique<Layer>(Layer{self.layer, self.causal, self.rotary_of, Workspace(Parameters::constant)}); })
       .def_rw("causal", &Layer::causal)
+      .def_rw("rotary_of", &Layer::rotary_of)
       .def_prop_ro("is_frozen", &Layer::frozen)
       .def("forward", &forward, any("query"), any("key"), any("value"), any("out"), any("options"))
       .def("evaluate", &evaluate, any("query"), any("key"), any("value"), any("out"), any("options"));

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 #include "arrays.h"
 #include "options.h"
 #include "polyhead/nn/multi_head_attention.h"
@@ -12,6 +14,7 @@ namespace polyhead::python {
 struct Layer {
   nn::MultiHeadAttention layer;
   bool causal = false;       // true: calls that do not set `causal` use bottom_right
+  std::string rotary_of;     // the layout whose layers rotate q and k: calls without `rotary` are refused; "": any call is taken
   Workspace workspace = {};  // shared by the layer's passes, which may run concurrently
 
   bool frozen() const { return workspace.parameters() == Parameters::constant; }

@@ -186,6 +186,18 @@ class MultiHeadAttention:
         self._layer.causal = causal
 
     @property
+    def needs_rotary(self) -> bool:
+        """Whether calls without `rotary` are refused. True for a layer from a layout whose models rotate q and k (Llama), else False. May be set to False."""
+        return bool(self._layer.rotary_of)
+
+    @needs_rotary.setter
+    def needs_rotary(self, needed: bool) -> None:
+        if needed and not self._layer.rotary_of:
+            raise ValueError("needs_rotary is True for layers that `load` made of a rotary layout; this layer is none")
+        if not needed:
+            self._layer.rotary_of = ""
+
+    @property
     def config(self) -> dict[str, Any]:
         """The constructor's arguments with every default filled in."""
         return self._layer.config
@@ -297,7 +309,7 @@ class MultiHeadAttention:
     def __reduce__(self) -> tuple[Any, ...]:
         own = {name: value for name, value in self.__dict__.items() if name != "_layer"}
         bits = {name: array.copy() for name, array in self._layer.bits.items()}
-        return _rebuild, (self.config, self.causal, bits, self.is_frozen, type(self)), own or None
+        return _rebuild, (self.config, self.causal, self._layer.rotary_of, bits, self.is_frozen, type(self)), own or None
 
     def __repr__(self) -> str:
         c = self.config
@@ -325,13 +337,14 @@ _USUAL = {
 
 
 def _rebuild(
-    config: dict[str, Any], causal: bool, bits: dict[str, NumPyArray], frozen: bool = False, kind: type[MultiHeadAttention] = MultiHeadAttention
+    config: dict[str, Any], causal: bool, rotary_of: str, bits: dict[str, NumPyArray], frozen: bool = False, kind: type[MultiHeadAttention] = MultiHeadAttention
 ) -> MultiHeadAttention:
     """Makes a layer from the result of `__reduce__`, for copy and pickle."""
     layer = _core.Layer(config)
     for name, array in layer.bits.items():
         array[...] = bits[name]
     layer.causal = causal
+    layer.rotary_of = rotary_of
     return kind._of(layer.frozen() if frozen else layer)
 
 

@@ -18,6 +18,25 @@ std::string listed(const std::vector<Candidate>& fits) {
   return join(fits, &Candidate::description, ", ", 12);
 }
 
+// The nearest misses, at most one for each of three layouts, and how their names or shapes differ.
+template <class Wanted>
+std::string nearest(const std::vector<Candidate>& misses, const Wanted& wanted) {
+  constexpr std::size_t kMost = 3;
+  std::vector<const Candidate*> shown;
+  for (const Candidate& miss : misses) {
+    const bool again = std::ranges::any_of(shown, [&](const Candidate* other) { return other->layout == miss.layout; });
+    if (wanted(miss) && !again && shown.size() < kMost) shown.push_back(&miss);
+  }
+  if (shown.empty()) return "";
+  const auto told = [](const Candidate* miss) { return miss->description() + ", but " + miss->reason; };
+  return cat(shown.size() == 1 ? "; the nearest is " : "; the nearest are ", join(shown, told, "; "));
+}
+
+std::string listed_names(const TensorFile& file) {
+  if (file.tensors.empty()) return "no tensors";
+  return join(file.tensors, [](const NamedTensor& tensor) { return quote(tensor.name); }, ", ", 8);
+}
+
 Candidate choose(const TensorFile& file, Candidates candidates, const LoadAttention& options) {
   const auto wanted = [&](const Candidate& one) {
     return (options.layout.empty() || options.layout == one.layout->name) && same_prefix(options.prefix, one.prefix);
@@ -33,9 +52,8 @@ Candidate choose(const TensorFile& file, Candidates candidates, const LoadAttent
   if (!options.layout.empty()) asked += " in the layout " + quote(options.layout);
   if (options.prefix) asked += options.prefix->empty() ? " without a prefix" : " at " + quote(*options.prefix);
   if (asked.empty()) asked = " in any known layout (" + layout_names() + ")";
-  const auto nearest = std::ranges::find_if(candidates.misses, wanted);
-  std::string hint;
-  if (nearest != candidates.misses.end()) hint += "; the nearest is " + nearest->description() + ", but " + nearest->reason;
+  std::string hint = nearest(candidates.misses, wanted);
+  if (hint.empty() && candidates.fits.empty()) hint = cat("; no tensor has a name that one of them requires; the file has ", listed_names(file));
   if (!candidates.fits.empty()) hint += "; the layers that fit are " + listed(candidates.fits);
   fail(ErrorCode::format, file.path.string(), ": there is no attention layer", asked, hint);
 }
@@ -45,8 +63,8 @@ void check_heads(const TensorFile& file, const Candidate& chosen, std::int64_t h
   if (chosen.counts.heads != 0 && chosen.counts.heads != heads)
     fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
   for (const char* name : {"q.weight", "v.weight"}) {
-    const std::int64_t rows = chosen.tensors.at(name).extent(0),
-                       parts = name[0] == 'q' || chosen.counts.kv_heads == 0 ? heads : chosen.counts.kv_heads;
+    require(heads % chosen.group == 0, where, " has ", chosen.group, " query heads for each key/value head, which ", heads, " heads do not divide into");
+    const std::int64_t rows = chosen.tensors.at(name).extent(0), parts = name[0] == 'q' ? heads : heads / chosen.group;
     require(rows % parts == 0, where, " has ", rows, " rows in ", name, ", which do not divide into ", parts, " heads");
   }
 }
@@ -65,12 +83,13 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
                                  .kv_heads = chosen.counts.kv_heads,
                                  .scale = layout.scale,
                                  .causal = layout.causal,
+                                 .rotary = layout.rotary,
                                  .empty_rows = layout.empty_rows,
                                  .global_query = chosen.global_query};
   if (options.heads != 0) {
     check_heads(file, chosen, options.heads);
     parameters.heads = options.heads;
-    if (parameters.kv_heads == 0) parameters.kv_heads = options.heads;
+    if (parameters.kv_heads == 0) parameters.kv_heads = options.heads / chosen.group;
   }
   for (const Parameter& parameter : *chosen.parameters) {
     Tensor* stored = file.find(chosen.name_of(parameter));
@@ -81,6 +100,10 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
       parameters.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }
   }
+  if (layout.zero_key_bias) {
+    const Tensor& k = parameters.tensors.at("k.weight");
+    parameters.tensors.emplace("k.bias", Tensor(k.dtype(), {k.extent(0)}));
+  }
   return parameters;
 }
 
@@ -90,6 +113,11 @@ AttentionParameters load_attention(const std::filesystem::path& path, const Load
 }
 
 namespace {
+
+bool is_zero(const Tensor& tensor) {
+  const Tensor copy = Tensor::copy_of(tensor, DType::f64);
+  return std::all_of(copy.data<double>(), copy.data<double>() + copy.numel(), [](double x) { return x == 0; });
+}
 
 std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const Candidate& target) {
   std::vector<NamedTensor> result;
@@ -106,6 +134,7 @@ std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const C
     result.push_back({target.name_of(parameter), from_canonical(parameter, parameters.tensors, counts)});
   }
   for (const auto& [name, tensor] : parameters.tensors) {
+    if (name == "k.bias" && target.layout->zero_key_bias && is_zero(tensor)) continue;
     require(placed.contains(name), "store_attention: the layout ", quote(target.layout->name), " has no place for ", name, " ",
             tensor.shape());
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/text.h"
+#include "core/join.h"
 #include "io/json.h"
 
 namespace polyhead::io {
@@ -28,7 +28,7 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
     if (parameter.group == 0) {
       ++required;
       present += found;
-      if (!found && reason.empty()) reason = cat("there is no ", quote(name));
+      if (!found) candidate.missing.push_back(name);
     } else {
       auto& [one, other] = groups[parameter.group];
       (found ? one : other) = name;
@@ -37,12 +37,14 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
     known.push_back(std::move(name));
   }
   candidate.present = static_cast<double>(present) / static_cast<double>(required);
-  if (!reason.empty()) return reason;
+  if (!candidate.missing.empty()) return cat("there is no ", join(candidate.missing, [](const std::string& name) { return quote(name); }));
   for (const auto& [group, names] : groups) {
     if (!names.first.empty() && !names.second.empty()) return cat("there is ", quote(names.first), ", but no ", quote(names.second));
   }
+  for (const std::string_view buffer : candidate.layout->buffers) known.push_back(candidate.prefix + spelled(buffer, candidate.spelling));
   const auto first_inside = [&](std::string_view module) -> std::string {
-    const std::string folder = candidate.prefix + spelled(module, {candidate.spelling.separator, ""}) + candidate.spelling.separator;
+    std::string folder = candidate.prefix + spelled(module, {candidate.spelling.separator, ""});
+    if (!module.empty()) folder += candidate.spelling.separator;
     for (auto at = index.lower_bound(folder); at != index.end() && at->first.starts_with(folder); ++at) {
       if (std::ranges::find(known, at->first) == known.end()) return at->first;
     }
@@ -55,7 +57,17 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
   for (const Parameter& parameter : *candidate.parameters) {
     if (const std::size_t dot = parameter.name.rfind('.'); dot != std::string_view::npos) check_module(parameter.name.substr(0, dot));
   }
-  for (const std::string_view module : candidate.layout->refuses) check_module(module);
+  for (const std::string_view module : candidate.layout->closed) {
+    if (!module.empty() || !candidate.prefix.empty()) check_module(module);
+  }
+  for (const std::string_view name : candidate.layout->refuses) {
+    if (name.ends_with('.')) {
+      check_module(name.substr(0, name.size() - 1));
+      continue;
+    }
+    const std::string tensor = candidate.prefix + spelled(name, candidate.spelling);
+    if (reason.empty() && index.contains(tensor)) reason = cat("there is ", quote(tensor), ", which it does not have");
+  }
   return reason;
 }
 
@@ -70,7 +82,7 @@ class Shapes {
     q_rows_ = extent("q.weight", 0), k_rows_ = extent("k.weight", 0), v_rows_ = extent("v.weight", 0);
     if (candidate_.layout->heads != 0) candidate_.counts.heads = candidate_.layout->heads;
     key_heads();
-    const std::int64_t group = candidate_.counts.kv_heads > 0 ? candidate_.counts.heads / candidate_.counts.kv_heads : 1;
+    const std::int64_t group = candidate_.group;
     std::int64_t merged = 0;  // N*V, the width of the merged heads
     if (__builtin_mul_overflow(v_rows_, group, &merged))
       bad("v.weight has ", v_rows_, " rows for each of ", group, " query heads: too many");
@@ -78,6 +90,7 @@ class Shapes {
     if (has("output.weight")) exactly("output.weight", {extent("output.weight", 0), merged});
     if (has("output.bias")) exactly("output.bias", {extent("output.weight", 0)});
     exactly("gate.weight", {merged, extent("q.weight", 1)}), exactly("gate.bias", {merged});
+    if (has("sink")) rank("sink", 1);
     exactly("bias_k", {1, 1, k_rows_}), exactly("bias_v", {1, 1, v_rows_});
     return reason_;
   }
@@ -107,6 +120,7 @@ class Shapes {
           if (q_rows_ % k_rows_ != 0) return rows("they must be equal, or the first a multiple of the second (a global layer)");
           counts = {q_rows_ / k_rows_, 1};
           candidate_.global_query = true;
+          candidate_.group = counts.heads;
           return;
         }
         [[fallthrough]];
@@ -120,6 +134,14 @@ class Shapes {
         if (q_rows_ / counts.heads != k_rows_ / counts.kv_heads) {
           return bad("a query head is ", q_rows_ / counts.heads, " wide, a key head ", k_rows_ / counts.kv_heads, "; they must be equal");
         }
+        candidate_.group = counts.heads / counts.kv_heads;
+        break;
+      case KeyHeads::divides:
+        if (k_rows_ == 0 || q_rows_ % k_rows_ != 0) return rows("the first must be a multiple of the second");
+        candidate_.group = q_rows_ / k_rows_;
+        if (counts.heads % candidate_.group != 0)
+          return bad(counts.heads, " query heads do not divide among groups of ", candidate_.group, ", as the rows of q.weight and k.weight say");
+        counts.kv_heads = counts.heads / candidate_.group;
         break;
     }
     if (counts.heads > 0 && (q_rows_ % counts.heads != 0 || v_rows_ % counts.kv_heads != 0)) {

@@ -22,10 +22,12 @@ struct Candidate {
 
   // Set by checked():
   std::string reason{};              // why the layer does not fit; empty: it fits
+  std::vector<std::string> missing{};  // required parameters that the file lacks, as the file would name them
   double present = 0;                // share of the required parameters that the file has
   std::vector<std::string> names{};  // of its tensors in the file; this and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
+  std::int64_t group = 1;  // N / K, where it follows from the shapes
   bool global_query = false;
 
   std::string name_of(const Parameter& parameter) const;  // the parameter's name in the file

@@ -46,6 +46,10 @@ CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadC
         if (shape.size() != 2 || shape[1] == 0) return wrong("(buckets,heads)");
         if (!note(counts.heads, shape[1], why)) return {};
       }
+      if (name == "sink") {
+        if (shape.size() != 1 || shape[0] == 0) return wrong("(heads)");
+        if (!note(counts.heads, shape[0], why)) return {};
+      }
       return {{name, stored}};
     case Storage::transposed:
       if (shape.size() != 2) return wrong("(in,out)");

@@ -10,7 +10,7 @@
 namespace polyhead::io {
 namespace {
 
-constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r';
+constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r', kSink = 's';
 
 // Parameters of torch.nn.Linear modules, of which all have a bias or none has one.
 std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules) {
@@ -56,7 +56,9 @@ std::vector<Layout> make_table() {
        .parameters = linear({{"attention.self.query", "q"},
                              {"attention.self.key", "k"},
                              {"attention.self.value", "v"},
-                             {"attention.output.dense", "output"}})},
+                             {"attention.output.dense", "output"}}),
+       .closed = {"attention.self"},
+       .buffers = {"attention.self.relative_position_index"}},
       {.name = "albert",
        .source = "ALBERT in Hugging Face transformers",
        .notes = "one group of parameters serves several layers",
@@ -77,6 +79,51 @@ std::vector<Layout> make_table() {
                       {"attn.c_attn.bias", "qkv.bias", packed_rows, kBias},
                       {"attn.c_proj.bias", "output.bias", canonical, kBias}},
        .causal = true},
+      {.name = "llama",
+       .source = "Llama, Mistral, Qwen 2 and gpt-oss in Hugging Face transformers",
+       .notes = "prefixes such as model.layers.0.self_attn.; q and k are rotated by position, which the caller gives; normalised queries and keys "
+                "(q_norm, k_norm) are not supported",
+       .parameters = {{"q_proj.weight", "q.weight"},
+                      {"k_proj.weight", "k.weight"},
+                      {"v_proj.weight", "v.weight"},
+                      {"o_proj.weight", "output.weight"},
+                      {"q_proj.bias", "q.bias", canonical, kEmbeddingBias},
+                      {"k_proj.bias", "k.bias", canonical, kEmbeddingBias},
+                      {"v_proj.bias", "v.bias", canonical, kEmbeddingBias},
+                      {"o_proj.bias", "output.bias", canonical, kBias},
+                      {"sinks", "sink", canonical, kSink}},
+       .key_heads = KeyHeads::divides,
+       .causal = true,
+       .rotary = true,
+       .refuses = {"q_norm.", "k_norm."},
+       .closed = {""},
+       .buffers = {"rotary_emb.inv_freq"}},
+      {.name = "bart",
+       .source = "BART, Marian, OPT and CLIP in Hugging Face transformers",
+       .notes = "prefixes such as model.encoder.layers.0.self_attn.; self-attention of decoders and of CLIP's text model is causal, which the names do not tell",
+       .parameters = linear({{"q_proj", "q"}, {"k_proj", "k"}, {"v_proj", "v"}, {"out_proj", "output"}}),
+       .closed = {""}},
+      {.name = "whisper",
+       .source = "Whisper in Hugging Face transformers",
+       .notes = "prefixes such as model.encoder.layers.0.self_attn.; k has no bias; self-attention of the decoder is causal, which the names do not tell",
+       .parameters = {{"q_proj.weight", "q.weight"},
+                      {"k_proj.weight", "k.weight"},
+                      {"v_proj.weight", "v.weight"},
+                      {"out_proj.weight", "output.weight"},
+                      {"q_proj.bias", "q.bias"},
+                      {"v_proj.bias", "v.bias"},
+                      {"out_proj.bias", "output.bias"}},
+       .zero_key_bias = true,
+       .closed = {""}},
+      {.name = "timm",
+       .source = "Attention of timm's VisionTransformer, of DINO and of MAE",
+       .notes = "prefixes such as blocks.0.attn.; normalised queries and keys (q_norm, k_norm) and relative positions are not supported",
+       .parameters = {{"qkv.weight", "qkv.weight", packed_rows},
+                      {"proj.weight", "output.weight"},
+                      {"qkv.bias", "qkv.bias", packed_rows, kEmbeddingBias},
+                      {"proj.bias", "output.bias", canonical, kBias}},
+       .refuses = {"q_norm.", "k_norm.", "q_bias", "v_bias", "relative_position_bias_table", "rel_pos_h", "rel_pos_w", "logit_scale"},
+       .closed = {""}},
       {.name = "t5",
        .source = "T5Attention in Hugging Face transformers",
        .notes = "prefixes such as encoder.block.0.layer.0.SelfAttention.; scores are not scaled; only a stack's first layer has the "
@@ -111,7 +158,7 @@ std::vector<Layout> make_table() {
        .source = "Multi_atten(emd_size, q_k_size, v_size, head)",
        .notes = "no output projection; q_k_size and v_size are widths of one head",
        .parameters = linear({{"Wq", "q"}, {"Wk", "k"}, {"Wv", "v"}}),
-       .refuses = {"Wo"}},
+       .refuses = {"Wo."}},
       {.name = "multi_head_dim_qk_dim_v",
        .source = "MultiHeadAttention(input_dim, num_heads, dim_qk, dim_v)",
        .notes = "dim_qk and dim_v are widths of all heads together",
@@ -121,7 +168,7 @@ std::vector<Layout> make_table() {
        .notes = "one head, no output projection; self and cross attention have the same parameters",
        .parameters = linear({{"q", "q"}, {"k", "k"}, {"v", "v"}}),
        .heads = 1,
-       .refuses = {"o", "out"}},
+       .refuses = {"o.", "out."}},
       {.name = "keras",
        .source = "keras.layers.MultiHeadAttention, GroupedQueryAttention",
        .notes = "names with or without \":0\", '/' or '.' between their parts",
@@ -134,7 +181,7 @@ std::vector<Layout> make_table() {
        .parameters = by_heads("out"),
        .key_heads = KeyHeads::grouped,
        .separator = '/',
-       .refuses = {"query_ln", "key_ln"}},
+       .refuses = {"query_ln.", "key_ln."}},
   };
 }
 
@@ -162,6 +209,7 @@ std::string shape_of(const Parameter& parameter) {
   if (canonical == "relative_attention_bias") return "[buckets,N]";
   if (canonical.starts_with("output")) return bias ? "[Eo]" : "[Eo,N*V]";
   if (canonical.starts_with("gate")) return bias ? "[N*V]" : "[N*V,Eq]";
+  if (canonical == "sink") return "[N]";
   if (canonical.starts_with("bias_")) return canonical == "bias_k" ? "[1,1,K*H]" : "[1,1,K*V]";
   return bias ? cat("[", heads, "*", width, "]") : cat("[", heads, "*", width, ",", in, "]");
 }
@@ -185,7 +233,7 @@ std::vector<LayoutDescription> layouts() {
   std::vector<LayoutDescription> list;
   for (const Layout& layout : layout_table()) {
     LayoutDescription& row =
-        list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes, layout.causal, layout.empty_rows, {}});
+        list.emplace_back(LayoutDescription{layout.name, layout.source, {}, layout.notes, layout.causal, layout.rotary, layout.empty_rows, {}});
     for (const Parameter& parameter : layout.parameters) {
       const std::string module = parameter.name.substr(0, parameter.name.find_last_of("._"));  // "W_q" of "W_q.weight"
       const std::vector<std::string> names = canonical_names(parameter);

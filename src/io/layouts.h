@@ -35,6 +35,7 @@ enum class KeyHeads {
   as_query,   // K == N
   or_global,  // K == N, or K == 1 with a global query
   grouped,    // any K that divides N; it follows from the shapes
+  divides,    // any K that divides N; only N / K follows from the shapes
 };
 
 struct Layout {
@@ -46,9 +47,15 @@ struct Layout {
   std::int64_t heads = 0;  // 0: any number
   std::optional<double> scale = {};
   bool causal = false;                         // the layer applies a causal mask itself
+  bool rotary = false;                         // the model rotates q and k by position; the file does not say how
+  bool zero_key_bias = false;                  // k has no bias beside q and v; loading gives it one of zeros, which moves lse alone
   std::optional<EmptyRows> empty_rows = {};    // result of a row without attended keys; absent: NaN or unspecified
   char separator = '.';                        // of names; with '/', names with '.' or with ":0" at the end are read too
-  std::vector<std::string_view> refuses = {};  // a file with one of these modules does not have this layout
+  std::vector<std::string_view> refuses = {};  // a file with one of these modules ("out.") or tensors does not have this layout
+  // Modules in which each tensor must be one of `parameters` or `buffers`: another one, such as a table of positions, changes the result.
+  // "" is the module at the prefix; a layer without a prefix may share its file with other tensors.
+  std::vector<std::string_view> closed = {};
+  std::vector<std::string_view> buffers = {};  // tensors that are no parameters
 };
 
 std::span<const Layout> layout_table();

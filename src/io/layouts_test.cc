@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
 
 #include "io/test_files.h"
 #include "polyhead/io/attention_parameters.h"
@@ -33,6 +34,7 @@ Names names_of(const std::string& text) {
 struct Facts {
   std::int64_t heads = 0, kv_heads = 0;  // that the file tells
   std::int64_t given = 0;                // heads that the caller says
+  std::int64_t given_kv = 0;             // key/value heads that follow from them; 0: as many
   bool global_query = false;
   Spelling spelling = {};
 };
@@ -78,6 +80,29 @@ const std::vector<Sample>& samples() {
       {"mingpt", "plain",
        "attn.c_attn.weight 36x12, attn.c_attn.bias 36, attn.c_proj.weight 12x12, attn.c_proj.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 3}},
+      {"llama", "grouped",
+       "q_proj.weight 24x10, k_proj.weight 12x10, v_proj.weight 12x10, o_proj.weight 10x24",
+       "k.weight 12x10, output.weight 10x24, q.weight 24x10, v.weight 12x10", {.given = 4, .given_kv = 2}},
+      {"llama", "qwen2_biases",
+       "q_proj.weight 24x10, q_proj.bias 24, k_proj.weight 6x10, k_proj.bias 6, v_proj.weight 6x10, v_proj.bias 6, o_proj.weight 10x24",
+       "k.bias 6, k.weight 6x10, output.weight 10x24, q.bias 24, q.weight 24x10, v.bias 6, v.weight 6x10", {.given = 8, .given_kv = 2}},
+      {"llama", "gpt_oss_sinks",
+       "q_proj.weight 24x10, q_proj.bias 24, k_proj.weight 12x10, k_proj.bias 12, v_proj.weight 12x10, v_proj.bias 12, o_proj.weight 10x24, "
+       "o_proj.bias 10, sinks 4",
+       "k.bias 12, k.weight 12x10, output.bias 10, output.weight 10x24, q.bias 24, q.weight 24x10, sink 4, v.bias 12, v.weight 12x10",
+       {.heads = 4, .kv_heads = 2}},
+      {"bart", "cross",
+       "q_proj.weight 12x12, q_proj.bias 12, k_proj.weight 12x7, k_proj.bias 12, v_proj.weight 12x7, v_proj.bias 12, out_proj.weight 12x12, out_proj.bias 12",
+       "k.bias 12, k.weight 12x7, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x7", {.given = 3}},
+      {"whisper", "plain",
+       "q_proj.weight 12x12, q_proj.bias 12, k_proj.weight 12x12, v_proj.weight 12x12, v_proj.bias 12, out_proj.weight 12x12, out_proj.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 3}},
+      {"timm", "bias",
+       "qkv.weight 36x12, qkv.bias 36, proj.weight 12x12, proj.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"timm", "no_qkv_bias",
+       "qkv.weight 36x12, proj.weight 12x12, proj.bias 12",
+       "k.weight 12x12, output.bias 12, output.weight 12x12, q.weight 12x12, v.weight 12x12", {.given = 4}},
       {"t5", "first_layer",
        "q.weight 12x10, k.weight 12x10, v.weight 12x10, o.weight 10x12, relative_attention_bias.weight 32x4",
        "k.weight 12x10, output.weight 10x12, q.weight 12x10, relative_attention_bias 32x4, v.weight 12x10", {.heads = 4, .kv_heads = 4}},
@@ -157,8 +182,8 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
     std::vector<std::string> names;
     for (const NamedTensor& item : file.tensors) names.push_back(item.name);
     // What lies beside layers in real files and in the golden vectors: gradients, inputs, masks, other modules.
-    for (std::size_t i = 0; i < sample.parameters().size(); ++i)
-      file.tensors.push_back({at + "d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
+    for (std::size_t i = 0; at.empty() && i < sample.parameters().size(); ++i)
+      file.tensors.push_back({"d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
     for (const char* other :
          {"query", "key", "q", "k", "v", "bias", "out", "d_out", "block", "LayerNorm.weight", "mlp.c_proj.weight", "attn.bias"}) {
       if (std::ranges::find(names, other) == names.end()) file.tensors.push_back({other, random_tensor(DType::f64, {12, 12})});
@@ -193,7 +218,7 @@ TEST_P(EverySample, ComesBackThroughAFileInEveryDtypeWithItsBytes) {
     save_tensors(folder / "a.safetensors", original.tensors);
     const AttentionParameters parameters = load_attention(folder / "a.safetensors", {.heads = sample.facts.given});
     EXPECT_EQ(parameters.heads, std::max(sample.facts.given, sample.facts.heads));
-    EXPECT_EQ(parameters.kv_heads, std::max(sample.facts.given, sample.facts.kv_heads));
+    EXPECT_EQ(parameters.kv_heads, sample.facts.given_kv != 0 ? sample.facts.given_kv : std::max(sample.facts.given, sample.facts.kv_heads));
     for (const auto& [name, tensor] : parameters.tensors) EXPECT_EQ(tensor.dtype(), dtype) << name;
     expect_same_tensors(store_attention(parameters), original.tensors);
   }
@@ -207,7 +232,8 @@ TEST_P(EverySample, WithoutOneOfItsParametersItDoesNotFit) {
     SCOPED_TRACE(dropped);
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(drop));
     TensorFile file = file_of(rest);
-    if (dropped == "relative_attention_bias.weight") continue;  // optional by itself
+    static const std::set<std::string> kOptionalAlone{"relative_attention_bias.weight", "sinks", "o_proj.bias", "qkv.bias", "proj.bias"};
+    if (kOptionalAlone.contains(dropped)) continue;
     const std::string error = error_of([&] { load_attention(file, {.layout = sample.layout}); });
     EXPECT_THAT(error, AllOf(StartsWith("format: model.safetensors: there is no attention layer in the layout \"" + sample.layout),
                              HasSubstr(dropped)));
@@ -223,7 +249,7 @@ TEST_P(EverySample, WithAParameterOfAnotherShapeItDoesNotFit) {
     SCOPED_TRACE(changed[change].first);
     TensorFile file = file_of(changed);
     EXPECT_TRUE(find_attention(file.tensors).empty());
-    EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr("the nearest is "));
+    EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr("the nearest "));
   }
 }
 
@@ -388,12 +414,60 @@ TEST(Layouts, UnknownParametersInsideALayerAreNotIgnored) {
   EXPECT_THAT(error_of([&] { load_attention(other); }), HasSubstr("but there is \"query_ln/scale\", which it does not have"));
 }
 
+TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
+  const std::pair<const char*, const char*> added[] = {
+      {"bert", "attention.self.relative_position_bias_table"},  // Swin
+      {"bert", "attention.self.distance_embedding.weight"},     // relative_key
+      {"llama", "q_norm.weight"},                               // Qwen 3
+      {"llama", "g_proj.weight"},                               // a gate
+      {"bart", "relative_position.weight"},
+      {"timm", "q_bias"},                                       // BEiT
+      {"timm", "relative_position_bias_table"},                 // Swin
+      {"timm", "rel_pos_h"}};                                   // SAM
+  for (const auto& [layout, name] : added) {
+    const auto first = std::ranges::find(samples(), layout, &Sample::layout);
+    Names names = first->parameters();
+    names.emplace_back(name, Shape{3});
+    TensorFile file = file_of(names, "layers.0.");
+    EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr(std::string("but there is \"layers.0.") + name + "\", which it does not have")) << layout;
+  }
+  // A buffer that older checkpoints have is no parameter.
+  Names llama = sample("llama", "grouped").parameters();
+  llama.emplace_back("rotary_emb.inv_freq", Shape{3});
+  TensorFile file = file_of(llama, "layers.0.self_attn.");
+  EXPECT_EQ(load_attention(file).layout, "llama");
+}
+
+TEST(Layouts, ARefusalNamesTheNearestLayoutsAndAllNamesThatTheyMiss) {
+  TensorFile file = file_of({{"x.q_proj.weight", {12, 12}}, {"x.k_proj.weight", {12, 12}}, {"x.v_proj.weight", {12, 12}}, {"x.dense.weight", {12, 12}}});
+  const std::string error = error_of([&] { load_attention(file); });
+  EXPECT_THAT(error, HasSubstr("; the nearest are \"llama\" at \"x.\", but there is no \"x.o_proj.weight\"; \"bart\" at \"x.\", but there is no "
+                               "\"x.out_proj.weight\"; \"whisper\" at \"x.\", but there is no \"x.out_proj.weight\", \"x.q_proj.bias\""));
+}
+
+TEST(Layouts, AKeyWithoutABiasGetsZerosAndGivesThemBack) {
+  TensorFile file = file_of(sample("whisper", "plain").parameters());
+  AttentionParameters parameters = load_attention(file, {.heads = 3});
+  expect_same(parameters.tensors.at("k.bias"), Tensor(DType::f64, {12}));
+  expect_same_tensors(store_attention(parameters), file.tensors);
+  parameters.tensors.at("k.bias").data<double>()[5] = 1;
+  EXPECT_THAT(error_of([&] { store_attention(parameters); }), HasSubstr("has no place for k.bias [12]"));
+}
+
+TEST(Layouts, OnlyLlamasLayersAskForRotaryPositions) {
+  for (const Sample& sample : samples()) {
+    TensorFile file = file_of(sample.parameters());
+    EXPECT_EQ(load_attention(file).rotary, sample.layout == "llama") << sample.layout;
+  }
+}
+
 TEST(Layouts, AFileWithoutALayerNamesTheLayoutsAndTheNearestMiss) {
   TensorFile nothing = file_of({{"weight", {3}}});
   std::string names;
   for (const LayoutDescription& row : layouts()) names += (names.empty() ? "" : ", ") + std::string(row.name);
   EXPECT_EQ(error_of([&] { load_attention(nothing); }),
-            "format: model.safetensors: there is no attention layer in any known layout (" + names + ")");
+            "format: model.safetensors: there is no attention layer in any known layout (" + names +
+                "); no tensor has a name that one of them requires; the file has \"weight\"");
   TensorFile near = file_of({{"x.in_proj_weight", {36, 12}}, {"x.in_proj_bias", {36}}});
   EXPECT_THAT(error_of([&] { load_attention(near); }),
               HasSubstr("; the nearest is \"torch\" at \"x.\", but there is no \"x.out_proj.weight\""));
@@ -415,6 +489,9 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
   EXPECT_THAT(error_of([&] { load_attention(global, {.heads = 2}); }), HasSubstr("has 4 heads, not 2"));
   EXPECT_THAT(error_of([&] { load_attention(one, {.heads = 7}); }), HasSubstr("has 1 heads, not 7"));
   EXPECT_EQ(load_attention(keras, {.heads = 4}).kv_heads, 2);
+  TensorFile llama = file_of(sample("llama", "grouped").parameters());
+  EXPECT_THAT(error_of([&] { load_attention(llama, {.heads = 3}); }), HasSubstr("has 2 query heads for each key/value head, which 3 heads do not divide into"));
+  EXPECT_THAT(error_of([&] { load_attention(llama, {.heads = 16}); }), HasSubstr("has 24 rows in q.weight, which do not divide into 16 heads"));
   TensorFile unequal =
       file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 3, 3}}, {"value/kernel", {8, 3, 5}}, {"out/kernel", {4, 5, 10}}});
   EXPECT_THAT(error_of([&] { load_attention(unequal); }), HasSubstr("4 query heads do not divide among 3 key/value heads"));
@@ -427,7 +504,7 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
 TEST(Layouts, ALayerTranslatesToAnotherLayout) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
   const AttentionParameters parameters = load_attention(torch, {.heads = 4});
-  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
+  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "llama", "bart", "timm", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
     TensorFile translated{.path = "m"};
     translated.tensors = store_attention(parameters, layout, "to/");

@@ -1,5 +1,6 @@
 import json
 import math
+import random
 import shutil
 import signal
 import subprocess
@@ -170,6 +171,50 @@ class Attend(ProgramTest):
         self.assertEqual([weights()[i] for i in (1, 2, 5)], [0, 0, 0])
         self.assertEqual(weights(), weights("--causal"))
         self.assertTrue(all(x > 0 for x in weights("--causal", "off")))
+
+    def test_a_layer_of_llama_rotates_queries_and_keys_by_their_positions(self):
+        tokens, heads, width, base = 3, 2, 4, 100.0
+        inputs = 8
+        seeds = random.Random(3)
+        numbers = lambda *shape: ("F64", shape, [seeds.gauss(0, 0.5) for _ in range(math.prod(shape))])
+        parameters = {name: numbers(*shape) for name, shape in {
+            "q_proj": (heads * width, inputs), "k_proj": (width, inputs), "v_proj": (width, inputs), "o_proj": (inputs, heads * width)}.items()}
+        query = numbers(1, tokens, inputs)
+        model = self.folder / "llama.safetensors"
+        save_safetensors(model, {f"model.layers.0.self_attn.{name}.weight": tensor for name, tensor in parameters.items()} | {"query": query})
+        arguments = ("--parameters", model, "--heads", str(heads), "--tensors", model)
+        self.fails(2, "attend", *arguments, "-o", self.folder / "o.npz", mentions=["--rotary", "llama", "rope_theta", "off"])
+        self.fails(2, "attend", *arguments, "--rotary", "-1", "-o", self.folder / "o.npz", mentions=["--rotary", "above 0"])
+
+        def project(rows, name):
+            _, (out, into), weight = parameters[name]
+            return [[sum(weight[o * into + i] * row[i] for i in range(into)) for o in range(out)] for row in rows]
+
+        def rotate(row, position):
+            half = width // 2
+            angles = [position * base ** (-2 * i / width) for i in range(half)]
+            return [row[i] * math.cos(angles[i]) - row[i + half] * math.sin(angles[i]) for i in range(half)] + \
+                   [row[i + half] * math.cos(angles[i]) + row[i] * math.sin(angles[i]) for i in range(half)]
+
+        def expected(rotated):
+            rows = [query[2][t * inputs:(t + 1) * inputs] for t in range(tokens)]
+            turn = rotate if rotated else lambda row, position: row
+            q, v = project(rows, "q_proj"), project(rows, "v_proj")
+            k = [turn(row, s) for s, row in enumerate(project(rows, "k_proj"))]
+            merged = []
+            for t in range(tokens):
+                merged.append([])
+                for head in range(heads):
+                    mine = turn(q[t][head * width:(head + 1) * width], t)
+                    exps = [math.exp(sum(a * b for a, b in zip(mine, k[s])) / math.sqrt(width)) for s in range(t + 1)]  # causal
+                    merged[-1] += [sum(e * v[s][i] for s, e in enumerate(exps)) / sum(exps) for i in range(width)]
+            return (1, tokens, inputs), [x for row in project(merged, "o_proj") for x in row]
+
+        for rotated in (True, False):
+            _, tensors = self.attend(*arguments, "--rotary", str(base) if rotated else "off")
+            self.assert_close("out", tensors["out"], expected(rotated))
+        steps = json.loads(self.succeeds("trace", "--parameters", model, "--heads", str(heads), "--input", model, "--rotary", str(base), "--json").stdout)
+        self.assertIn("rotary q", json.dumps(steps))
 
     def test_a_layer_takes_sink_logits_and_gives_their_gradient(self):
         tensors = load_safetensors(VECTORS / "torch_mha_cross.safetensors")

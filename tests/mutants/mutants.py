@@ -659,4 +659,10 @@ MUTANTS = [
     Mutant("foreign: a checkpoint of torch is an npz archive", "src/io/npz.cc", '(text.starts_with("PK\\x03\\x04") && foreign_kind(text).empty())', 'text.starts_with("PK\\x03\\x04")',
            "archives of torch.save are named", ("io",)),
     Mutant("npy: '=' is another order", "src/io/npy.cc", "result.big_endian = little.starts_with('>');", "result.big_endian = little.starts_with('>') || little.starts_with('=');", "'=' is the machine's order", ("io",)),
+    # Layouts of layers
+    Mutant("layouts: a tensor of another kind of layer is ignored", "src/io/candidates.cc", "if (!module.empty() || !candidate.prefix.empty()) check_module(module);", "",
+           "a tensor that changes the result is not ignored", ("io",)),
+    Mutant("layouts: as many key heads as query heads", "src/io/attention_parameters.cc", "parameters.kv_heads = options.heads / chosen.group;", "parameters.kv_heads = options.heads;",
+           "key/value heads follow from the shapes and the heads", ("io",)),
+    Mutant("layouts: a bias of k is lost", "src/io/attention_parameters.cc", "target.layout->zero_key_bias && is_zero(tensor)", "target.layout->zero_key_bias", "only zeros may be left out", ("io",)),
 ]

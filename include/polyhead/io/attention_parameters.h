@@ -26,7 +26,7 @@ struct Spelling {
 // Canonical tensors, each present or absent:
 //   q.weight [N*H,Eq]   k.weight [K*H,Ek]   v.weight [K*V,Ev]   output.weight [Eo,N*V]   gate.weight [N*V,Eq]
 //   q.bias [N*H]        k.bias [K*H]        v.bias [K*V]        output.bias [Eo]         gate.bias [N*V]
-//   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]    sink [N] (in no layout so far)
+//   bias_k [1,1,K*H]    bias_v [1,1,K*V]    relative_attention_bias [buckets,N]    sink [N]
 struct AttentionParameters {
   std::string layout;  // a name in layouts()
   std::string prefix;  // what the parameters' names begin with, separator included: "encoder.layer.0."
@@ -34,6 +34,7 @@ struct AttentionParameters {
   std::int64_t heads = 0, kv_heads = 0;  // 0: unknown
   std::optional<double> scale;           // absent: 1/sqrt(H). T5: 1
   bool causal = false;                   // the layer applies a causal mask itself
+  bool rotary = false;                   // the model rotates q and k by position; the caller gives the tables (nn::AttentionOptions::rotary)
   std::optional<EmptyRows> empty_rows;   // the result of a row without attended keys; absent: unknown
   bool global_query = false;             // the query is averaged over the axis (AlphaFold's is_global)
   std::map<std::string, Tensor> tensors;
@@ -61,8 +62,8 @@ struct LoadAttention {
 };
 
 // The only layer of the file that fits `options`. Its tensors are views of the file's (transposed where the file stores (in,out)) in their
-// dtype. Error (format) when no layer fits, with the nearest miss, or when several fit, with their names. Error (invalid_argument) when the
-// given heads are not the file's or do not divide the widths.
+// dtype. Error (format) when no layer fits, with the nearest misses, or when several fit, with their names. Error (invalid_argument) when the
+// given heads are not the file's or do not divide the widths. A k without a bias beside q and v that have one gets a bias of zeros.
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 
@@ -78,7 +79,8 @@ struct LayoutDescription {
   std::string_view source;              // the module that has these names
   std::vector<std::string> parameters;  // "in_proj_weight [3*E,E]", "in_proj_bias [3*E], optional"
   std::string_view notes;
-  bool causal = false;                  // causal and empty_rows of AttentionParameters loaded from this layout
+  bool causal = false;                  // causal, rotary and empty_rows of AttentionParameters loaded from this layout
+  bool rotary = false;
   std::optional<EmptyRows> empty_rows;
   std::map<std::string, std::string> projections;  // the layout's names of q, k, v, output and gate, if any: "q" -> "W_q"
 };

@@ -1,0 +1,102 @@
+"""Attention layers of transformers' own modules, loaded by their names: output, maps and gradients of the inputs beside the module's."""
+import numpy as np
+import pytest
+
+import polyhead
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+WIDTH, HEADS, TOKENS = 24, 4, 7
+
+
+def text_config(kind, **more):
+    return kind(hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=2, intermediate_size=16, num_hidden_layers=1, vocab_size=9,
+                max_position_embeddings=16, attn_implementation="eager", **more)  # fmt: skip
+
+
+def llama_like(model, config):
+    """The attention of a decoder's first layer, and what it gives for hidden states."""
+    decoder = model(config).eval()
+    attention = decoder.layers[0].self_attn
+
+    def run(x):
+        positions = torch.arange(x.shape[1])[None]
+        mask = torch.full((x.shape[1], x.shape[1]), -torch.inf).triu(1)[None, None]
+        return attention(x, position_embeddings=decoder.rotary_emb(x, positions), attention_mask=mask)[:2]
+
+    return attention, run
+
+
+def without_mask(attention, **options):
+    return attention, lambda x: attention(x, **options)[:2]
+
+
+def module(name):
+    t = transformers
+    if name == "llama":
+        return llama_like(t.LlamaModel, text_config(t.LlamaConfig))
+    if name == "llama with biases":
+        return llama_like(t.LlamaModel, text_config(t.LlamaConfig, attention_bias=True))
+    if name == "mistral":
+        return llama_like(t.MistralModel, text_config(t.MistralConfig, head_dim=10))
+    if name == "qwen2":
+        return llama_like(t.Qwen2Model, text_config(t.Qwen2Config))
+    if name == "gpt_oss":
+        # Its frequencies are scaled by yarn unless they are told not to be.
+        return llama_like(t.GptOssModel, text_config(t.GptOssConfig, head_dim=6, num_local_experts=2, num_experts_per_tok=1, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
+    if name == "bart":
+        from transformers.models.bart.modeling_bart import BartAttention
+
+        return without_mask(BartAttention(WIDTH, HEADS, config=t.BartConfig(attn_implementation="eager")))
+    if name == "whisper":
+        from transformers.models.whisper.modeling_whisper import WhisperAttention
+
+        return without_mask(WhisperAttention(WIDTH, HEADS, config=t.WhisperConfig(attn_implementation="eager")), output_attentions=True)
+    if name == "clip":
+        model = t.CLIPVisionModel(t.CLIPVisionConfig(hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=16, num_hidden_layers=1, image_size=8, patch_size=4, attn_implementation="eager"))  # fmt: skip
+        return without_mask(next(m for m in model.modules() if type(m).__name__ == "CLIPAttention"))
+    raise AssertionError(name)
+
+
+NAMES = {"llama": "llama", "llama with biases": "llama", "mistral": "llama", "qwen2": "llama", "gpt_oss": "llama", "bart": "bart", "whisper": "whisper", "clip": "bart"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_computes_what_the_module_computes(name):
+    torch.manual_seed(5)
+    attention, run = module(name)
+    attention = attention.eval()
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.normal_(0, 0.3)
+    state = {f"model.layers.0.self_attn.{key}": value.detach().numpy() for key, value in attention.state_dict().items()}
+    layer = polyhead.load(state, heads=HEADS, prefix="model.layers.0.self_attn")
+    assert layer.needs_rotary == (NAMES[name] == "llama") == layer.causal
+    x = torch.randn(2, TOKENS, WIDTH, requires_grad=True)
+    expected, weights = run(x)
+    rotary = {}
+    if layer.needs_rotary:
+        rotary = {"rotary": polyhead.RotaryEmbedding(layer.config["head_width"], base=10000.0)(np.arange(TOKENS))}
+    out, saved = layer.forward(x.detach().numpy(), **rotary)
+    np.testing.assert_allclose(out, expected.detach().numpy(), atol=2e-5)
+    np.testing.assert_allclose(saved.maps(), weights.detach().numpy(), atol=2e-5)
+    d_out = torch.randn_like(expected)
+    expected.backward(d_out)
+    np.testing.assert_allclose(saved.backward(d_out.numpy()).query, x.grad.numpy(), atol=2e-4)
+
+
+def test_a_layer_of_llama_without_rotary_positions_is_refused():
+    attention, _ = module("llama")
+    layer = polyhead.load({key: value.detach().numpy() for key, value in attention.state_dict().items()}, heads=HEADS)
+    x = np.ones((1, 3, WIDTH), np.float32)
+    for call in (layer, layer.forward, layer.frozen()):
+        with pytest.raises(ValueError, match=r"layers of the layout llama rotate q and k by position; give rotary .*needs_rotary = False"):
+            call(x)
+    import copy
+
+    assert copy.deepcopy(layer).needs_rotary
+    layer.needs_rotary = False
+    assert layer(x).shape == x.shape
+    with pytest.raises(ValueError, match="this layer is none"):
+        layer.needs_rotary = True
