@@ -27,35 +27,19 @@ void for_each_instruction_set(const F& f) {
   set_kernel_instruction_set("");
 }
 
-inline double epsilon(DType dtype) {
-  return dtype == DType::f64 ? std::numeric_limits<double>::epsilon() : static_cast<double>(std::numeric_limits<float>::epsilon());
-}
+double epsilon(DType dtype);
 
 inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
 // Whether the kernels may multiply bfloat16 as such.
-inline bool is_native(const AttentionCase& c) {
-  return c.options.precision == Precision::native && c.dtype == DType::bf16 && c.k.dtype() == DType::bf16;
-}
+bool is_native(const AttentionCase& c);
 
 // What dropout multiplies the attention weights by that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
-inline double largest_distance(const AttentionCase& c) {
-  double offset = 0;
-  for (const double x : c.options.mask.diagonal_offsets ? to_doubles(c.options.mask.diagonal_offsets) : std::vector<double>())
-    offset = std::max(offset, std::abs(x));
-  for (const std::optional<Diagonal>& d : {c.options.mask.causal, c.options.mask.window.diagonal, c.options.relative_bias.diagonal}) {
-    if (d) offset = std::max(offset, std::abs(static_cast<double>(d->shift)));
-  }
-  return offset + static_cast<double>(c.sizes.queries + c.sizes.keys);
-}
+double largest_distance(const AttentionCase& c);
 
-inline double largest_relative_bias(const AttentionCase& c) {
-  const RelativeBias& bias = c.options.relative_bias;
-  if (!bias) return 0;
-  return bias.slopes ? largest_magnitude(bias.slopes) * largest_distance(c) : largest_magnitude(bias.table);
-}
+double largest_relative_bias(const AttentionCase& c);
 
 // |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then one rounding to the storage,
 // so what is expected must not be rounded to 16 bits: in_float64(). Two results that are both rounded may be a unit in the last place
@@ -64,127 +48,37 @@ inline double largest_relative_bias(const AttentionCase& c) {
 struct Tolerances {
   double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 
-  explicit Tolerances(const AttentionCase& c) {
-    const double width = static_cast<double>(std::max<std::int64_t>(1, c.sizes.qk_width));
-    const double scale = std::abs(c.options.scale.value_or(1 / std::sqrt(width)));
-    const double bias = (c.options.bias ? largest_magnitude(c.options.bias) : 0) + (c.options.sink ? largest_magnitude(c.options.sink) : 0) +
-                        largest_relative_bias(c);
-    const double q = largest_magnitude(c.q), k = largest_magnitude(values_of(c.k, c.k_scale)),
-                 v = largest_magnitude(values_of(c.v, c.v_scale)), d = largest_magnitude(c.d_out);
-    relative = 8 * epsilon(c.dtype) * (4 + std::sqrt(static_cast<double>(c.sizes.keys)) + scale * q * k * width + bias);
-    const double kept = kept_factor(c.options.dropout);
-    lse = relative;
-    relative += storage_rounding(c.dtype);
-    if (is_native(c)) relative += 0x1.01p-8;  // p and d_score are rounded to bfloat16 (docs/maths.md, section 7)
-    out = relative * kept * v;
-    const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
-    d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
-    // Sums over all pairs of what one pair adds, times its distance for slopes.
-    const double reach = c.options.relative_bias.slopes ? largest_distance(c) : 1;
-    d_relative_bias = d_bias * reach * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.pairs()))));
-    d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));
-  }
+  explicit Tolerances(const AttentionCase& c);
 };
 
-inline AttentionOutputs reference_forward(AttentionCase& c) {
-  const AttentionOutputs o = c.make_forward_outputs();
-  c.options.backend = &find_backend("reference");
-  c.forward(o);
-  c.options.backend = &find_backend("cpu");
-  return o;
-}
+AttentionOutputs reference_forward(AttentionCase& c);
 
 // The backward pass alone, from the out and lse of a forward pass.
-inline void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o) {
-  copy(forward.out, o.out), copy(forward.lse, o.lse);
-  c.backward(o);
-}
+void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o);
 
-inline AttentionOutputs reference_backward(AttentionCase& c, const AttentionOutputs& forward) {
-  const AttentionOutputs o = c.make_outputs();
-  c.options.backend = &find_backend("reference");
-  backward_from(c, forward, o);
-  c.options.backend = &find_backend("cpu");
-  return o;
-}
+AttentionOutputs reference_backward(AttentionCase& c, const AttentionOutputs& forward);
 
 inline AttentionOutputs reference_run(AttentionCase& c) { return reference_backward(c, reference_forward(c)); }
 
 // The same problem with every floating tensor, and int8 times its scales, in float64, which holds their values exactly.
-inline AttentionCase in_float64(const AttentionCase& c) {
-  AttentionCase wide;
-  wide.sizes = c.sizes, wide.dtype = DType::f64, wide.options = c.options;
-  const auto widened = [&](const ConstTensorView& x) { return x ? ConstTensorView(wide.keep(Tensor::copy_of(x, DType::f64))) : x; };
-  wide.q = widened(c.q), wide.d_out = widened(c.d_out);
-  wide.k = wide.keep(values_of(c.k, c.k_scale)), wide.v = wide.keep(values_of(c.v, c.v_scale));
-  wide.options.bias = widened(c.options.bias), wide.options.sink = widened(c.options.sink);
-  RelativeBias& relative = wide.options.relative_bias;
-  relative.slopes = widened(relative.slopes), relative.table = widened(relative.table);
-  if (c.table) wide.use_bias_table(wide.keep(Tensor::copy_of(c.table, DType::f64)));
-  return wide;
-}
+AttentionCase in_float64(const AttentionCase& c);
 
-inline void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
-  EXPECT_TRUE(near(actual.out, expected.out, t.out)) << "out";
-  EXPECT_TRUE(near(actual.lse, expected.lse, t.lse)) << "lse";
-}
+void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
 // d_bias, d_sink and d_relative_bias where the case has them.
-inline void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t) {
-  const auto expect_near = [&](const char* name, const TensorView& gradient, const TensorView& wanted, double least) {
-    ASSERT_EQ(static_cast<bool>(gradient), static_cast<bool>(wanted)) << name;
-    if (!gradient) return;
-    EXPECT_TRUE(near(gradient, wanted, t.relative * largest_magnitude(wanted) + least)) << name;
-  };
-  expect_near("d_q", actual.d_q, expected.d_q, t.d_q);
-  expect_near("d_k", actual.d_k, expected.d_k, t.d_k);
-  expect_near("d_v", actual.d_v, expected.d_v, t.d_v);
-  expect_near("d_bias", actual.d_bias, expected.d_bias, t.d_bias);
-  expect_near("d_sink", actual.d_sink, expected.d_sink, t.d_sink);
-  expect_near("d_relative_bias", actual.d_relative_bias, expected.d_relative_bias, t.d_relative_bias);
-}
+void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
-inline Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value) {
-  Tensor map(DType::f64, c.sizes.pairs());
-  c.options.backend = &find_backend("reference");
-  attention_map(input, map, c.options, value);
-  c.options.backend = &find_backend("cpu");
-  return map;
-}
+Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value);
 
 // Sizes around lanes and tiles.
-inline AttentionSizes draw_block_sizes(Random& random) {
-  AttentionSizes z;
-  for (std::int64_t rank = random.integer(0, 2); rank > 0; --rank) z.lead.push_back(random.pick<std::int64_t>({1, 2}));
-  z.kv_heads = random.integer(1, 2), z.group = random.pick<std::int64_t>({1, 1, 2, 3});
-  const auto length = [&] {
-    return random.pick<std::int64_t>({0, 1, 2, 3, 5, 6, 7, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 97});
-  };
-  const auto width = [&] { return random.pick<std::int64_t>({1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 80}); };
-  z.queries = length(), z.keys = length(), z.qk_width = width(), z.v_width = random.coin() ? z.qk_width : width();
-  return z;
-}
+AttentionSizes draw_block_sizes(Random& random);
 
 // A few that reach past a block of 512 keys or 768 queries.
-inline AttentionSizes draw_long_sizes(Random& random) {
-  AttentionSizes z;
-  z.lead = {1};
-  z.kv_heads = 1, z.group = random.integer(1, 2);
-  z.queries = random.pick<std::int64_t>({1, 13, 193, 385, 769, 800});
-  z.keys = random.pick<std::int64_t>({255, 256, 257, 511, 512, 513, 577, 1025});
-  z.qk_width = random.pick<std::int64_t>({3, 16, 33, 64});
-  z.v_width = random.pick<std::int64_t>({2, 16, 40, 64});
-  if (z.queries * z.keys > 100'000) z.qk_width = z.v_width = 8;
-  return z;
-}
+AttentionSizes draw_long_sizes(Random& random);
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
 // One in 24 is long: in every dtype, as 24 and the 5 dtypes have no common factor.
-inline AttentionCase draw_kernel_case(Random& random, std::uint64_t seed) {
-  AttentionCase c = draw_case(random, kDTypes[seed % 5], seed % 24 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-  c.options.backend = &find_backend("cpu");
-  return c;
-}
+AttentionCase draw_kernel_case(Random& random, std::uint64_t seed);
 
 }  // namespace polyhead::test
