@@ -17,6 +17,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ._frameworks import require_package
+
+require_package(__name__, "torch")
+
 import torch
 from torch import Tensor
 

@@ -6,10 +6,14 @@ Needs jax 0.5 or later. Importing `polyhead` does not import jax.
 
 from __future__ import annotations
 
+from .._frameworks import require_package
+
+require_package(__name__, "jax")
+
 import jax
 
 if jax.__version_info__ < (0, 5):
-    raise ImportError(f"polyhead.jax needs jax 0.5 or later; this is jax {jax.__version__}")
+    raise ImportError(f"polyhead.jax needs jax 0.5 or later; this is jax {jax.__version__}: pip install -U 'jax>=0.5'")
 
 from ._attention import attention
 from ._flax import attention_fn

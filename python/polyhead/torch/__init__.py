@@ -7,6 +7,10 @@ They work with gradients, second derivatives, forward mode, torch.compile, autoc
 ``import polyhead`` does not import this package.
 """
 
+from .._frameworks import require_package
+
+require_package(__name__, "torch")
+
 from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
