@@ -6,10 +6,11 @@ with any strides, without a copy. Results are PyTorch tensors if the inputs are,
 Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
 ``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
 
-``polyhead.torch``, ``polyhead.transformers`` and ``polyhead.distributed`` are imported on demand.
+``polyhead.torch``, ``polyhead.jax``, ``polyhead.transformers``, ``polyhead.patch`` and ``polyhead.distributed`` are imported when they are first used:
+``import polyhead`` imports neither torch nor jax.
 """
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from . import _attention, _cache, _capture, _device, _layer, _second_derivatives, _view, models
@@ -31,8 +32,10 @@ __all__ += _layer.__all__
 __all__ += _second_derivatives.__all__
 __all__ += _view.__all__
 
-if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
-    _ON_DEMAND = ("distributed", "torch", "transformers")
+if TYPE_CHECKING:
+    from . import distributed as distributed, jax as jax, patch as patch, torch as torch, transformers as transformers
+else:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
+    _ON_DEMAND = {"distributed": None, "jax": "jax", "patch": "torch", "torch": "torch", "transformers": "torch"}  # and the package that it needs
 
     def __getattr__(name: str) -> object:
         if name in _ON_DEMAND:
@@ -40,5 +43,6 @@ if not TYPE_CHECKING:  # hidden from type checkers: with a module-level __getatt
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return [*__all__, *_ON_DEMAND]
+        # help() gets every name that is listed, and would end where a package is missing.
+        return [*__all__, *(name for name, package in _ON_DEMAND.items() if package is None or importlib.util.find_spec(package) is not None)]
 

@@ -14,8 +14,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
+
+from ._frameworks import require_package
+
+require_package(__name__, "torch")
 
 import torch
 from torch import Tensor
@@ -222,6 +227,8 @@ def attention_forward(
     elif is_causal is None and query.size(2) > 1:
         raise _refuse(_family(module), f"has layers ({type(module).__name__}) that give no mask and do not say whether they are causal")
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
+    if is_causal and others.get("position_ids") is not None and getattr(module, "layer_idx", 0) == 0 and not torch.compiler.is_compiling():
+        _warn_of_joined_texts(others["position_ids"], attention_mask, key.size(2))
     if bias is not None:  # a wider one keeps its numbers: the lowest of float32 would be infinite in 16 bits
         wide = torch.promote_types(dtype, bias.dtype)
         query, key, value, bias = query.to(wide), key.to(wide), value.to(wide), bias.to(wide)
@@ -232,6 +239,28 @@ def attention_forward(
     out, options = core.attend(query, key, value, options)
     weights = core.maps(query, key, options) if _wants_maps(module, output_attentions) else None
     return out.transpose(1, 2).contiguous().to(dtype), None if weights is None else weights.to(dtype)
+
+
+def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) -> None:
+    """Warns if positions begin again within a row, and the mask lets the new text attend to the one before. transformers then computes them as one text, with
+    any implementation: it separates packed texts only where it is given neither a mask nor a cache."""
+    if not isinstance(position_ids, Tensor) or position_ids.dim() != 2 or position_ids.size(1) < 2:
+        return
+    before, after = position_ids[:, :-1], position_ids[:, 1:]
+    starts = ((after < before) | (after == 0)).nonzero()
+    if len(starts) == 0:
+        return
+    rows, places = starts.unbind(1)
+    if mask is not None:
+        mask = mask.expand(position_ids.size(0), -1, -1, -1)[:, 0]
+        pairs = mask[rows, places + 1, places + keys - position_ids.size(1)]  # the first token of a text, and the last of the text before
+        is_joined = bool((pairs if mask.dtype == torch.bool else pairs > torch.finfo(mask.dtype).min / 2).any())
+        if not is_joined:
+            return
+    warnings.warn(
+        f"attn_implementation='{NAME}': position_ids begin again within a row, and the mask lets each text attend to those before it: transformers takes packed "
+        "texts apart only without attention_mask and without a cache (use_cache=False)", RuntimeWarning, stacklevel=3,
+    )  # fmt: skip
 
 
 def _unless_all_true(mask: Tensor) -> Tensor | None:

@@ -10,6 +10,7 @@ Keys and values travel around a ring (ring attention, Liu et al. 2023, arXiv 231
 import importlib
 from typing import TYPE_CHECKING
 
+from .._frameworks import require_package
 from ._communicator import Communicator, Transfer
 from ._mpi import MpiCommunicator
 from ._sdpa import explain, sdpa, sdpa_backward
@@ -26,6 +27,7 @@ else:
 
     def __getattr__(name: str) -> object:
         if name in _OF_TORCH:
+            require_package(f"{__name__}.{name}", "torch")
             return getattr(importlib.import_module(f"{__name__}.{_OF_TORCH[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, Literal, overload
 
 import jax
@@ -20,6 +21,7 @@ _OPTIONS = annotations_of(SdpaOptions)
 _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None")
 _INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
 _checked: set[str] = set()
+_FIRST_NUMBER = 1009  # of the symbolic extents in a check
 
 
 @overload
@@ -225,27 +227,41 @@ def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given
     key = repr([layout, seeded, given, type(relative), relative[2:] if isinstance(relative, RelativeBias) else None, shapes])
     if key in _checked:
         return
-    of = {name: _stand_in(name, x, arrays, layout) for name, x in arrays.items()} | values
+    numbers = _numbers(arrays)
+    of = {name: _stand_in(name, x, arrays, layout, numbers) for name, x in arrays.items()} | values
     if isinstance(relative, RelativeBias):
         relative = relative._replace(slopes=of.pop("slopes", None), table=of.pop("table", None))
     try:
         explain(of.pop("q"), of.pop("k"), of.pop("v"), **of, **given, relative_bias=relative, seed=0 if seeded else None)
     except ValueError as error:
         order = " (shapes in the order [*,N,T,H])" if layout == "TNH" else ""
-        raise ValueError(str(error).replace("explain: ", "sdpa_forward: ", 1) + order) from None
+        raise ValueError(_with_symbols(str(error), numbers).replace("explain: ", "sdpa_forward: ", 1) + order) from None
     if len(_checked) > 10_000:
         _checked.clear()
     _checked.add(key)
 
 
-def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout) -> Any:
-    """A NumPy array with the shape and dtype of x that occupies one number."""
-    shape = x.shape
+def _numbers(arrays: dict[str, Any]) -> dict[Any, int]:
+    """A number for each symbolic extent of jax.export, other than those of the other symbols."""
+    symbols = dict.fromkeys(extent for x in arrays.values() for extent in x.shape if not isinstance(extent, int))
+    return {symbol: _FIRST_NUMBER + i for i, symbol in enumerate(symbols)}
+
+
+def _with_symbols(message: str, numbers: dict[Any, int]) -> str:
+    for symbol, number in numbers.items():
+        message = re.sub(rf"\b{number}\b", str(symbol), message)
+    return message
+
+
+def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout, numbers: dict[Any, int]) -> Any:
+    """A NumPy array with the dtype of x, and its shape with numbers for symbols, that occupies one number."""
+    shape = tuple(numbers.get(extent, extent) for extent in x.shape)
     if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
         shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])
-    if name in ("query_offsets", "key_offsets") and x.ndim == 1 and x.size > 1 and np.dtype(x.dtype).kind in "iu":
+    if name in ("query_offsets", "key_offsets") and x.ndim == 1 and shape[0] > 1 and np.dtype(x.dtype).kind in "iu":
         of = arrays["q" if name == "query_offsets" or "query_offsets" not in arrays else "k"]
         offsets = np.zeros(shape, np.int64)
-        offsets[-1] = of.shape[-3 if layout == "TNH" else -2] if of.ndim >= 3 else 0
+        extent = of.shape[-3 if layout == "TNH" else -2] if of.ndim >= 3 else 0
+        offsets[-1] = numbers.get(extent, extent)
         return offsets
     return np.broadcast_to(np.zeros((), x.dtype), shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import jax
@@ -51,7 +52,8 @@ def attention_fn(
         module: in which the attention weights before dropout are sown.
         force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
         einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.
-        is_causal: query t attends to keys ``s <= t``.
+        is_causal: query t attends to keys ``s <= t``. With one query and several keys, as in Flax's decoding with a cache, a warning says that this is the first
+            key alone.
 
     Returns:
         ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Of a query whose attended keys all have a bias of -inf (out is
@@ -91,6 +93,11 @@ def attention_fn(
             options["dropout_keep"] = jax.random.bernoulli(dropout_rng, 1 - dropout_rate, plane)
         else:
             options["seed"] = dropout_rng
+    if is_causal and query.shape[-3] == 1 and key.shape[-3] != 1:
+        warnings.warn(
+            f"{where}: is_causal with one query and {key.shape[-3]} keys attends to the first key alone, as Flax has it. Where Flax decodes with a cache, leave "
+            "is_causal out: the mask that it gives is causal already", RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
     masked = is_causal or mask is not None
     query, key, value, bias = beside_bias(where, query, key, value, bias)
     result = attention(

@@ -80,7 +80,7 @@ def dot_product_attention(
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
         if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
-            options["diagonal_offsets"] = np.zeros(batch, np.int32)
+            options["diagonal_offsets"] = np.zeros(batch, np.int32) if isinstance(batch, int) else jnp.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
     options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
     own = query.dtype, key.dtype

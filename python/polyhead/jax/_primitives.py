@@ -19,8 +19,8 @@ from jax.interpreters import batching, mlir
 from .. import _core
 from . import _scores
 
-_TARGET = "polyhead_attention"
-jax.ffi.register_ffi_target(_TARGET, _core.jax_handler(), platform="cpu")
+TARGET = "polyhead_attention"
+jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
 
 GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
 SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # one array serves all sequences of a call
@@ -137,7 +137,7 @@ def _library(name: str, shapes: Callable[..., Any], text: Callable[..., str]) ->
     """A primitive that is one call of the library."""
 
     def lower(context: Any, *arrays: Any, **params: Any) -> Any:
-        return jax.ffi.ffi_lowering(_TARGET)(context, *arrays, call=text(**params))
+        return jax.ffi.ffi_lowering(TARGET)(context, *arrays, call=text(**params))
 
     return _primitive(name, shapes, lower)
 

@@ -81,7 +81,7 @@ def _moved_scores(of: dict[str, Any], call: Call) -> Any:
 def _moved_relative_bias(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
     distance = _distances(pairs, of, call)
     if "t_slopes" in of:
-        return -of["t_slopes"][:, None, None] * np.abs(distance)
+        return -of["t_slopes"][:, None, None] * jnp.abs(distance)
     return of["t_table"][:, _buckets(distance, of["table"].shape[1], call)]
 
 
@@ -130,11 +130,14 @@ def _distances(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
     queries, keys = pairs
     corner = call.option("causal", *call.option("relative_bias")[2:])
     offset = 0 if corner == "top_left" else keys - queries if corner in (None, "bottom_right") else corner
-    return np.arange(keys) - (np.arange(queries)[:, None] + offset)
+    numbers: Any = np if isinstance(queries, int) and isinstance(keys, int) else jnp  # symbolic extents of jax.export have no values yet
+    return numbers.arange(keys) - (numbers.arange(queries)[:, None] + offset)
 
 
 def _buckets(distance: Any, count: int, call: Call) -> Any:
     bidirectional, max_distance, *_ = call.option("relative_bias")
+    if not isinstance(distance, np.ndarray):
+        raise NotImplementedError("polyhead has no gradient of attention weights for the table of a relative_bias with symbolic extents (jax.export)")
     buckets = {x: relative_bucket(x, count, bidirectional=bidirectional, max_distance=max_distance) for x in map(int, np.unique(distance))}
     return np.vectorize(buckets.get, otypes=[np.int64])(distance) if distance.size else np.zeros(distance.shape, np.int64)
 
@@ -143,7 +146,7 @@ def _of_relative_bias(d_score: Any, of: dict[str, Any], call: Call) -> dict[str,
     distance = _distances(d_score.shape[-2:], of, call)
     d = sum_to(d_score.astype(jnp.promote_types(d_score.dtype, jnp.float32)), d_score.shape[-3:])
     if "slopes" in of:
-        return {"slopes": -jnp.sum(d * np.abs(distance), (1, 2))}
+        return {"slopes": -jnp.sum(d * jnp.abs(distance), (1, 2))}
     table = of["table"]
     of_pairs = _buckets(distance, table.shape[1], call).ravel()
     return {"table": jnp.zeros(table.shape, d.dtype).at[:, of_pairs].add(d.reshape(d.shape[0], -1))}

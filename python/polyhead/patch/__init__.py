@@ -10,6 +10,10 @@ Each function replaces methods of the package's classes at once and returns a `P
 docs/folding.md says which classes, and which calls stay with the package's own code.
 """
 
+from .._frameworks import require_package
+
+require_package(__name__, "torch")
+
 from ._replace import Patch, boltz, esm, openfold
 
 __all__ = ["Patch", "boltz", "esm", "openfold"]

@@ -1,17 +1,33 @@
 """polyhead for PyTorch: attention with every option, torch's attention function and module, and attention of AlphaFold's kind, on the CPU.
 
-They work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint.
+They work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint. `sdpa` and `replace_sdpa` make models use them that call
+torch's own function.
 
     from polyhead.torch import MultiheadAttention, attention, scaled_dot_product_attention
 
 ``import polyhead`` does not import this package.
 """
 
+from .._frameworks import require_package
+
+require_package(__name__, "torch")
+
 from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
 from ._onnx import onnx_translations
+from ._replace_sdpa import SdpaReplacement, replace_sdpa, sdpa
 from ._sdpa import scaled_dot_product_attention
 from ._triangle import triangle_attention
 
-__all__ = ["GatedAttention", "MultiheadAttention", "attention", "onnx_translations", "scaled_dot_product_attention", "triangle_attention"]
+__all__ = [
+    "GatedAttention",
+    "MultiheadAttention",
+    "SdpaReplacement",
+    "attention",
+    "onnx_translations",
+    "replace_sdpa",
+    "scaled_dot_product_attention",
+    "sdpa",
+    "triangle_attention",
+]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._options import RelativeBias
-from . import _eager, _ops, _transforms
+from . import _eager, _ops, _seed, _transforms
 from ._inputs import require, require_one_device
 from ._ops import Options
 
@@ -55,8 +55,7 @@ def with_seed(q: Tensor, options: Options) -> Options:
     """The options with a new seed if there is dropout, and none yet."""
     if not options.dropout > 0 or options.seed is not None:
         return options
-    # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
-    return options._replace(seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device=q.device))
+    return options._replace(seed=_seed.draw(q.device))
 
 
 def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor]:

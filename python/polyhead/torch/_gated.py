@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -16,6 +15,7 @@ from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
 from ._ops import Options
+from ._shapes import broadcasts, fits, guard_or_true
 
 
 class GatedAttention(nn.Module):
@@ -264,8 +264,8 @@ class GatedAttention(nn.Module):
                     f"GatedAttention: attend_keys is {list(shape)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
                 ) from None
         # An extent of 1 is broadcast, so it fits both layouts with the same meaning.
-        if like_input is None and axis < x.dim() - 2 and any(n > 1 for n in shape[axis - len(positions) :]) and _broadcasts(shape, positions):
-            both = _broadcasts(shape, expected)
+        if like_input is None and axis < x.dim() - 2 and any(guard_or_true(n > 1) for n in shape[axis - len(positions) :]) and broadcasts(shape, positions):
+            both = broadcasts(shape, expected)
             raise ValueError(
                 f"GatedAttention: attend_keys is {list(shape)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
                 f"{'or lie' if both else 'but lies'} like x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
@@ -283,8 +283,7 @@ class GatedAttention(nn.Module):
         lead, rank, keys = tuple(bias.shape[:-3]), x.dim() + 1, x.size(axis)
         others = (*x.shape[:axis], *x.shape[axis + 1 : -1])
         expected = (self.heads, 1 if self.is_global else keys, keys)
-        fits = 2 <= bias.dim() <= rank and all(b in (1, s) for b, s in zip(lead, others))
-        if not fits or any(b not in (1, s) for b, s in zip(reversed(bias.shape[-3:]), reversed(expected))):
+        if not 2 <= bias.dim() <= rank or not all(map(fits, lead, others)) or not broadcasts(bias.shape[-3:], expected):
             raise ValueError(
                 f"GatedAttention: bias is {list(bias.shape)}; it must be [T,S], [N,T,S] or [first of *,N,T,S] with *,N,T,S = "
                 f"{[*others, *expected]}"
@@ -292,10 +291,6 @@ class GatedAttention(nn.Module):
         if 2 < bias.dim() < rank:
             bias = bias.reshape(*lead, *(1,) * (rank - bias.dim()), *bias.shape[-3:])
         return bias
-
-
-def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
 
 
 def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:

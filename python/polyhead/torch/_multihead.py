@@ -16,6 +16,7 @@ from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
 from ._ops import Options
+from ._shapes import is_one_of
 
 
 def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -273,7 +274,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
                 continue
             if mask.dtype != torch.bool and not mask.is_floating_point():
                 raise TypeError(f"MultiheadAttention: {name} has dtype {mask.dtype}; it must be bool (True = not attended to) or floating (added)")
-            if tuple(mask.shape) not in shapes:
+            if not is_one_of(mask.shape, shapes):
                 raise fail(name, mask, " or ".join(str(list(shape)) for shape in shapes))
         return batched
 

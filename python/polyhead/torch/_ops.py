@@ -6,6 +6,7 @@ The only module that uses torch's dispatcher. Arguments are those of `polyhead.s
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from .. import _core
 from .._options import MapValue, RelativeBias, annotations_of
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
+from ._shapes import guard_or_false, guard_or_true
 
 
 class Options(NamedTuple):
@@ -129,15 +131,20 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # The stride of a dimension of extent 0 or 1 means nothing; a stride of 0 is a broadcast.
-    if any(q.stride(i) == 0 and q.size(i) > 1 for i in range(leading)):
+    # The stride of a dimension of extent 0 or 1 means nothing; a stride of 0 is a broadcast. An extent that depends on data counts as larger.
+    large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
+    if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)
-    order = sorted((i for i in range(leading) if q.size(i) > 1), key=lambda i: q.stride(i), reverse=True)
-    order = [i for i in range(leading) if q.size(i) <= 1] + order + [leading]
+
+    def compare(i: int, j: int) -> int:
+        return guard_or_false(q.stride(i) < q.stride(j)) - guard_or_false(q.stride(i) > q.stride(j))
+
+    order = sorted((i for i in range(leading) if large[i]), key=functools.cmp_to_key(compare))
+    order = [i for i in range(leading) if not large[i]] + order + [leading]
     strides, stride = [0] * q.dim(), 1
     for i in reversed(order):
         strides[i] = stride
-        stride = stride * max(shape[i], 1)
+        stride = stride * torch.sym_max(shape[i], 1)
     return q.new_empty_strided(shape, strides)  # not a view: dual tensors refuse a result that is one
 
 

@@ -14,6 +14,7 @@ from ._attention import attention_of
 from ._eager import PLAIN
 from ._functional import autocast
 from ._inputs import causal_diagonal, require, require_memory, require_one_device
+from ._shapes import broadcasts
 
 
 def _lead(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -154,7 +155,7 @@ def read_arguments(
     q, k, v, unbatched = _heads(query, key, value, enable_gqa, where)
     if attn_mask is not None:
         pairs = (*q.shape[:-1], k.size(-2) if has_all_keys or attn_mask.dim() == 0 else attn_mask.size(-1))
-        if attn_mask.dim() > len(pairs) or any(given not in (1, extent) for given, extent in zip(reversed(attn_mask.shape), reversed(pairs))):
+        if not broadcasts(attn_mask.shape, pairs):
             raise ValueError(f"{where}: attn_mask is {list(attn_mask.shape)}; it must broadcast to [*,N,T,S] = {list(pairs)}")
     attend = bias = None
     if attn_mask is not None and attn_mask.dtype == torch.bool:

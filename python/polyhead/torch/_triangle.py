@@ -11,6 +11,7 @@ from torch import Tensor
 from .._options import Precision, require_precision
 from . import _inputs as inputs
 from ._attention import attention
+from ._shapes import is_same
 
 
 @overload
@@ -95,7 +96,7 @@ def triangle_attention(
         "kv_lengths": (kv_lengths, [*lead, 1, 1, 1]),
     }
     for name, (tensor, shape) in expected.items():
-        if tensor is not None and list(tensor.shape) != shape:
+        if tensor is not None and not is_same(tensor.shape, shape):
             raise ValueError(f"{where}: {name} is {list(tensor.shape)}; with q {list(q.shape)} and k {list(k.shape)} it must be {shape}")
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"{where}: q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; they must have one dtype")

@@ -1,0 +1,18 @@
+"""What is said where a package is missing that only a part of polyhead needs."""
+
+from __future__ import annotations
+
+import importlib
+
+_PACKAGES = {"torch": ("PyTorch", "pip install torch"), "jax": ("JAX 0.5 or later", "pip install 'jax>=0.5'")}
+
+
+def require_package(where: str, package: str) -> None:
+    """ModuleNotFoundError that says what to install, if the package is not."""
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:  # a part of an installation is missing, and its own message names it
+            raise
+        name, command = _PACKAGES[package]
+        raise ModuleNotFoundError(f"{where} needs {name}, which is not installed: {command}", name=package) from None

@@ -1,0 +1,235 @@
+"""torch's scaled_dot_product_attention, replaced by polyhead's for models that call it themselves."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections import Counter
+from types import ModuleType, TracebackType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+from torch.overrides import has_torch_function
+
+from .._options import Precision, require_precision
+from . import _sdpa
+from ._replacements import Replacement, Replacements
+
+_NAME = "scaled_dot_product_attention"
+_OWN: Any = torch._C._nn.scaled_dot_product_attention
+_replacements = Replacements()
+_applied: list[SdpaReplacement] = []
+_precision: Precision = "native"  # of those that are applied
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """torch's function, computed by polyhead while a replacement is applied."""
+    why = _why_not(query, key, value, attn_mask) if _replacements.users else ""
+    if torch.compiler.is_compiling():
+        if why is None:
+            return _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision=_precision)
+    elif _replacements.users:
+        if why is None:
+            try:
+                out = _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision=_precision)
+            except (TypeError, ValueError, NotImplementedError) as refusal:  # torch computes it, or says in its own words what is wrong
+                why = str(refusal)
+        for replacement in list(_applied):
+            replacement._count(why)
+        if why is None:
+            return out
+    if type(attn_mask) is CausalBias:  # which knows torch's function by its place, where now this one is
+        return CausalBias._dispatch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    result: Tensor = _OWN(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return result
+
+
+scaled_dot_product_attention.__doc__ = _OWN.__doc__
+
+
+def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> str | None:
+    """Why torch computes a call; None if polyhead does. What polyhead's function refuses is not looked for here."""
+    tensors = (query, key, value) if attn_mask is None or type(attn_mask) is CausalBias else (query, key, value, attn_mask)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            return f"an argument of type {type(tensor).__name__}"
+        if not tensor.is_cpu:
+            return f"a tensor on the device {tensor.device.type}"
+    if has_torch_function(tensors):
+        return "a subclass of Tensor, or a mode, that looks at functions of torch"
+    if not torch._C._get_flash_sdp_enabled():  # the fused kernel of the CPU
+        return "a kernel of torch is chosen (torch.nn.attention.sdpa_kernel)"
+    return None
+
+
+def _found() -> list[Replacement]:
+    """torch's function in torch.nn.functional, and in modules that imported it by its name."""
+    there = F.__dict__[_NAME]
+    if there is not _OWN and there is not scaled_dot_product_attention:
+        whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
+        raise RuntimeError(f"polyhead.torch.sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that first, or apply it after this")
+    found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
+    for name, module in list(sys.modules.items()):
+        # Another name may be a copy that somebody keeps to compare with, or to bring back.
+        if isinstance(module, ModuleType) and name.partition(".")[0] != "torch" and vars(module).get(_NAME) is _OWN:
+            found.append((module, _NAME, _OWN, scaled_dot_product_attention))
+    return found
+
+
+class SdpaReplacement:
+    """torch's scaled_dot_product_attention is polyhead's, in the whole process. Made by `replace_sdpa` and `sdpa`.
+
+    Replacements may overlap, with one precision: torch's function is back when the last one is undone. Leaving a ``with`` block undoes the replacement, with
+    or without an exception; entering one again applies it again.
+    """
+
+    def __init__(self, precision: Precision = "native") -> None:
+        require_precision("polyhead.torch.sdpa", precision)
+        self._precision: Precision = precision
+        self._is_applied = False
+        self._blocks = 0
+        self._lock = threading.Lock()
+        self._served = 0
+        self._passed_on: Counter[str] = Counter()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a replacement cannot be copied or pickled, as it belongs to this process; call polyhead.torch.replace_sdpa again for another one")
+
+    @property
+    def applied(self) -> bool:
+        """Whether this replacement is applied."""
+        return self._is_applied
+
+    @property
+    def served(self) -> int:
+        """How many calls polyhead has computed while this replacement was applied, in all threads."""
+        return self._served
+
+    @property
+    def passed_on(self) -> dict[str, int]:
+        """How many calls torch has computed meanwhile, by the reason."""
+        with self._lock:
+            return dict(self._passed_on)
+
+    def report(self) -> str:
+        """The counts in words, a line for each reason.
+
+        Calls inside of compiled code are not counted: they are traced once and run without Python.
+        """
+        lines = [f"computed by polyhead: {self._served}", f"passed on to torch: {sum(self.passed_on.values())}"]
+        return "\n".join([*lines, *(f"  {count}: {why}" for why, count in sorted(self.passed_on.items(), key=lambda item: -item[1]))])
+
+    def _count(self, why: str | None) -> None:
+        with self._lock:
+            if why is None:
+                self._served += 1
+            else:
+                self._passed_on[why] += 1
+
+    def _apply(self) -> None:
+        global _precision
+        with _replacements.lock:
+            if self._is_applied:
+                return
+            if _applied and self._precision != _precision:
+                raise ValueError(
+                    f"polyhead.torch.sdpa: precision is {self._precision!r}, and a replacement with {_precision!r} is applied; it must be the same until that is undone"
+                )
+            _replacements.apply(_found)
+            _precision = self._precision
+            _applied.append(self)
+            self._is_applied = True
+
+    def undo(self) -> None:
+        """Undoes this replacement; a second call changes nothing."""
+        with _replacements.lock:
+            if self._is_applied:
+                self._is_applied = False
+                _applied.remove(self)
+                _replacements.undo()
+
+    def __enter__(self) -> SdpaReplacement:
+        self._apply()
+        self._blocks += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._blocks -= 1
+        if self._blocks > 0:
+            return
+        self.undo()
+        if kind is None and self._served == 0 and not self.passed_on:
+            warnings.warn(
+                f"polyhead.torch.sdpa: no call of torch.nn.functional.{_NAME} was seen in the block. Calls inside of compiled code are not counted; "
+                "torch's fused encoder layers and references that objects hold are not reached", RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<polyhead.torch.SdpaReplacement: {'applied' if self._is_applied else 'undone'}, {self._served} calls computed by polyhead, {sum(self.passed_on.values())} passed on to torch>"
+
+
+def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
+    """Makes polyhead compute ``torch.nn.functional.scaled_dot_product_attention`` for models that call it themselves, forward and backward.
+
+    ::
+
+        replaced = polyhead.torch.replace_sdpa()
+        model(x).sum().backward()
+        print(replaced.report())
+        replaced.undo()
+
+    Applies at once, to the process: to ``torch.nn.functional``, and to modules that did ``from torch.nn.functional import scaled_dot_product_attention``
+    before. So it reaches models that call it, ``nn.MultiheadAttention`` with need_weights=False, and models of transformers with "sdpa". Arguments and results
+    are those of `polyhead.torch.scaled_dot_product_attention`, which says what differs from torch. Under torch.compile and torch.export polyhead's operator
+    is traced; what was compiled before stays as it is.
+
+    Passed on to torch, and counted by the reason: calls on other devices, with nested tensors, subclasses of Tensor that look at functions of torch, or such
+    modes; where `torch.nn.attention.sdpa_kernel` excludes torch's fused kernel; and what polyhead's function refuses.
+
+    Not reached: the fused kernels of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` in evaluation without gradients
+    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``), and references that an object holds, as a default
+    argument, an attribute or a table; scripted models; calls of torch's operators (``torch.ops.aten``). torch.jit.script cannot compile a model that calls the function meanwhile.
+
+    Args:
+        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+
+    Returns:
+        The applied replacement, which counts the calls. Its undo() brings torch's function back.
+
+    Raises:
+        ValueError: another precision than that of an applied replacement, or an unknown word.
+        RuntimeError: somebody else, as `polyhead.distributed.sequence_parallel`, has replaced the function already.
+    """
+    replacement = SdpaReplacement(precision)
+    replacement._apply()
+    return replacement
+
+
+def sdpa(*, precision: Precision = "native") -> SdpaReplacement:
+    """`replace_sdpa` for a block: applied when it is entered, and undone when it is left, with or without an exception.
+
+    ::
+
+        with polyhead.torch.sdpa() as replaced:
+            model(x).sum().backward()
+        print(replaced.report())
+
+    A block in which no call was seen warns.
+
+    Args:
+        precision: of bfloat16 products, as in `replace_sdpa`.
+
+    Returns:
+        The replacement, for a ``with`` statement.
+
+    Raises:
+        ValueError, RuntimeError: as `replace_sdpa`; all but an unknown word when the block is entered.
+    """
+    return SdpaReplacement(precision)

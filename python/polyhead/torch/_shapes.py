@@ -1,0 +1,44 @@
+"""Comparisons of extents that may be symbols, while torch.compile or torch.export traces a call.
+
+An extent may depend on data, as that of ``x[mask]``. Where only the data can tell whether two extents are equal, they count as equal: the operator checks
+the numbers when it runs. torch.compile does not trace ``in`` on a tuple of symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch.compiler import is_compiling
+
+if TYPE_CHECKING:
+
+    def guard_or_false(condition: bool) -> bool: ...
+    def guard_or_true(condition: bool) -> bool: ...
+else:
+    try:
+        from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
+    except ImportError:  # an older torch: there extents that depend on data are an error
+        guard_or_false = guard_or_true = bool
+
+
+def is_same(shape: Sequence[int], expected: Sequence[int]) -> bool:
+    """Whether two shapes are equal."""
+    if not is_compiling():
+        return tuple(shape) == tuple(expected)
+    return len(shape) == len(expected) and all(guard_or_true(n == m) for n, m in zip(shape, expected))
+
+
+def is_one_of(shape: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether a shape is equal to one of several."""
+    return any(is_same(shape, expected) for expected in shapes) if is_compiling() else tuple(shape) in shapes
+
+
+def fits(extent: int, to: int) -> bool:
+    """Whether an extent broadcasts to another."""
+    return guard_or_true(extent == to) or guard_or_true(extent == 1)
+
+
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to another."""
+    return len(shape) <= len(to) and all(map(fits, reversed(shape), reversed(to)))
