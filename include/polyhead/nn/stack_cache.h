@@ -65,7 +65,7 @@ class DecoderCache {
   friend struct Decoder;
   friend struct EncoderDecoder;
   struct Memory {
-    Tensor k, v;  // [B,S,N*H], projected
+    Tensor k, v;  // [B,S,K*H], projected, k also normed with qk_norm
   };
   Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
 
