@@ -30,6 +30,8 @@ class EncoderCache {
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();
+  // The caches of the layers, for a caller that runs the layers itself: a token must be appended to all of them or to none.
+  std::span<KeyValueCache> layers() { return layers_; }
 
  private:
   friend struct Encoder;
