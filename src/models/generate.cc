@@ -26,7 +26,8 @@ std::vector<std::int64_t> LanguageModel::generate(std::span<const std::int64_t> 
   require_options(config, prompt.size(), options);
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
   nn::EncoderCache tokens = cache({.sequences = 1, .capacity = std::ssize(text) + options.max_tokens - 1, .dtype = options.cache_dtype});
-  const Workspace own;
+  constexpr std::int64_t kFew = 4;  // packing the parameters costs about as much as two tokens save
+  const Workspace own(options.max_tokens > kFew ? Parameters::constant : Parameters::may_change);
   Tensor logits(config.layer.dtype == DType::f64 ? DType::f64 : DType::f32, {1, config.vocabulary}), token(DType::i64, {1});
   const auto keeps_angles = [&](const std::optional<RotaryRule>& rule, std::int64_t before) { return !rule || before == 0 || rule->same_angles(before, std::ssize(text)); };
   const auto ends = [&](std::int64_t id) {

@@ -102,7 +102,7 @@ struct GenerateOptions {
   std::function<bool(std::int64_t token)> on_token{};
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;
+  const Workspace* workspace = nullptr;  // of Parameters::constant: keeps packed parameters for the next answer. Absent: they are packed in each call.
 };
 
 struct LanguageModel : nn::Module<LanguageModel> {
