@@ -7,8 +7,8 @@
 #include "core/text.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
+#include "nn/elementwise.h"
 #include "nn/initialiser.h"
-#include "nn/rows.h"
 #include "polyhead/maps.h"
 
 namespace polyhead::models {
@@ -21,17 +21,11 @@ Shape with_leading(Shape shape, std::int64_t extent) {
   return shape;
 }
 
-// x = f(x) for each number, in the type that is computed in.
-template <class F>
-void change(TensorView x, Executor* executor, const F& f) {
-  dispatch_floating(x.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const nn::Rows<T> rows(x);
-    parallel_for(x.numel() == 0 ? 0 : rows.count(), nn::row_grain(x.extent(-1), 4), executor, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t r = first; r < last; ++r)
-        for (std::int64_t e = 0; e < x.extent(-1); ++e) rows.at(r, e) = store<T>(f(load(rows.at(r, e))));
-    });
-  });
+// x times one number, which is rounded to the dtype of x.
+void scale(TensorView x, double factor, Executor* executor) {
+  Tensor number(x.dtype(), {1});
+  fill(number, factor);
+  nn::multiply(x, number, x, executor);
 }
 
 // The output projection. It shares the memory of the embedding if they are tied, which a const model does not write.
@@ -106,10 +100,7 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
   const DType dtype = config.layer.dtype;
   Tensor x = uninitialised(dtype, nn::appended(call.ids, {config.layer.width}), run.workspace);
   model.words.forward(input.ids, x, {.executor = run.executor});
-  if (config.embedding_scale != 1) {
-    const Tensor rounded = Tensor::copy_of(Tensor::copy_of(Tensor::of<double>({1}, {config.embedding_scale}), dtype), DType::f64);  // as the checkpoint's code does
-    change(x, run.executor, [scale = rounded.data<double>()[0]](auto value) { return value * static_cast<decltype(value)>(scale); });
-  }
+  if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
   if (config.rotary) return x;
   Tensor places(DType::i64, call.first.empty() ? Shape{call.tokens} : call.ids);
   for (std::int64_t i = 0; i < places.numel(); ++i) {
@@ -122,13 +113,21 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
 
 // logits [..,C] of hidden states [..,E]
 void write_logits(const LanguageModel& model, ConstTensorView hidden, TensorView logits, const nn::RunOptions& run) {
-  const DType dtype = model.config.layer.dtype;
+  const DType dtype = model.config.layer.dtype, precise = dtype == DType::f64 ? DType::f64 : DType::f32;
   Tensor own = logits.dtype() == dtype ? Tensor() : uninitialised(dtype, logits.shape(), run.workspace);
   const TensorView written = own ? own.view() : logits;
   output_of(model).forward(hidden, written, run);
-  if (const double cap = model.config.logit_softcap; cap > 0)
-    change(written, run.executor, [cap](auto value) { return static_cast<decltype(value)>(cap) * std::tanh(value / static_cast<decltype(value)>(cap)); });
-  if (own) copy(own, logits);
+  if (const double cap = model.config.logit_softcap; cap > 0) {
+    // In float32: a cap's reciprocal in bfloat16 would move every logit by up to 0.4 %.
+    Tensor wide = dtype == precise ? Tensor() : Tensor::copy_of(written, precise);
+    const TensorView capped = wide ? wide.view() : written;
+    scale(capped, 1 / cap, run.executor);
+    nn::activate(nn::Activation::tanh, capped, capped, run.executor);
+    scale(capped, cap, run.executor);
+    if (wide || own) copy(capped, logits);
+  } else if (own) {
+    copy(own, logits);
+  }
 }
 
 // The hidden states of each sequence's last token, [*,E].
@@ -194,7 +193,7 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
 
 LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
-  const std::uint64_t seed = nn::required_seed(kName, config.layer.seed);
+  require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
   require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
@@ -203,7 +202,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
   layer.kv_heads = attention.kv_heads, layer.head_width = attention.head_width;
   if (layer.hidden_width == 0) layer.hidden_width = 4 * layer.width;
-  nn::Initialiser initialiser(seed);
+  nn::Initialiser initialiser(*config.layer.seed);
   const auto embedding = [&](std::int64_t count) {
     Tensor weight(layer.dtype, {count, layer.width});
     initialiser.normal(weight, 0, 0.02);

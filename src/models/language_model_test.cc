@@ -132,6 +132,34 @@ TEST(LanguageModel, OutputsDoNotChangeEachOther) {
   }
 }
 
+TEST(LanguageModel, LayersWithAWindowMayHaveAnglesOfTheirOwn) {
+  const LanguageModel both = model_of(gemma());
+  LanguageModel local = model_of(gemma()), global = model_of(gemma());
+  local.config.rotary = local.config.local_rotary, global.config.local_rotary.reset();
+  const Tensor ids = ids_of(1);
+  const auto q_of = [&](const LanguageModel& model, std::int64_t layer) {
+    Tensor q(DType::f32, {3, 1, 4, kTokens, 6});
+    model.forward({.ids = ids}, {.q = q});
+    return Tensor::copy_of(q.view().select(0, layer));
+  };
+  EXPECT_TRUE(same_bits(q_of(both, 0), q_of(local, 0)));
+  EXPECT_FALSE(same_bits(q_of(both, 0), q_of(global, 0)));
+  EXPECT_FALSE(same_bits(q_of(both, 1), q_of(local, 1)));
+}
+
+// "scale_attn_by_inverse_layer_idx", from q and k.
+TEST(LanguageModel, ScoresMayBeDividedByTheNumberOfTheLayer) {
+  const LanguageModel model = model_of(neox());
+  const Tensor ids = ids_of(1);
+  Tensor q(DType::f32, {2, 1, 3, kTokens, 4}), k = q, p(DType::f32, {2, 1, 3, kTokens, kTokens}), expected(DType::f32, {1, 3, kTokens, kTokens});
+  model.forward({.ids = ids}, {.attentions = p, .q = q, .k = k});
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    attention_map({.q = q.view().select(0, layer), .k = k.view().select(0, layer)}, expected,
+                  {.scale = 0.5 / static_cast<double>(layer + 1), .mask = {.causal = Causal::top_left()}});
+    EXPECT_TRUE(test::near(p.view().select(0, layer), expected, 1e-6)) << layer;
+  }
+}
+
 TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
   for (const LanguageModelConfig& config : {gpt2(), gemma(), neox()}) {
     const LanguageModel model = model_of(config);

@@ -123,12 +123,12 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   Linear gate;                      // weight [N*V,Eq]; absent with Gate::none
   Tensor bias_k, bias_v;            // [1,1,K*H] [1,1,K*V]; absent without add_bias_kv
   Tensor sink;                      // [N]; absent without config.sink
-  RMSNorm q_norm, k_norm;           // weights [H], one for all heads; absent without config.qk_norm. The added keys are not normed.
+  RMSNorm q_norm, k_norm;           // of width H, one for all heads; absent without config.qk_norm. The added keys are not normed.
 
   MultiHeadAttention() = default;
   // Initialised as torch.nn.MultiheadAttention: q, k, v Xavier uniform with zero biases, output uniform in +-1/sqrt(N*V) with zero bias.
-  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021). Sink logits are 0. Weights of q_norm and k_norm
-  // are 1, their epsilon 1e-6.
+  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021). Sink logits are 0. q_norm and
+  // k_norm have weight 1 and epsilon 1e-6.
   explicit MultiHeadAttention(const MultiHeadAttentionConfig& config);
 
   Shape output_shape(const AttentionInput& input) const;
