@@ -58,6 +58,8 @@ class Writer {
       case TraceKind::projection_q: return say("projection q", cat(names_.at("q"), "(", query, ")"), projection(layer_.q));
       case TraceKind::projection_k: return say("projection k", cat(names_.at("k"), "(", key, ")"), projection(layer_.k));
       case TraceKind::projection_v: return say("projection v", cat(names_.at("v"), "(", value, ")"), projection(layer_.v));
+      case TraceKind::norm_q: return say("norm q", "RMS norm of q", normed());
+      case TraceKind::norm_k: return say("norm k", "RMS norm of k", normed());
       case TraceKind::rotary_q: return say("rotary q", "rotated q", rotation());
       case TraceKind::rotary_k: return say("rotary k", "rotated k", rotation());
       case TraceKind::added_key: return say("added key", cat("k", added("bias_k")), cat("added keys: ", added_keys()));
@@ -112,6 +114,8 @@ class Writer {
     return cat("a linear projection of each position to ", counted(linear.out_width(), "feature"), ": ", parameters_of(linear));
   }
 
+  std::string normed() const { return cat("each head divided by the root mean square of its ", counted(c_.head_width, "feature"), ", times a learned weight"); }
+
   std::string rotation() const {
     return cat(counted(options_.rotary.cos.extent(-1), "pair"), " of features of each head turned by angles that grow with the position");
   }
@@ -158,8 +162,8 @@ class Writer {
 // Of the steps whose value is split into heads or merged, and of those that do it.
 char letter_of(TraceKind kind) {
   switch (kind) {
-    case TraceKind::projection_q: case TraceKind::rotary_q: case TraceKind::split_q: return 'q';
-    case TraceKind::projection_k: case TraceKind::rotary_k: case TraceKind::added_key: case TraceKind::split_k: return 'k';
+    case TraceKind::projection_q: case TraceKind::norm_q: case TraceKind::rotary_q: case TraceKind::split_q: return 'q';
+    case TraceKind::projection_k: case TraceKind::norm_k: case TraceKind::rotary_k: case TraceKind::added_key: case TraceKind::split_k: return 'k';
     case TraceKind::projection_v: case TraceKind::added_value: case TraceKind::split_v: return 'v';
     case TraceKind::weighted_values: case TraceKind::merge: return 'o';
     default: return 0;

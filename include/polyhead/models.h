@@ -9,6 +9,7 @@
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/encoder_layer.h"
 #include "polyhead/models/image_classifier.h"
+#include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/sentence_model.h"

@@ -157,10 +157,12 @@ Tuple<nb::any, nb::any, nb::any, nb::any> tensors(nb::handle self) {
 
 nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
   constexpr Choices<nn::RotaryOrder, 2> kOrders{{{"halves", nn::RotaryOrder::halves}, {"pairs", nn::RotaryOrder::pairs}}};
-  constexpr Choices<nn::RotaryScaling, 4> kScalings{{{"linear", nn::RotaryScaling::linear},
+  constexpr Choices<nn::RotaryScaling, 6> kScalings{{{"linear", nn::RotaryScaling::linear},
                                                      {"ntk", nn::RotaryScaling::ntk},
                                                      {"llama3", nn::RotaryScaling::llama3},
-                                                     {"yarn", nn::RotaryScaling::yarn}}};
+                                                     {"yarn", nn::RotaryScaling::yarn},
+                                                     {"longrope", nn::RotaryScaling::longrope},
+                                                     {"proportional", nn::RotaryScaling::proportional}}};
   nn::RotaryEmbeddingConfig config;
   config.width = read_integer(given["width"], "width", 2, kMost);
   config.order = choice("order", read_word(given["order"], "order"), kOrders);
@@ -174,9 +176,11 @@ nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
                                                      {"beta_fast", &config.beta_fast},
                                                      {"beta_slow", &config.beta_slow},
                                                      {"mscale", &config.mscale},
-                                                     {"mscale_all_dim", &config.mscale_all_dim}};
+                                                     {"mscale_all_dim", &config.mscale_all_dim},
+                                                     {"proportion", &config.proportion}};
   for (const auto& [name, number] : numbers) *number = read_number(given[name], name);
   config.truncate = read_flag(given["truncate"], "truncate");
+  if (nb::handle factors = given["factors"]; !factors.is_none()) config.factors = read_numbers(factors, "factors");
   return config;
 }
 

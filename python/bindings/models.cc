@@ -1,11 +1,16 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
 
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/image_classifier.h"
+#include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/text_classifier.h"
@@ -92,6 +97,84 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
+// A language model with the memory that its calls reuse.
+struct HeldLanguageModel {
+  models::LanguageModel model;
+  Workspace workspace{Parameters::constant};
+};
+
+// The outputs whose names are in `wanted`, float32 or, of a float64 model, float64.
+ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
+  const models::LanguageModelConfig& config = held.model.config;
+  const Array ids = Array::required(ids_given, "ids"), attend_keys = Array::input(attend_keys_given, "attend_keys");
+  if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
+  const auto joined = [](Shape first, const Shape& rest) {
+    for (const std::int64_t extent : rest) first.push_back(extent);
+    return first;
+  };
+  const nn::EncoderLayerConfig& layer = config.layer;
+  const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
+  models::LanguageOutput output;
+  const std::tuple<std::string_view, TensorView*, Shape> all[] = {{"logits", &output.logits, joined(shape, {config.vocabulary})},
+                                                                  {"hidden", &output.hidden, rows},
+                                                                  {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
+                                                                  {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
+                                                                  {"q", &output.q, joined({config.layers}, heads)},
+                                                                  {"k", &output.k, joined({config.layers}, kv_heads)},
+                                                                  {"v", &output.v, joined({config.layers}, kv_heads)}};
+  std::vector<std::pair<std::string, Tensor>> results;
+  results.reserve(std::size(all));
+  for (const std::string& name : read_words(wanted_given, "outputs")) {
+    const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
+    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; logits, hidden, all_hidden, attentions, q, k and v are known").c_str());
+    TensorView& view = *std::get<1>(*known);
+    if (!view) view = results.emplace_back(name, Tensor::uninitialised(layer.dtype == DType::f64 ? DType::f64 : DType::f32, std::get<2>(*known))).second.view();
+  }
+  without_gil([&] {
+    held.model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+  });
+  nb::dict by_name;
+  for (auto& [name, tensor] : results) by_name[name.c_str()] = array_of(std::move(tensor));
+  return by_name;
+}
+
+std::vector<std::int64_t> generate_tokens(const HeldLanguageModel& held, nb::handle ids_given, const ByName& given) {
+  const std::vector<std::int64_t> prompt = read_integers(ids_given, "ids");
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  models::GenerateOptions options{.max_tokens = read_integer(given["max_tokens"], "max_tokens", 1, kMost)};
+  if (nb::handle temperature = given["temperature"]; !temperature.is_none()) options.temperature = read_number(temperature, "temperature");
+  options.top_k = read_integer(given["top_k"], "top_k", 0, kMost);
+  options.top_p = read_number(given["top_p"], "top_p");
+  if (nb::handle seed = given["seed"]; !seed.is_none()) options.seed = read_seed(seed);
+  options.stop_tokens = read_integers(given["stop_tokens"], "stop_tokens");
+  options.ignore_end = read_flag(given["ignore_end"], "ignore_end");
+  if (nb::handle dtype = given["cache_dtype"]; !dtype.is_none()) options.cache_dtype = dtype_named(read_word(dtype, "cache_dtype"));
+  std::optional<LimitedThreads> threads = read_num_threads(given["num_threads"]);
+  const nb::object on_token = given["on_token"];
+  if (!on_token.is_none() && PyCallable_Check(on_token.ptr()) == 0) throw nb::type_error("on_token must be a function of a token, or None");
+  std::optional<nb::python_error> raised;  // by on_token
+  if (!on_token.is_none()) {
+    options.on_token = [&](std::int64_t id) {
+      const TakenGil taken;
+      try {
+        return !on_token(id).is(nb::handle(Py_False));
+      } catch (nb::python_error& error) {
+        raised.emplace(error);
+        return false;
+      }
+    };
+  }
+  options.executor = threads ? &*threads : nullptr;
+  options.workspace = &held.workspace;
+  std::vector<std::int64_t> answer = without_gil([&] { return held.model.generate(prompt, options); });
+  if (raised) throw nb::python_error(*raised);
+  return answer;
+}
+
+constexpr std::string_view kLanguageModel = "language-model";
+
 template <class M>
 nb::object loaded(M (*load)(const std::filesystem::path&), const std::filesystem::path& folder) {
   return nb::cast(without_gil([&] { return load(folder); }));
@@ -122,6 +205,11 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
   for (const models::ConfigEntry& entry : models::read_config(folder))
     std::visit([&](const auto& value) { config[entry.name.c_str()] = nb::cast(value); }, entry.value);
   const std::string type = config.contains("model") && nb::isinstance<nb::str>(config["model"]) ? nb::cast<std::string>(config["model"]) : "";
+  if (!type.empty() && !type.starts_with("polyhead-")) {
+    auto held = std::make_unique<HeldLanguageModel>();
+    without_gil([&] { held->model = models::load_language_model(folder); });
+    return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
+  }
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
   return nb::make_tuple(type, config, kind->load(folder));
@@ -140,6 +228,10 @@ void bind_models(nb::module_& m) {
   }).def("save", &saved<models::Translator, models::save_translator>, any("folder"));
   nb::class_<models::SentenceChooser>(m, "SentenceChooser").def("answer", &choose_sentence, any("text")).def("parameters", &parameters<models::SentenceChooser>)
       .def("save", &saved<models::SentenceChooser, models::save_sentence_chooser>, any("folder"));
+  nb::class_<HeldLanguageModel>(m, "LanguageModel")
+      .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
+      .def("generate", &generate_tokens, any("ids"), nb::arg("options"))
+      .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"));
 }

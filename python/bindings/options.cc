@@ -116,6 +116,12 @@ std::vector<std::int64_t> read_integers(nb::handle object, const char* name) {
   return numbers;
 }
 
+std::vector<double> read_numbers(nb::handle object, const char* name) {
+  std::vector<double> numbers;
+  for (nb::handle element : elements(object, name, "a sequence of numbers")) numbers.push_back(read_number(element, name));
+  return numbers;
+}
+
 std::vector<std::string> read_words(nb::handle object, const char* name) {
   std::vector<std::string> words;
   for (nb::handle element : elements(object, name, "a sequence of str")) words.push_back(read_word(element, name));

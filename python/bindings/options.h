@@ -56,6 +56,7 @@ std::string read_word(nb::handle object, const char* name);
 std::string read_path(nb::handle object, const char* name);                          // str, bytes or os.PathLike, as the file system encodes it
 std::optional<std::string> read_optional_word(nb::handle object, const char* name);  // None: nullopt
 std::vector<std::int64_t> read_integers(nb::handle object, const char* name);        // any iterable of ints with an order
+std::vector<double> read_numbers(nb::handle object, const char* name);               // any iterable of numbers with an order
 std::vector<std::string> read_words(nb::handle object, const char* name);            // any iterable of str, except a str itself
 MapValue read_map_value(nb::handle object);
 inline constexpr std::int64_t kMostThreads = 1 << 16;

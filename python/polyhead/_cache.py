@@ -186,7 +186,7 @@ class KeyValueCache:
         return f"KeyValueCache(sequences={c['sequences']}, kv_heads={c['kv_heads']}, capacity={c['capacity']}, lengths={self.lengths.tolist()})"
 
 
-Scaling = Union[Literal["linear", "ntk", "llama3", "yarn"], None]
+Scaling = Union[Literal["linear", "ntk", "llama3", "yarn", "longrope", "proportional"], None]
 
 
 class RotaryEmbedding:
@@ -197,14 +197,17 @@ class RotaryEmbedding:
         width: R, number of features of each head that are rotated; even.
         base: theta: pair i turns by ``base ** (-2 i / R)`` radians per position.
         order: as in `Rotary`.
-        scaling: ``"linear"`` (Chen et al. 2023), ``"ntk"`` (a larger base), ``"llama3"`` (Llama 3.1, 2024), ``"yarn"`` (Peng et al. 2023) or None.
+        scaling: ``"linear"`` (Chen et al. 2023), ``"ntk"`` (a larger base), ``"llama3"`` (Llama 3.1, 2024), ``"yarn"`` (Peng et al. 2023),
+            ``"longrope"`` (Ding et al. 2024), ``"proportional"`` (only the first pairs turn) or None.
         factor: of the scaling rule: new length / original length, at least 1.
-        original_max_position_embeddings: length of the texts in training, in tokens; llama3 and yarn need it.
+        original_max_position_embeddings: length of the texts in training, in tokens; llama3 and yarn need it, longrope without attention_factor.
         low_freq_factor, high_freq_factor: llama3: wavelengths above original length / low are scaled, those below original length / high are not.
         beta_fast, beta_slow: yarn: turns in the original length from which a frequency is kept, and below which it is scaled.
-        attention_factor: yarn: factor of cos and sin; None: from factor, mscale and mscale_all_dim.
+        attention_factor: yarn and longrope: factor of cos and sin; None: from factor and mscale, mscale_all_dim or the original length.
         mscale, mscale_all_dim: yarn of DeepSeek's models; 0: not used.
         truncate: yarn: round the range between beta_fast and beta_slow to whole pairs.
+        factors: longrope: R/2 numbers, each of which divides the frequency of its pair; a config's ``short_factor`` or ``long_factor``.
+        proportion: proportional: the part of the pairs that turn, from 0 to 1.
 
     Raises:
         ValueError: a number or word that does not fit; the message says what was given and what is allowed.
@@ -228,6 +231,8 @@ class RotaryEmbedding:
         mscale: float = 0.0,
         mscale_all_dim: float = 0.0,
         truncate: bool = True,
+        factors: Sequence[float] | None = None,
+        proportion: float = 1.0,
     ) -> None:
         config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
         self._embedding = _core.RotaryEmbedding(config)
@@ -240,7 +245,7 @@ class RotaryEmbedding:
 
     @property
     def attention_factor(self) -> float:
-        """Factor of cos and sin: 1 except with yarn."""
+        """Factor of cos and sin: 1 except with yarn and longrope."""
         return self._embedding.attention_factor
 
     def __call__(self, positions: Array, *, dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32") -> Rotary:

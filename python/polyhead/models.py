@@ -1,4 +1,4 @@
-"""Models that ``polyhead train`` made, and small ones that are part of polyhead.
+"""Models that ``polyhead train`` made, small ones that are part of polyhead, and language models that transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
@@ -12,15 +12,15 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import _core
 from ._options import Array, NumPyArray
 
 __all__ = [
-    "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "SentenceChooser",
-    "TextClassifier", "Translation", "Translator", "load", "names",
+    "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "LanguageModel", "LanguageRun",
+    "SentenceChooser", "TextClassifier", "Translation", "Translator", "load", "names",
 ]
 
 
@@ -147,11 +147,97 @@ class SentenceChooser(_Model):
         return ChosenSentence(**self._model.answer(text))
 
 
-_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser]] = {
+class LanguageRun(NamedTuple):
+    """The outputs of `LanguageModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
+    the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head. float32, of a float64 model float64."""
+
+    logits: NumPyArray | None = None  # [*,T,C], of the token that follows each one
+    hidden: NumPyArray | None = None  # [*,T,E], after the final norm
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, the last one after the final norm
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    q: NumPyArray | None = None  # [L,*,N,T,H], normed and rotated
+    k: NumPyArray | None = None  # [L,*,K,T,H], as q
+    v: NumPyArray | None = None  # [L,*,K,T,H]
+
+
+class LanguageModel(_Model):
+    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 or GPT-NeoX, from a folder as transformers writes it.
+    Calls keep packed parameters, which take as much memory as the model in float32."""
+
+    _source: str | bytes | os.PathLike[Any]
+
+    def run(
+        self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("logits",), num_threads: int | None = None
+    ) -> LanguageRun:
+        """One pass over whole texts.
+
+        Args:
+            ids: integers ``[*,T]``, token ids.
+            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
+            outputs: names of `LanguageRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        if isinstance(ids, (list, tuple)):
+            import numpy
+
+            ids = numpy.asarray(ids, numpy.int64)
+        return LanguageRun(**self._model.run(ids, attend_keys, outputs, num_threads))
+
+    def generate(
+        self,
+        ids: Sequence[int] | Array,
+        max_tokens: int,
+        *,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Sequence[int] = (),
+        ignore_end: bool = False,
+        cache_dtype: str | None = None,
+        on_token: Callable[[int], object] | None = None,
+        num_threads: int | None = None,
+    ) -> list[int]:
+        """The tokens that follow a prompt, the one that ends it included.
+
+        Args:
+            ids: the prompt's token ids, at least one.
+            max_tokens: the most tokens of the answer.
+            temperature: of the draw; None: the likeliest token each time.
+            top_k, top_p: with a temperature, draw from the k likeliest tokens, and of these from the fewest whose probabilities sum to p.
+            seed: with a temperature, of the draws; required.
+            stop_tokens: ids that end the answer, beside the model's end tokens.
+            ignore_end: go on after the model's end tokens.
+            cache_dtype: of the cached keys and values, as `KeyValueCache`; None: the model's.
+            on_token: called with each token as it is chosen; if it returns False, the answer ends.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        options = {name: given for name, given in locals().items() if name not in ("self", "ids", "__class__")}
+        return self._model.generate(ids, options)  # type: ignore[no-any-return]
+
+    # Read again from its folder.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self._source,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
+        return self._with(self.__dict__)  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("LanguageModel(", f"LanguageModel(model={self.config.get('model')!r}, ", 1)
+
+
+_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel]] = {
     "polyhead-image-classifier": ImageClassifier,
     "polyhead-text-classifier": TextClassifier,
     "polyhead-translator": Translator,
     "polyhead-sentence-chooser": SentenceChooser,
+    "language-model": LanguageModel,
 }
 
 
@@ -160,11 +246,11 @@ def names() -> list[str]:
     return _core.default_models()
 
 
-def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassifier | Translator | SentenceChooser:
+def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel:
     """Loads a trained model.
 
     Args:
-        source: a folder that ``polyhead train`` made, or one of `names()`.
+        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of a decoder that transformers saved.
 
     Raises:
         OSError: the folder cannot be read.
@@ -174,4 +260,7 @@ def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassi
     if built_in and os.path.isdir(source):
         raise ValueError(f"source: {source!r} is a model of polyhead and also a folder here; give './{source!s}' for the folder")
     kind, config, model = _core.load_model(source, built_in)
-    return _KINDS[kind](config, model)
+    loaded = _KINDS[kind](config, model)
+    if isinstance(loaded, LanguageModel):
+        loaded._source = source if isinstance(source, bytes) else os.path.abspath(os.fspath(source))
+    return loaded

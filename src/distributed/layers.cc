@@ -27,6 +27,7 @@ nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, in
   require(whole.kv_heads % ranks == 0, "part_of: ", whole.kv_heads, " key/value heads on ", ranks, " ranks; their number must be a multiple of the ranks");
   require(whole.output == nn::OutputProjection::linear, "part_of: the layer has no output projection, whose sum over ranks is the output");
   require(whole.dropout == 0, "part_of: the layer has dropout ", whole.dropout, "; its bits on several ranks would not be those of one, so it must be 0");
+  require(!whole.qk_norm, "part_of: the layer has norms of q and k (qk_norm), whose weights all heads share; the gradient of a rank's heads would not be theirs");
   nn::MultiHeadAttentionConfig part = whole;
   part.heads /= ranks, part.kv_heads /= ranks;
   part.output_bias = whole.output_bias && rank == 0;

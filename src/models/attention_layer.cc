@@ -75,6 +75,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   agree_to(settings.gate == nn::Gate::none || gate.weight, "gate is sigmoid", "no gate.weight");
   agree_to(!settings.add_bias_kv || bias_k, "add_bias_kv is true", "no bias_k");
   agree_to(!settings.sink || sink, "sink is true", "no sink");
+  agree_to(!settings.qk_norm, "qk_norm is true", "no q_norm.weight");
   require(settings.global_query == nn::GlobalQuery::off || parameters.global_query,
           "attention_layer: a global query is asked for (global_query, masked_mean); the parameters have none");
   return nn::make_attention(c, std::move(q), std::move(k), std::move(v), std::move(output), std::move(gate), std::move(bias_k),

@@ -83,10 +83,11 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
     init.normal(bias_v, 0, std::sqrt(1.0 / static_cast<double>(v.out_width())));
   }
   if (c.sink) sink = Tensor(c.dtype, {c.heads});
+  if (c.qk_norm) q_norm = k_norm = RMSNorm({.width = c.head_width, .epsilon = 1e-6, .dtype = c.dtype});
 }
 
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear q, Linear k, Linear v, Linear output, Linear gate,
-                                  Tensor bias_k, Tensor bias_v, Tensor sink) {
+                                  Tensor bias_k, Tensor bias_v, Tensor sink, RMSNorm q_norm, RMSNorm k_norm) {
   MultiHeadAttention layer;
   layer.config = completed(given);
   layer.q = std::move(q);
@@ -97,6 +98,8 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   layer.bias_k = std::move(bias_k);
   layer.bias_v = std::move(bias_v);
   layer.sink = std::move(sink);
+  layer.q_norm = std::move(q_norm);
+  layer.k_norm = std::move(k_norm);
   const MultiHeadAttentionConfig& c = layer.config;
   const auto require_as_configured = [](bool is_given, bool configured, const char* what, const char* missing) {
     require(is_given == configured, kOperation, ": ", what, configured ? missing : "given but not configured");
@@ -108,6 +111,10 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
     require_as_configured(static_cast<bool>(*learned), c.add_bias_kv, "bias_k and bias_v are ", "configured but not both given");
   }
   require_as_configured(static_cast<bool>(layer.sink), c.sink, "sink logits are ", "configured but not given");
+  for (const RMSNorm* norm : {&layer.q_norm, &layer.k_norm}) {
+    require_as_configured(static_cast<bool>(norm->weight), c.qk_norm, "q_norm and k_norm are ", "configured but not both given");
+    if (c.qk_norm) require_exactly(cat(kOperation, norm == &layer.q_norm ? ".q_norm" : ".k_norm"), {"weight", norm->weight}, {c.head_width}, c.dtype);
+  }
   for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool has_bias) {
     require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
     if (&linear != &layer.gate) {  // no setting speaks of the gate's

@@ -34,18 +34,18 @@ void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensor
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
-  const auto part = [&](const Norm& norm, std::uint64_t number) {
-    return ResidualPart{norm, layer.norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
+  const auto part = [&](const Norm& norm, const Norm& output_norm, std::uint64_t number) {
+    return ResidualPart{norm, output_norm, layer.norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
   };
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), options.workspace); };
   Tensor self_attended = like_x(), cross_attended = like_x();
-  SavedResidual first = residual_forward(part(layer.self_attention_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
+  SavedResidual first = residual_forward(part(layer.self_attention_norm, layer.self_attention_output_norm, 1), x, self_attended, [&](ConstTensorView in, TensorView out) {
     layer.self_attention.forward({.query = in}, out, with_seed(causal(options), 0), of_saved(&Saved::self_attention));
   });
-  SavedResidual second = residual_forward(part(layer.cross_attention_norm, 3), self_attended, cross_attended, [&](ConstTensorView in, TensorView out) {
+  SavedResidual second = residual_forward(part(layer.cross_attention_norm, layer.cross_attention_output_norm, 3), self_attended, cross_attended, [&](ConstTensorView in, TensorView out) {
     attend_memory(in, out, of_saved(&Saved::cross_attention));
   });
-  SavedResidual third = residual_forward(part(layer.feed_forward_norm, 4), cross_attended, y, [&](ConstTensorView in, TensorView out) {
+  SavedResidual third = residual_forward(part(layer.feed_forward_norm, layer.feed_forward_output_norm, 4), cross_attended, y, [&](ConstTensorView in, TensorView out) {
     layer.feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
   });
   if (saved == nullptr) return;
@@ -63,12 +63,11 @@ DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(con
   const std::uint64_t seed = required_seed(kOperation, config.seed);
   require_dropout(kOperation, config.dropout);
   const auto attention = [&](std::int64_t key_width, std::uint64_t number) {
-    return MultiHeadAttention({.query_width = config.width,
-                               .key_width = key_width,
-                               .heads = config.heads,
-                               .dropout = config.attention_dropout,
-                               .dtype = config.dtype,
-                               .seed = derive_seed(seed, number)});
+    MultiHeadAttentionConfig own = attention_config(config, derive_seed(seed, number));
+    own.key_width = key_width;
+    MultiHeadAttention made(own);
+    made.q_norm.epsilon = made.k_norm.epsilon = config.epsilon;
+    return made;
   };
   self_attention = attention(config.width, 0);
   cross_attention = attention(config.memory_width == 0 ? config.width : config.memory_width, 1);
@@ -76,11 +75,13 @@ DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(con
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
                               .gated = config.gated,
+                              .bias = config.feed_forward_bias,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 2)});
   self_attention_norm = Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
   cross_attention_norm = self_attention_norm;
   feed_forward_norm = self_attention_norm;
+  if (norm_position == NormPosition::both) self_attention_output_norm = cross_attention_output_norm = feed_forward_output_norm = self_attention_norm;
 }
 
 void DecoderLayer::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {
@@ -120,13 +121,16 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
   const auto of = [&](auto DecoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
   const Write write = gradients.parameters_write;
   Tensor d_cross_attended = uninitialised(dtype, shape, options.workspace), d_self_attended = uninitialised(dtype, shape, options.workspace), d_added;
-  residual_backward(feed_forward_norm, of(&DecoderLayer::feed_forward_norm), write, saved.feed_forward_residual, d_y, d_cross_attended, options,
+  const auto norms = [&](Norm DecoderLayer::*norm, Norm DecoderLayer::*output_norm) {
+    return ResidualNorms{this->*norm, this->*output_norm, of(norm), of(output_norm), write};
+  };
+  residual_backward(norms(&DecoderLayer::feed_forward_norm, &DecoderLayer::feed_forward_output_norm), saved.feed_forward_residual, d_y, d_cross_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&DecoderLayer::feed_forward), .parameters_write = write}, options);
                     });
   const bool adds = d_memory && gradients.memory_write == Write::add;
   if (adds) d_added = uninitialised(dtype, memory.shape(), options.workspace);
-  residual_backward(cross_attention_norm, of(&DecoderLayer::cross_attention_norm), write, saved.cross_attention_residual, d_cross_attended, d_self_attended, options,
+  residual_backward(norms(&DecoderLayer::cross_attention_norm, &DecoderLayer::cross_attention_output_norm), saved.cross_attention_residual, d_cross_attended, d_self_attended, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       cross_attention.backward(
                           saved.cross_attention, d_out,
@@ -138,7 +142,7 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
                           options);
                     });
   if (adds) add(d_added, d_memory, options.executor);
-  residual_backward(self_attention_norm, of(&DecoderLayer::self_attention_norm), write, saved.self_attention_residual, d_self_attended, d_x, options,
+  residual_backward(norms(&DecoderLayer::self_attention_norm, &DecoderLayer::self_attention_output_norm), saved.self_attention_residual, d_self_attended, d_x, options,
                     [&](ConstTensorView d_out, TensorView d_in) {
                       self_attention.backward(
                           saved.self_attention, d_out,

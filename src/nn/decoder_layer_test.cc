@@ -63,6 +63,13 @@ TEST(DecoderLayer, GradientsAreCentralDifferences) {
   }
 }
 
+TEST(DecoderLayer, NormsOfBothSidesAndOfHeadsHaveTheGradientsOfCentralDifferences) {
+  DecoderLayerConfig config = tiny(NormPosition::both);
+  config.norm = NormKind::rms_norm, config.kv_heads = 1, config.head_width = 4, config.qk_norm = true, config.dropout = 0.3;
+  config.bias = config.output_bias = config.feed_forward_bias = false;
+  expect_central_differences(Decoder(config, 2), 2 * (2 * 6 + 2 + 6) + 1, 3);
+}
+
 DecoderLayerConfig tiny_rms_norm_swiglu(NormPosition position) {
   DecoderLayerConfig config = tiny(position);
   config.norm = NormKind::rms_norm, config.activation = Activation::silu, config.gated = true;

@@ -42,24 +42,24 @@ void require_order(const char* operation, const AttentionOptions& options, Const
 
 }  // namespace
 
-EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
+EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), part_order(config.part_order), dropout(config.dropout) {
   constexpr const char* kOperation = "EncoderLayer";
   const std::uint64_t seed = required_seed(kOperation, config.seed);
   require_dropout(kOperation, config.dropout);
   const NormConfig norm{.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype};
-  attention = MultiHeadAttention({.query_width = config.width,
-                                  .heads = config.heads,
-                                  .dropout = config.attention_dropout,
-                                  .dtype = config.dtype,
-                                  .seed = derive_seed(seed, 0)});
+  require_part_order(kOperation, part_order, norm_position);
+  attention = MultiHeadAttention(attention_config(config, derive_seed(seed, 0)));
+  attention.q_norm.epsilon = attention.k_norm.epsilon = config.epsilon;
   attention_norm = Norm(norm);
   feed_forward = FeedForward({.width = config.width,
                               .hidden_width = config.hidden_width == 0 ? 4 * config.width : config.hidden_width,
                               .activation = config.activation,
                               .gated = config.gated,
+                              .bias = config.feed_forward_bias,
                               .dtype = config.dtype,
                               .seed = derive_seed(seed, 1)});
   feed_forward_norm = Norm(norm);
+  if (norm_position == NormPosition::both) attention_output_norm = feed_forward_output_norm = Norm(norm);
 }
 
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
@@ -70,25 +70,29 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (options.cache != nullptr) require_order(kOperation, options, x);
   const double dropped = dropout_of(kOperation, dropout, options);
+  require_part_order(kOperation, part_order, norm_position);
   if (saved == nullptr && norm_position == NormPosition::post && dropped == 0) return evaluate(*this, x, y, with_seed(options, 0));
 
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
   const RunOptions run{options.executor, options.workspace};
-  const auto part = [&](const Norm& norm, std::uint64_t number) {
-    return ResidualPart{norm, norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run};
+  const auto part = [&](const Norm& norm, const Norm& output_norm, std::uint64_t number, ConstTensorView sum) {
+    return ResidualPart{norm, output_norm, norm_position, dropped, with_seed(options, number).dropout_seed.value_or(0), run, sum};
   };
+  const bool is_parallel = part_order == PartOrder::parallel;
   Tensor attended = uninitialised(dtype, x.shape(), options.workspace);
-  SavedResidual first = residual_forward(part(attention_norm, 1), x, attended, [&](ConstTensorView in, TensorView out) {
+  SavedResidual first = residual_forward(part(attention_norm, attention_output_norm, 1, x), x, attended, [&](ConstTensorView in, TensorView out) {
     attention.forward({.query = in}, out, with_seed(options, 0), of_saved(&Saved::attention));
   });
-  SavedResidual second = residual_forward(part(feed_forward_norm, 2), attended, y, [&](ConstTensorView in, TensorView out) {
+  const ConstTensorView read = is_parallel ? x : ConstTensorView(attended);
+  SavedResidual second = residual_forward(part(feed_forward_norm, feed_forward_output_norm, 2, attended), read, y, [&](ConstTensorView in, TensorView out) {
     feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
   });
   if (saved == nullptr) return;
   saved->attention_residual = std::move(first);
   saved->attended = std::move(attended);
   saved->feed_forward_residual = std::move(second);
+  saved->part_order = part_order;
 }
 
 void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<EncoderLayer>& gradients,
@@ -98,6 +102,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = attention_norm.weight.dtype();
   require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
+  require(saved.part_order == part_order, kOperation, ": saved comes from a layer of another part_order");
   const Shape& shape = saved.attended.shape();
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
   require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
@@ -108,17 +113,24 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
 
   const auto of = [&](auto EncoderLayer::*member) { return grads != nullptr ? &(grads->*member) : nullptr; };
   const Write write = gradients.parameters_write;
-  Tensor d_attended = uninitialised(dtype, shape, options.workspace);
-  residual_backward(feed_forward_norm, of(&EncoderLayer::feed_forward_norm), write, saved.feed_forward_residual, d_y, d_attended, options,
-                    [&](ConstTensorView d_out, TensorView d_in) {
-                      feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward), .parameters_write = write}, options);
-                    });
-  residual_backward(attention_norm, of(&EncoderLayer::attention_norm), write, saved.attention_residual, d_attended, d_x, options,
-                    [&](ConstTensorView d_out, TensorView d_in) {
-                      attention.backward(
-                          saved.attention, d_out,
-                          {.query = d_in, .parameters = of(&EncoderLayer::attention), .parameters_write = write, .attention_weights = gradients.attention_weights}, options);
-                    });
+  const auto feed_forward_backward = [&](ConstTensorView d_out, TensorView d_in) {
+    feed_forward.backward(saved.feed_forward, d_out, {.x = d_in, .parameters = of(&EncoderLayer::feed_forward), .parameters_write = write}, options);
+  };
+  const auto attention_backward = [&](ConstTensorView d_out, TensorView d_in) {
+    attention.backward(saved.attention, d_out,
+                       {.query = d_in, .parameters = of(&EncoderLayer::attention), .parameters_write = write, .attention_weights = gradients.attention_weights}, options);
+  };
+  const ResidualNorms of_attention{attention_norm, attention_output_norm, of(&EncoderLayer::attention_norm), of(&EncoderLayer::attention_output_norm), write};
+  const ResidualNorms of_feed_forward{feed_forward_norm, feed_forward_output_norm, of(&EncoderLayer::feed_forward_norm), of(&EncoderLayer::feed_forward_output_norm), write};
+  Tensor d_read = uninitialised(dtype, shape, options.workspace);
+  if (part_order == PartOrder::parallel) {  // d_y is also the gradient of x + attention
+    branch_backward(of_feed_forward, saved.feed_forward_residual, d_y, d_read, options, feed_forward_backward);
+    residual_backward(of_attention, saved.attention_residual, d_y, d_x, options, attention_backward);
+    add(d_read, d_x, options.executor);
+  } else {
+    residual_backward(of_feed_forward, saved.feed_forward_residual, d_y, d_read, options, feed_forward_backward);
+    residual_backward(of_attention, saved.attention_residual, d_read, d_x, options, attention_backward);
+  }
 }
 
 Encoder::Encoder(const EncoderLayerConfig& layer, std::int64_t count)

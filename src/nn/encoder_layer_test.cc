@@ -68,6 +68,53 @@ TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
+// The layers of Gemma 2, of Qwen 3 and of GPT-NeoX.
+TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifferences) {
+  EncoderLayerConfig config = tiny(Activation::silu, NormPosition::both);
+  config.heads = 4, config.kv_heads = 2, config.head_width = 3, config.gated = true, config.norm = NormKind::rms_norm, config.qk_norm = true, config.dropout = 0.2;
+  config.bias = config.output_bias = config.feed_forward_bias = false;
+  expect_central_differences(Encoder(config, 2), 2 * (4 + 2 + 3 + 4) + 1, 4);
+  config.output_bias = true;
+  expect_central_differences(EncoderLayer(config), 14, 5);
+}
+
+TEST(EncoderLayer, ParallelPartsHaveTheGradientsOfCentralDifferences) {
+  for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
+    EncoderLayerConfig config = tiny(Activation::gelu, position);
+    config.part_order = PartOrder::parallel, config.dropout = 0.2;
+    expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 34 : 42, 6);
+  }
+}
+
+// The formulas of the header, from the layer's parts.
+TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
+  Random random(9);
+  for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
+    for (const PartOrder order : {PartOrder::sequential, PartOrder::parallel}) {
+      EncoderLayerConfig config = tiny(Activation::gelu, position);
+      config.part_order = order;
+      EncoderLayer layer(config);
+      scramble(layer, random);
+      const Shape shape{4, 6};
+      const Tensor x = random.tensor(DType::f64, shape);
+      Tensor y(DType::f64, shape), normed(DType::f64, shape), part(DType::f64, shape), output(DType::f64, shape);
+      const auto add_part = [&](const Norm& norm, const Norm& output_norm, const Tensor& read, const auto& f, Tensor& sum) {
+        norm.forward(read, normed);
+        f(normed, part);
+        if (position == NormPosition::both) output_norm.forward(part, output);
+        const Tensor& added = position == NormPosition::both ? output : part;
+        for (std::int64_t i = 0; i < sum.numel(); ++i) sum.data<double>()[i] += added.data<double>()[i];
+      };
+      Tensor sum = x;
+      add_part(layer.attention_norm, layer.attention_output_norm, x, [&](const Tensor& in, Tensor& out) { layer.attention.forward({.query = in}, out); }, sum);
+      const Tensor read = order == PartOrder::parallel ? x : sum;
+      add_part(layer.feed_forward_norm, layer.feed_forward_output_norm, read, [&](const Tensor& in, Tensor& out) { layer.feed_forward.forward(in, out); }, sum);
+      layer.forward(x, y);
+      EXPECT_TRUE(test::near(y, sum, 1e-14));
+    }
+  }
+}
+
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
   // With zero parameters but the feed-forward's last bias, pre-norm gives x + 1 / (1 - p) or x.
   EncoderLayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
@@ -221,6 +268,10 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "EncoderLayer: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
   EXPECT_EQ(error_message([&] { layer.forward(x, layer.attention.q.weight.view().slice(0, 0, 3)); }),
             "EncoderLayer.forward: y overlaps the parameter attention.q.weight; outputs need memory of their own");
+  EncoderLayerConfig parallel = tiny();
+  parallel.part_order = PartOrder::parallel;
+  EXPECT_EQ(error_message([&] { EncoderLayer{parallel}; }),
+            "EncoderLayer: part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
   layer.dropout = 0.1;
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x, {.mode = Mode::training}); }),
             "EncoderLayer.forward: dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");

@@ -69,6 +69,8 @@ void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, con
   };
   if (c.global_query != GlobalQuery::off) activation("query_mean", s.query_mean, shapes.query, 1, c.query_width);
   activation("q", s.q, shapes.query, shapes.queries, c.heads * c.head_width);
+  if (c.qk_norm) activation("unnormed_q", s.unnormed_q, shapes.query, shapes.queries, c.heads * c.head_width);
+  if (c.qk_norm && !input.projected_key) activation("unnormed_k", s.unnormed_k, shapes.key, shapes.keys, c.kv_heads * c.head_width);
   s.q_heads = split_heads(ConstTensorView(s.q), shapes.axis, c.heads);
   s.k_heads = keys("k", s.k, input.projected_key, c.kv_heads * c.head_width);
   s.v_heads = keys("v", s.v, input.projected_value, c.kv_heads * c.value_head_width);
@@ -103,14 +105,27 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
   }
 }
 
+// The norm of a layer's q or k, and where its input is kept for the backward pass.
+struct HeadNorm {
+  const RMSNorm& norm;  // without a weight: there is none
+  Tensor& unnormed;
+};
+
+// Projects, then norms each head.
+void project(const PackedLinear& projection, ConstTensorView x, std::int64_t heads, int axis, const HeadNorm& own, TensorView y, Executor* executor) {
+  if (!own.norm.weight) return projection.forward(x, y, executor);
+  projection.forward(x, own.unnormed, executor);
+  own.norm.forward(split_heads(own.unnormed.view(), axis, heads), split_heads(y, axis, heads), {.executor = executor});
+}
+
 // Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
 void project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
-                  const AttentionShapes& shapes, Executor* executor, Tensor& projected) {
+                  const AttentionShapes& shapes, const HeadNorm& norm, Executor* executor, Tensor& projected) {
   if (given && shapes.added_keys == 0) return;
   if (given) {
     copy(given, split_heads(projected.view(), shapes.axis, heads).slice(-2, 0, shapes.keys));
   } else {
-    projection.forward(x, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
+    project(projection, x, heads, shapes.axis, norm, projected.view().slice(shapes.axis, 0, shapes.keys), executor);
   }
   if (shapes.added_keys == 0) return;
   const TensorView added = projected.view().slice(shapes.axis, shapes.keys, shapes.keys + shapes.added_keys);
@@ -190,6 +205,7 @@ void require_same_structure(const char* operation, const MultiHeadAttentionConfi
   same("add_bias_kv:", kYes[saved.add_bias_kv], kYes[own.add_bias_kv]);
   same("add_zero_attn:", kYes[saved.add_zero_attn], kYes[own.add_zero_attn]);
   same("learned sink logits:", kYes[saved.sink], kYes[own.sink]);
+  same("norms of q and k:", kYes[saved.qk_norm], kYes[own.qk_norm]);
 }
 
 void require_heads_fit_rank(const char* operation, const AttentionInput& input) {
@@ -233,7 +249,7 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
   return projections;
 }
 
-// x -> q, k, v -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
+// x -> q, k, v -> norm -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
 // The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may
 // hold tensors of an earlier pass, whose memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes,
@@ -250,9 +266,10 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
                      executor);
     query = s.query_mean;
   }
-  projections.q.forward(query, s.q, executor);
-  project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, executor, s.k);
-  project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, executor, s.v);
+  const RMSNorm no_norm;
+  project(projections.q, query, config.heads, shapes.axis, {layer.q_norm, s.unnormed_q}, s.q, executor);
+  project_keys(projections.k, key, input.projected_key, layer.bias_k, config.kv_heads, shapes, {layer.k_norm, s.unnormed_k}, executor, s.k);
+  project_keys(projections.v, value, input.projected_value, layer.bias_v, config.kv_heads, shapes, {no_norm, s.v}, executor, s.v);
   const TensorView q_heads = split_heads(s.q.view(), shapes.axis, config.heads);
   const TensorView k_heads = input.projected_key ? TensorView() : split_heads(s.k.view(), shapes.axis, config.kv_heads);
   apply_rotary(options.rotary, Rotation::forward, shapes, q_heads, k_heads, executor);
@@ -503,8 +520,22 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
 
   apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);
 
-  // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
+  // q = norm(q), and k's own positions in the same way
   const bool masked = restricts(s.sdpa.mask);
+  const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
+  const auto norm_backward = [&](RMSNorm MultiHeadAttention::*norm, std::int64_t heads, const Tensor& unnormed, TensorView d_normed) {
+    Tensor d_unnormed = allocate(unnormed.shape());
+    const Tensor reached = masked ? without_unreached_rows(unnormed, d_normed, executor, options.workspace) : Tensor();
+    (this->*norm).backward(split_heads(reached ? reached.view() : unnormed.view(), shapes.axis, heads), split_heads(ConstTensorView(d_normed), shapes.axis, heads),
+                           {.x = split_heads(d_unnormed.view(), shapes.axis, heads), .parameters = grads ? &(grads->*norm) : nullptr, .parameters_write = write}, options);
+    copy(d_unnormed, d_normed);
+  };
+  if (config.qk_norm) {
+    if (d_q) norm_backward(&MultiHeadAttention::q_norm, config.heads, s.unnormed_q, d_q);
+    if (d_k && !input.projected_key) norm_backward(&MultiHeadAttention::k_norm, config.kv_heads, s.unnormed_k, d_k.view().slice(shapes.axis, 0, shapes.keys));
+  }
+
+  // q = q(query), k = [k(key), bias_k, 0], v = [v(value), bias_v, 0], gate = sigmoid(gate(query))
   const auto project_backward = [&](Linear MultiHeadAttention::*projection, ConstTensorView x, ConstTensorView d_y, TensorView d_x,
                                     Write x_write) {
     const Tensor reached = grads && masked ? without_unreached_rows(x, d_y, executor, options.workspace) : Tensor();
@@ -520,14 +551,14 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
       spread_mean(positions_last(ConstTensorView(d_mean), shapes.axis), s.mean_positions, positions_last(d_query, shapes.axis), executor);
     }
   }
-  const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
   if (input.projected_key) {
     const auto copy_own = [&](TensorView heads, TensorView d_projected) {
       if (d_projected && shapes.added_keys > 0) copy(heads.slice(-2, 0, shapes.keys), d_projected);
     };
     copy_own(d_k_heads, gradients.projected_key), copy_own(d_v_heads, gradients.projected_value);
     if (grads && write == Write::replace) {
-      for (Linear* unused : {&grads->k, &grads->v}) unused->visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
+      const auto clear = [](const std::string&, Tensor& tensor) { fill(tensor, 0); };
+      grads->k.visit(clear), grads->v.visit(clear), grads->k_norm.visit(clear);
     }
   } else {
     if (d_k) project_backward(&MultiHeadAttention::k, key, own_positions(d_k), d_key, unless_shared(input.key));

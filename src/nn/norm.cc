@@ -9,7 +9,7 @@ namespace {
 
 Normalisation of(const Norm& norm, const char* of_layer_norm, const char* of_rms_norm) {
   const bool centred = norm.kind == NormKind::layer_norm;
-  return {centred ? of_layer_norm : of_rms_norm, norm.weight, norm.bias, norm.epsilon, centred};
+  return {centred ? of_layer_norm : of_rms_norm, norm.weight, norm.bias, norm.epsilon, centred, norm.weight_offset};
 }
 
 Normalisation forward_of(const Norm& norm) { return of(norm, "LayerNorm.forward", "RMSNorm.forward"); }
@@ -22,7 +22,7 @@ Norm::Norm(const NormConfig& config)
 
 Norm::Norm(LayerNorm norm) : weight(std::move(norm.weight)), bias(std::move(norm.bias)), epsilon(norm.epsilon) {}
 
-Norm::Norm(RMSNorm norm) : weight(std::move(norm.weight)), epsilon(norm.epsilon), kind(NormKind::rms_norm) {}
+Norm::Norm(RMSNorm norm) : weight(std::move(norm.weight)), epsilon(norm.epsilon), weight_offset(norm.weight_offset), kind(NormKind::rms_norm) {}
 
 void Norm::forward(ConstTensorView x, TensorView y, const RunOptions& options) const { normalise(forward_of(*this), x, y, options.executor); }
 

@@ -34,10 +34,10 @@ struct Normalised {
 };
 
 template <class T>
-std::vector<Accumulator<T>> load_vector(ConstTensorView parameter, std::int64_t width) {
+std::vector<Accumulator<T>> load_vector(ConstTensorView parameter, std::int64_t width, double offset = 0) {
   std::vector<Accumulator<T>> values(static_cast<std::size_t>(width));
   if (!parameter) return values;
-  for (std::int64_t e = 0; e < width; ++e) values[static_cast<std::size_t>(e)] = load(parameter.data<T>()[e * parameter.stride(0)]);
+  for (std::int64_t e = 0; e < width; ++e) values[static_cast<std::size_t>(e)] = load(parameter.data<T>()[e * parameter.stride(0)]) + static_cast<Accumulator<T>>(offset);
   return values;
 }
 
@@ -47,7 +47,7 @@ void normalise_floats(const Normalisation& norm, ConstTensorView x_view, TensorV
   const std::int64_t width = norm.weight.extent(0);
   const Rows<const T> x(x_view);
   const Rows<T> sums(sums_view ? sums_view : y_view), y(y_view);
-  const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
+  const auto weight = load_vector<T>(norm.weight, width, norm.weight_offset), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 1), executor, [&](std::int64_t first, std::int64_t last) {
     const auto normalise_row = cpu::current_kernels_of<cpu::NormKernels>().normalise_row;
     ComputedRow<const T> x_row(x, width);
@@ -75,7 +75,7 @@ void normalise_all(const Normalisation& norm, ConstTensorView x_view, TensorView
   const std::int64_t width = norm.weight.extent(0);
   const Rows<const T> x(x_view);
   const Rows<T> y(y_view);
-  const auto weight = load_vector<T>(norm.weight, width), bias = load_vector<T>(norm.bias, width);
+  const auto weight = load_vector<T>(norm.weight, width, norm.weight_offset), bias = load_vector<T>(norm.bias, width);
   parallel_for(x.count(), row_grain(width, 2), executor, [&](std::int64_t first, std::int64_t last) {
     Normalised<A> n{std::vector<A>(weight.size()), 0};
     const A *v = n.values.data(), *w = weight.data(), *b = bias.data();
@@ -95,7 +95,7 @@ struct Backward {
   bool add;            // to d_x
 };
 
-// The gradients of some rows, with n the normalised row and g = d_y weight: d_x (+)= (g - mean(g) - n mean(g n)) / deviation, and, unless
+// The gradients of some rows, with n the normalised row and g = d_y (weight + weight_offset): d_x (+)= (g - mean(g) - n mean(g n)) / deviation, and, unless
 // they are nullptr, d_weight += d_y n and d_bias += d_y.
 void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   const auto width = static_cast<std::int64_t>(b.weight.size());
@@ -223,7 +223,7 @@ void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView
   dispatch_floating(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const auto run = [&](const Rows<T>* d_x_rows) {
-      backward_all(Backward<T>{norm, load_vector<T>(norm.weight, width), Rows<const T>(x), Rows<const T>(d_y), d_x_rows, x_write == Write::add},
+      backward_all(Backward<T>{norm, load_vector<T>(norm.weight, width, norm.weight_offset), Rows<const T>(x), Rows<const T>(d_y), d_x_rows, x_write == Write::add},
                    d_weight, d_bias, parameters_write, options);
     };
     if (d_x && d_x.numel() > 0) {

@@ -1,4 +1,4 @@
-// What layer normalisation and RMS normalisation share: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * weight + bias over the last axis.
+// What layer normalisation and RMS normalisation share: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * (weight + weight_offset) + bias over the last axis.
 #pragma once
 
 #include "nn/check.h"
@@ -13,6 +13,7 @@ struct Normalisation {
   ConstTensorView bias;  // [width], or absent
   double epsilon;
   bool centred;  // false: mean is 0 (RMS normalisation)
+  double weight_offset = 0;
 };
 
 // Error unless the parameters fit.

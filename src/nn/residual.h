@@ -1,6 +1,8 @@
 // One part of an encoder or decoder layer with its residual connection and norm, forward and backward (polyhead/nn/residual.h).
 #pragma once
 
+#include <utility>
+
 #include "core/text.h"
 #include "nn/add_norm.h"
 #include "nn/elementwise.h"
@@ -12,59 +14,105 @@ namespace polyhead::nn {
 
 struct ResidualPart {
   const Norm& norm;
+  const Norm& output_norm;  // used with NormPosition::both
   NormPosition position;
   double dropout;      // 0 in evaluation
   std::uint64_t seed;  // of the dropout
   RunOptions options;
+  ConstTensorView sum = {};  // what the part is added to; absent: x. Not with NormPosition::post.
 };
 
 // f(in, out) computes the part. x and y do not overlap.
 template <class F>
 SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, TensorView y, const F& f) {
-  Tensor normed = uninitialised(y.dtype(), x.shape(), part.options.workspace);
-  const bool is_pre = part.position == NormPosition::pre;
-  if (is_pre) part.norm.forward(x, normed, part.options);
-  const TensorView out = is_pre ? y : normed.view();
-  f(is_pre ? ConstTensorView(normed) : x, out);
-  if (part.dropout > 0) dropout(out, out, part.dropout, part.seed, part.options.executor);
-  is_pre ? add(x, y, part.options.executor) : add_and_normalise(part.norm, x, normed, y, part.options.executor);
-  return {.x = x, .normed = std::move(normed), .position = part.position, .kind = part.norm.kind, .dropout = part.dropout, .seed = part.seed};
+  const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
+  const bool is_post = part.position == NormPosition::post, is_both = part.position == NormPosition::both;
+  Tensor normed = like_x(), output = is_both ? like_x() : Tensor();
+  if (!is_post) part.norm.forward(x, normed, part.options);
+  const TensorView summand = is_post ? normed.view() : y;
+  f(is_post ? x : ConstTensorView(normed), is_both ? output.view() : summand);
+  if (is_both) part.output_norm.forward(output, y, part.options);
+  if (part.dropout > 0) dropout(summand, summand, part.dropout, part.seed, part.options.executor);
+  is_post ? add_and_normalise(part.norm, x, normed, y, part.options.executor) : add(part.sum ? part.sum : x, y, part.options.executor);
+  return {.x = x,
+          .normed = std::move(normed),
+          .output = std::move(output),
+          .position = part.position,
+          .kind = part.norm.kind,
+          .dropout = part.dropout,
+          .seed = part.seed};
 }
 
-// f(d_out, d_in) writes the part's gradient for its input. d_x does not overlap d_y. The sum passes its gradient unchanged to x and to f's output.
+// A part's norms, and where the gradients of their parameters go: nullptr where they are not wanted.
+struct ResidualNorms {
+  const Norm &norm, &output_norm;
+  Norm *grads, *output_grads;
+  Write parameters_write;
+};
+
+// d_x: the gradient for x of what the part adds, without that of the sum's other term. f(d_out, d_in) writes the gradient of the part itself.
 template <class F>
-void residual_backward(const Norm& norm, Norm* grads, Write parameters_write, const SavedResidual& saved, ConstTensorView d_y,
-                       TensorView d_x, const RunOptions& options, const F& f) {
-  const auto like_y = [&] { return uninitialised(d_y.dtype(), d_y.shape(), options.workspace); };
-  const bool is_pre = saved.position == NormPosition::pre;
-  Tensor d_sum, d_dropped;
-  if (!is_pre) {
-    d_sum = like_y();
-    norm.backward(saved.normed, d_y, {.x = d_sum, .parameters = grads, .parameters_write = parameters_write}, options);
-  }
-  const ConstTensorView of_sum = is_pre ? d_y : ConstTensorView(d_sum);
+void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_sum, TensorView d_x, const RunOptions& options, const F& f) {
+  const auto like_x = [&] { return uninitialised(d_x.dtype(), d_x.shape(), options.workspace); };
+  Tensor d_dropped, d_output;
+  ConstTensorView d_out = d_sum;
   if (saved.dropout > 0) {
-    d_dropped = like_y();
-    dropout(of_sum, d_dropped, saved.dropout, saved.seed, options.executor);
+    d_dropped = like_x();
+    dropout(d_out, d_dropped, saved.dropout, saved.seed, options.executor);
+    d_out = d_dropped;
   }
-  const ConstTensorView d_out = saved.dropout > 0 ? ConstTensorView(d_dropped) : of_sum;
-  if (is_pre) {
-    Tensor d_normed = like_y();
-    f(d_out, d_normed.view());
-    norm.backward(saved.x, d_normed, {.x = d_x, .parameters = grads, .parameters_write = parameters_write}, options);
-  } else {
-    f(d_out, d_x);
+  if (saved.position == NormPosition::post) return f(d_out, d_x);
+  if (saved.position == NormPosition::both) {
+    d_output = like_x();
+    norms.output_norm.backward(saved.output, d_out, {.x = d_output, .parameters = norms.output_grads, .parameters_write = norms.parameters_write}, options);
+    d_out = d_output;
   }
+  Tensor d_normed = like_x();
+  f(d_out, d_normed.view());
+  norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
+}
+
+// The same with the gradient of the sum, which goes unchanged to x and to the part. d_x does not overlap d_y.
+template <class F>
+void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
+  Tensor d_sum;
+  if (saved.position == NormPosition::post) {
+    d_sum = uninitialised(d_y.dtype(), d_y.shape(), options.workspace);
+    norms.norm.backward(saved.normed, d_y, {.x = d_sum, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
+  }
+  const ConstTensorView of_sum = d_sum ? ConstTensorView(d_sum) : d_y;
+  branch_backward(norms, saved, of_sum, d_x, options, f);
   add(of_sum, d_x, options.executor);
 }
 
 // Error unless `saved`, that of a layer's last part, comes from a forward pass of such a layer.
 inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position, NormKind kind) {
   require(static_cast<bool>(saved.normed), operation, ": saved is empty; give it to forward first");
-  const auto name = [](NormPosition p) { return p == NormPosition::pre ? "pre" : "post"; };
-  require(saved.position == position, operation, ": saved comes from a ", name(saved.position), "-norm layer; this one is ", name(position), "-norm");
+  static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // in the order of NormPosition
+  const auto name = [](NormPosition p) { return kNames[static_cast<std::size_t>(p)]; };
+  require(saved.position == position, operation, ": saved comes from a ", name(saved.position), " layer; this one is ", name(position));
   const auto kind_name = [](NormKind k) { return k == NormKind::rms_norm ? "rms_norm" : "layer_norm"; };
   require(saved.kind == kind, operation, ": saved comes from a layer with ", kind_name(saved.kind), "; this one has ", kind_name(kind));
+}
+
+inline void require_part_order(const char* operation, PartOrder order, NormPosition position) {
+  require(order == PartOrder::sequential || position != NormPosition::post, operation,
+          ": part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
+}
+
+// The self-attention of an encoder or decoder layer.
+template <class Config>
+MultiHeadAttentionConfig attention_config(const Config& config, std::uint64_t seed) {
+  return {.query_width = config.width,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .head_width = config.head_width,
+          .bias = config.bias,
+          .output_bias = config.output_bias,
+          .qk_norm = config.qk_norm,
+          .dropout = config.attention_dropout,
+          .dtype = config.dtype,
+          .seed = seed};
 }
 
 // The options of a layer's n-th use of randomness: each has a seed of its own.

@@ -1,4 +1,4 @@
-#include "polyhead/nn/rms_norm.h"
+#include "polyhead/nn/norm.h"
 
 #include "support/gradients.h"
 #include "support/random.h"
@@ -20,6 +20,25 @@ TEST(RMSNorm, RowOfKnownMeanSquare) {
   Tensor y(DType::f64, {2});
   norm.forward(during_call(Tensor::of<double>({2}, {3, -7})), y);
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {0.5, -7}), 1e-15));
+}
+
+// Gemma's files hold weight - 1.
+TEST(RMSNorm, AnOffsetIsAddedToTheWeight) {
+  EXPECT_EQ(test::to_doubles(RMSNorm({.width = 2, .weight_offset = 1}).weight), std::vector<double>(2));
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Random random(3);
+    const Tensor stored = Tensor::of<double>({3}, {-0.5, 0.25, 2}), whole = Tensor::of<double>({3}, {0.5, 1.25, 3});
+    const RMSNorm plain(Tensor::copy_of(whole, dtype), 1e-3), with_offset(Tensor::copy_of(stored, dtype), 1e-3, 1);
+    const Tensor x = random.tensor(dtype, {4, 3}), d_y = random.tensor(dtype, {4, 3});
+    Tensor y(dtype, {4, 3}), y_offset = y, d_x = y, d_x_offset = y;
+    RMSNorm grads = zeros_like(plain), grads_offset = zeros_like(with_offset);
+    plain.forward(x, y), with_offset.forward(x, y_offset);
+    plain.backward(x, d_y, {.x = d_x, .parameters = &grads}), with_offset.backward(x, d_y, {.x = d_x_offset, .parameters = &grads_offset});
+    EXPECT_TRUE(same_bits(y, y_offset) && same_bits(d_x, d_x_offset) && same_bits(grads.weight, grads_offset.weight));
+    const Norm either(with_offset);
+    either.forward(x, y_offset);
+    EXPECT_TRUE(same_bits(y, y_offset));
+  }
 }
 
 TEST(RMSNorm, GradientsAreCentralDifferences) {

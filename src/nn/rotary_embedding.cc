@@ -28,12 +28,20 @@ void require_config(const RotaryEmbeddingConfig& c) {
   if (c.attention_factor) positive("attention_factor", *c.attention_factor);
   finite("mscale", c.mscale, 0), finite("mscale_all_dim", c.mscale_all_dim, 0);
   require(c.scaling != RotaryScaling::none || c.factor == 1, kOperation, ": factor is ", c.factor, " without a scaling rule that uses it");
-  require(c.scaling == RotaryScaling::yarn || !c.attention_factor, kOperation, ": attention_factor is given, which only scaling yarn uses");
+  const bool has_attention_factor = c.scaling == RotaryScaling::yarn || c.scaling == RotaryScaling::longrope;
+  require(has_attention_factor || !c.attention_factor, kOperation, ": attention_factor is given, which only scaling yarn and longrope use");
   require(c.scaling != RotaryScaling::ntk || c.width > 2, kOperation,
           ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
   const bool by_length = c.scaling == RotaryScaling::llama3 || c.scaling == RotaryScaling::yarn;
   require(!by_length || c.original_max_position_embeddings > 0, kOperation, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
+  const std::int64_t factors = c.scaling == RotaryScaling::longrope ? c.width / 2 : 0;
+  require(std::ssize(c.factors) == factors, kOperation, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 of them, others none: ", factors);
+  for (const double factor : c.factors) positive("a factor of longrope", factor);
+  require(c.scaling != RotaryScaling::longrope || c.attention_factor || c.factor == 1 || c.original_max_position_embeddings > 1, kOperation,
+          ": original_max_position_embeddings is ", c.original_max_position_embeddings, "; scaling longrope needs it, above 1, or attention_factor");
+  require(c.proportion >= 0 && c.proportion <= 1, kOperation, ": proportion is ", c.proportion, "; it must lie in [0,1]");
+  require(c.scaling == RotaryScaling::proportional || c.proportion == 1, kOperation, ": proportion is given, which only scaling proportional uses");
   require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kOperation, ": low_freq_factor is ",
           c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
   require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kOperation, ": beta_slow is ", c.beta_slow, " and beta_fast ",
@@ -85,6 +93,16 @@ RotaryEmbedding::RotaryEmbedding(const RotaryEmbeddingConfig& config) : config_(
   for (std::int64_t i = 0; i < config.width / 2; ++i) frequencies_.push_back(std::pow(base, -2 * static_cast<double>(i) / width));
   if (config.scaling == RotaryScaling::linear) {
     for (double& f : frequencies_) f /= config.factor;
+  }
+  if (config.scaling == RotaryScaling::longrope) {
+    for (std::size_t i = 0; i < frequencies_.size(); ++i) frequencies_[i] /= config.factors[i];
+    // docs/maths.md, eq. 11g.
+    const double share = config.factor <= 1 ? 0 : std::log(config.factor) / std::log(config.original_max_position_embeddings);
+    attention_factor_ = config.attention_factor.value_or(std::sqrt(1 + share));
+  }
+  if (config.scaling == RotaryScaling::proportional) {
+    const double turning = std::floor(config.proportion * width / 2);
+    for (std::size_t i = 0; i < frequencies_.size(); ++i) frequencies_[i] = static_cast<double>(i) < turning ? frequencies_[i] / config.factor : 0;
   }
   if (config.scaling == RotaryScaling::llama3) scale_as_llama3(config, frequencies_);
   if (config.scaling != RotaryScaling::yarn) return;

@@ -67,6 +67,20 @@ TEST(RotaryEmbedding, Yarn) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(tables.cos.data<double>()[i], 1.25);
 }
 
+TEST(RotaryEmbedding, LongropeDividesEachFrequencyByItsOwnFactor) {
+  RotaryEmbeddingConfig config{
+      .width = 8, .scaling = RotaryScaling::longrope, .factor = 32, .original_max_position_embeddings = 4096, .factors = {1, 2, 4, 10}};
+  expect_frequencies(config, {1, 0.05, 0.0025, 0.0001});
+  EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), std::sqrt(1 + 5.0 / 12), 1e-15);  // powers of two: ln 32 / ln 4096 = 5 / 12
+  config.attention_factor = 1.25;
+  EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);
+}
+
+TEST(RotaryEmbedding, ProportionalTurnsTheFirstPairsOnly) {
+  expect_frequencies({.width = 8, .scaling = RotaryScaling::proportional, .factor = 2, .proportion = 0.5}, {0.5, 0.05, 0, 0});
+  expect_frequencies({.width = 8, .scaling = RotaryScaling::proportional, .proportion = 0.3}, {1, 0, 0, 0});
+}
+
 TEST(RotaryEmbedding, TablesAreCosinesAndSinesOfPositionTimesFrequency) {
   const RotaryEmbedding embedding({.width = 4, .base = 100, .order = RotaryOrder::pairs});
   const Tensor positions = Tensor::of<std::int32_t>({2, 3}, {0, 7, -2, 1'000'000, 5, 3});
@@ -114,6 +128,13 @@ TEST(RotaryEmbedding, Messages) {
   EXPECT_THAT(
       message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
       HasSubstr("attention_factor is 0"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .attention_factor = 2}), HasSubstr("only scaling yarn and longrope"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("1 factors; scaling longrope needs width / 2 of them, others none: 2"));
+  EXPECT_THAT(message({.width = 4, .factors = {1}}), HasSubstr("others none: 0"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1, 0}}), HasSubstr("a factor of longrope is 0"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factor = 2, .factors = {1, 1}}), HasSubstr("original_max_position_embeddings is 0"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::proportional, .proportion = 1.5}), HasSubstr("proportion is 1.5"));
+  EXPECT_THAT(message({.width = 4, .proportion = 0.5}), HasSubstr("only scaling proportional"));
   const RotaryEmbedding embedding({.width = 4});
   const Tensor floats(DType::f32, {3});
   EXPECT_THROW(embedding.tables(floats), Error);

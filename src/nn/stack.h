@@ -44,7 +44,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
   const std::size_t count = stack.layers.size();
   const bool normed = static_cast<bool>(stack.final_norm.weight);
   require(normed || stack.layers.back().norm_position == NormPosition::post, operation, ": layer ", count - 1,
-          " is pre-norm and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post");
+          " norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post");
   if (saved != nullptr) saved->layers.resize(count);
   std::vector<Tensor> outputs;
   ConstTensorView in = x;

@@ -1,5 +1,6 @@
 #include "polyhead/nn/stack_cache.h"
 
+#include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/sequence_copy.h"
 
@@ -82,7 +83,13 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
       projection.forward(memory, y, options);
       return y;
     };
-    memory_.push_back({projected(attention.k), projected(attention.v)});
+    Tensor k = projected(attention.k);
+    if (attention.config.qk_norm) {
+      const Tensor unnormed = std::move(k);
+      k = Tensor(unnormed.dtype(), unnormed.shape());
+      attention.k_norm.forward(split_heads(unnormed.view(), 1, attention.config.kv_heads), split_heads(k.view(), 1, attention.config.kv_heads), options);
+    }
+    memory_.push_back({std::move(k), projected(attention.v)});
   }
 }
 

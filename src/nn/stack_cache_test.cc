@@ -115,7 +115,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
 TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
   Tensor y = rows_like(x);
-  const std::string message = " layer 1 is pre-norm and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
+  const std::string message = " layer 1 norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
   // Made of layers, with another attention.
   Encoder encoder;
   for (int i = 0; i < 2; ++i) {

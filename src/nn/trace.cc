@@ -72,22 +72,37 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // `rotated`: the step after the projection that rotates it; absent for v.
-    const auto project = [&](TraceKind kind, std::string text, const Linear& linear, ConstTensorView x, ConstTensorView saved,
-                             std::optional<TraceKind> rotated) {
-      if (!options_.rotary.cos || !rotated) return add(kind, std::move(text), saved);
-      Tensor projected(config_.dtype, saved.shape());  // `saved` is already rotated, so project again
+    // What follows the projection: a norm and a rotation of its heads; none for v.
+    struct Later {
+      const RMSNorm& norm;
+      std::int64_t heads;
+      TraceKind normed, rotated;
+    };
+    const auto project = [&](TraceKind kind, const std::string& text, const Linear& linear, ConstTensorView x, ConstTensorView saved,
+                             const Later* later) {
+      const bool norms = later != nullptr && config_.qk_norm, rotates = later != nullptr && options_.rotary.cos;
+      if (!norms && !rotates) return add(kind, text, saved);
+      Tensor projected(config_.dtype, saved.shape());  // `saved` is what the last of these steps gave, so compute again
       linear.forward(x, projected, {.executor = options_.executor});
       add(kind, text, projected);
-      rotated_.push_back({*rotated, std::move(text), Tensor::copy_of(saved)});
+      if (norms) {
+        Tensor normed(config_.dtype, saved.shape());
+        later->norm.forward(split_heads(ConstTensorView(projected), shapes_.axis, later->heads), split_heads(normed.view(), shapes_.axis, later->heads),
+                            {.executor = options_.executor});
+        normed_.push_back({later->normed, text, std::move(normed)});
+      }
+      if (rotates) rotated_.push_back({later->rotated, text, Tensor::copy_of(saved)});
     };
+    const Later of_q{layer_.q_norm, config_.heads, TraceKind::norm_q, TraceKind::rotary_q};
+    const Later of_k{layer_.k_norm, config_.kv_heads, TraceKind::norm_k, TraceKind::rotary_k};
     const ConstTensorView query = saved_.query_mean ? ConstTensorView(saved_.query_mean) : input_.query;
-    project(TraceKind::projection_q, input_letters(queries_, "N*H"), layer_.q, query, saved_.q, TraceKind::rotary_q);
+    project(TraceKind::projection_q, input_letters(queries_, "N*H"), layer_.q, query, saved_.q, &of_q);
     if (!input_.projected_key) {
-      project(TraceKind::projection_k, input_letters("S", key_width("H")), layer_.k, key, own(saved_.k), TraceKind::rotary_k);
-      project(TraceKind::projection_v, input_letters("S", key_width("V")), layer_.v, value, own(saved_.v), std::nullopt);
+      project(TraceKind::projection_k, input_letters("S", key_width("H")), layer_.k, key, own(saved_.k), &of_k);
+      project(TraceKind::projection_v, input_letters("S", key_width("V")), layer_.v, value, own(saved_.v), nullptr);
     }
-    for (TraceStep& step : rotated_) steps_.push_back(std::move(step));
+    for (std::vector<TraceStep>* later : {&normed_, &rotated_})
+      for (TraceStep& step : *later) steps_.push_back(std::move(step));
     if (shapes_.added_keys > 0) {
       add(TraceKind::added_key, input_letters(keys_, key_width("H")), saved_.k);
       add(TraceKind::added_value, input_letters(keys_, key_width("V")), saved_.v);
@@ -175,7 +190,7 @@ class Tracer {
   Tensor out_;
   MultiHeadAttention::Saved saved_;
   std::string queries_, keys_, key_heads_;
-  std::vector<TraceStep> steps_, rotated_;
+  std::vector<TraceStep> steps_, normed_, rotated_;
 };
 
 }  // namespace

@@ -34,6 +34,7 @@ PROGRAMS = {
     "cpu_sdpa": ("test_cpu_sdpa", ["src/sdpa/test_cpu_sdpa"]),
     "nn_attention": ("test_nn_attention", ["src/nn/test_nn_attention"]),
     "nn_layers": ("test_nn_layers", ["src/nn/test_nn_layers"]),
+    "models": ("test_models", ["src/models/test_models"]),
     "failed_allocations": ("test_failed_allocations", ["src/models/test_failed_allocations"]),
     "training": ("test_training", ["tests/training/test_training"]),
     "io": ("test_io", ["src/io/test_io"]),

@@ -194,6 +194,15 @@ def test_rotary_frequencies_are_the_published_ones() -> None:
         np.testing.assert_allclose(ours.attention_factor, 0.1 * np.log(4) + 1, rtol=1e-15)
 
 
+def test_longrope_and_proportional_frequencies_are_the_published_ones() -> None:
+    f, factors = 10000.0 ** (-np.arange(0, 8, 2) / 8), [1.0, 1.25, 3.0, 9.5]
+    ours = polyhead.RotaryEmbedding(8, scaling="longrope", factor=32, original_max_position_embeddings=4096, factors=factors)
+    np.testing.assert_allclose(ours.frequencies, f / factors, rtol=1e-14)
+    np.testing.assert_allclose(ours.attention_factor, np.sqrt(1 + np.log(32) / np.log(4096)), rtol=1e-15)
+    ours = polyhead.RotaryEmbedding(8, scaling="proportional", factor=2, proportion=0.5)
+    np.testing.assert_allclose(ours.frequencies, [*f[:2] / 2, 0, 0], rtol=1e-14)
+
+
 def test_rotary_tables_are_of_the_positions() -> None:
     embedding = polyhead.RotaryEmbedding(6, order="pairs", base=100)
     positions = np.array([[5, 0, -3], [100, 7, 2]], np.int32)

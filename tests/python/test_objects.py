@@ -116,6 +116,8 @@ SCALINGS: list[dict[str, Any]] = [
     {"scaling": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
     {"scaling": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "mscale": 0.7, "mscale_all_dim": 0.5, "truncate": False},
     {"scaling": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "attention_factor": 1.3},
+    {"scaling": "longrope", "factor": 4.0, "original_max_position_embeddings": 4096, "factors": [1.0, 1.5, 2.0, 4.0]},
+    {"scaling": "proportional", "factor": 2.0, "proportion": 0.5},
 ]
 
 

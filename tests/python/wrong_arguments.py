@@ -333,6 +333,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
                 "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2: without yarn
                 "truncate": (NOT_FLAGS, []),
+                "factors": ([3, 1.5, ["x"], object()], [[1.0], [1.0, 2.0]]),  # without longrope
+                "proportion": (number[0], [-0.5, 0.5, 2.0, float("nan")]),  # 0.5: without proportional
                 "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2: without a rule
             }
             | {name: number for name in ("base", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}

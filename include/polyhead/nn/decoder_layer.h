@@ -12,10 +12,16 @@ class DecoderCache;
 struct DecoderLayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t memory_width = 0;  // M; 0: E
-  std::int64_t heads = 1;         // of both attentions; must divide the width
+  std::int64_t heads = 1;         // of both attentions; must divide the width, unless head_width is given
+  std::int64_t kv_heads = 0;      // of both attentions; 0: heads
+  std::int64_t head_width = 0;    // of both attentions; 0: width / heads
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
-  bool gated = false;  // the feed-forward part; with Activation::silu: SwiGLU
+  bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
+  bool bias = true;               // of the projections q, k and v
+  bool output_bias = true;        // of the attentions' output projections
+  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
+  bool qk_norm = false;           // of both attentions, as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   double epsilon = 1e-5;         // of the norms
@@ -43,12 +49,13 @@ struct DecoderGradients {
 };
 
 // post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
-// pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed: an encoder ends with its own norm
+// pre:   h = x + self_attention(norm(x)), and so on; both: with norms of the summands too, as in encoder_layer.h; the memory is not normed: an encoder ends with its own norm
 struct DecoderLayer : Module<DecoderLayer> {
   MultiHeadAttention self_attention, cross_attention;
   Norm self_attention_norm, cross_attention_norm;
   FeedForward feed_forward;
   Norm feed_forward_norm;
+  Norm self_attention_output_norm, cross_attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;
   double dropout = 0;
 
@@ -76,15 +83,18 @@ struct DecoderLayer : Module<DecoderLayer> {
     f("cross_attention_norm", self.cross_attention_norm...);
     f("feed_forward", self.feed_forward...);
     f("feed_forward_norm", self.feed_forward_norm...);
+    f("self_attention_output_norm", self.self_attention_output_norm...);
+    f("cross_attention_output_norm", self.cross_attention_output_norm...);
+    f("feed_forward_output_norm", self.feed_forward_output_norm...);
     f("norm_position", self.norm_position...);
     f("dropout", self.dropout...);
   }
 };
 
-// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if there is one: pre-norm layers need it.
+// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if there is one: layers that norm their inputs need it.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  Norm final_norm;  // NormPosition::pre: required, forward is an Error without; post: usually absent
+  Norm final_norm;  // NormPosition::pre and both: required, forward is an Error without; post: usually absent
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;

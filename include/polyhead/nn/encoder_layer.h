@@ -16,13 +16,20 @@ class EncoderCache;
 
 struct EncoderLayerConfig {
   std::int64_t width = 0;         // E
-  std::int64_t heads = 1;         // must divide the width
+  std::int64_t heads = 1;         // must divide the width, unless head_width is given
+  std::int64_t kv_heads = 0;      // 0: heads
+  std::int64_t head_width = 0;    // 0: width / heads
   std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
-  bool gated = false;  // the feed-forward part; with Activation::silu: SwiGLU
+  bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
+  bool bias = true;               // of the projections q, k and v
+  bool output_bias = true;        // of the attention's output projection
+  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
+  bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // of both norms
+  PartOrder part_order = PartOrder::sequential;
+  double epsilon = 1e-5;         // of all norms
   double dropout = 0;            // in training, of what each part adds to the residual stream
   double attention_dropout = 0;  // in training, of attention weights
   DType dtype = DType::f32;
@@ -40,20 +47,25 @@ struct EncoderGradients {
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
 // pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of both summands
+// both:  as pre, with norms of both summands: attention_output_norm and feed_forward_output_norm
+// PartOrder::parallel:  y = x + attention(attention_norm(x)) + feed_forward(feed_forward_norm(x))
 struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   Norm attention_norm;
   FeedForward feed_forward;
   Norm feed_forward_norm;
+  Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;
+  PartOrder part_order = PartOrder::sequential;
   double dropout = 0;
 
   // What backward and maps need from a forward pass. Input and mask are only views: the caller keeps their memory.
   struct Saved {
     MultiHeadAttention::Saved attention;
-    Tensor attended;  // h [*,T,E]
+    Tensor attended;  // h = x + what the attention adds [*,T,E]
     FeedForward::Saved feed_forward;
     SavedResidual attention_residual, feed_forward_residual;
+    PartOrder part_order = PartOrder::sequential;
   };
 
   EncoderLayer() = default;
@@ -69,16 +81,19 @@ struct EncoderLayer : Module<EncoderLayer> {
     f("attention_norm", self.attention_norm...);
     f("feed_forward", self.feed_forward...);
     f("feed_forward_norm", self.feed_forward_norm...);
+    f("attention_output_norm", self.attention_output_norm...);
+    f("feed_forward_output_norm", self.feed_forward_output_norm...);
+    f("part_order", self.part_order...);
     f("norm_position", self.norm_position...);
     f("dropout", self.dropout...);
   }
 };
 
-// y = layers[n - 1](... layers[0](x)), then final_norm if there is one: pre-norm layers need it. A stack of layers that differ, or whose attention
-// is replaced (grouped heads, a gate), is made from `layers` and `final_norm`, or by replacing a layer's `attention` before a cache is made.
+// y = layers[n - 1](... layers[0](x)), then final_norm if there is one: layers that norm their inputs need it. A stack of layers that differ, or whose attention
+// is replaced (a gate, a sink), is made from `layers` and `final_norm`, or by replacing a layer's `attention` before a cache is made.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
-  Norm final_norm;  // NormPosition::pre: required, forward is an Error without; post: usually absent
+  Norm final_norm;  // NormPosition::pre and both: required, forward is an Error without; post: usually absent
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;

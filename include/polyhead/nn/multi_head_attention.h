@@ -14,6 +14,7 @@
 #include "polyhead/maps.h"
 #include "polyhead/nn/key_value_cache.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/rms_norm.h"
 #include "polyhead/nn/rotary.h"
 #include "polyhead/sdpa.h"
 
@@ -42,6 +43,7 @@ struct MultiHeadAttentionConfig {
   std::int64_t output_width = 0;      // Eo; 0: query_width
   bool bias = true;                   // whether the projections q, k and v have a bias
   bool output_bias = true;            // whether the output projection has a bias; the gate of a new layer always has one
+  bool qk_norm = false;               // an RMS norm of each head's q and k after their projection, before rotary positions (Qwen 3, Gemma 3)
   OutputProjection output = OutputProjection::linear;
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
@@ -62,7 +64,8 @@ struct AttentionInput {
   ConstTensorView query;       // [.., T at axis, .., Eq]
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; if absent, `query` is used
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
-  // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected and, with rotary positions, rotated.
+  // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected, normed if the layer norms, and, with rotary
+  // positions, rotated.
   // In the dtype of the parameters or, unless that is float64, bfloat16, float16 or int8; then there is no backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
   ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S] of int8, as SdpaForward::k_scale. Error with added keys.
@@ -86,7 +89,7 @@ struct AttentionOptions {
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: replaces the drawn bits; broadcasts to [*,N,T,S']
-  Rotary rotary{};                              // rotates the projected q and k, but neither projected_key nor the added keys
+  Rotary rotary{};                              // rotates the projected (and normed) q and k, but neither projected_key nor the added keys
   // Keys and values of earlier tokens, for a text that is computed a few tokens at a time: forward() appends the projected and rotated keys
   // and values of `query`, then the queries attend to all tokens of their sequence in the cache. With causal (top_left or bottom_right,
   // which are the same here) or a window each query counts from its own token. S is then the longest length after the append; the rotary
@@ -120,10 +123,12 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   Linear gate;                      // weight [N*V,Eq]; absent with Gate::none
   Tensor bias_k, bias_v;            // [1,1,K*H] [1,1,K*V]; absent without add_bias_kv
   Tensor sink;                      // [N]; absent without config.sink
+  RMSNorm q_norm, k_norm;           // of width H, one for all heads; absent without config.qk_norm. The added keys are not normed.
 
   MultiHeadAttention() = default;
   // Initialised as torch.nn.MultiheadAttention: q, k, v Xavier uniform with zero biases, output uniform in +-1/sqrt(N*V) with zero bias.
-  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021). Sink logits are 0.
+  // The gate has zero weight and bias 1, so that it starts at sigmoid(1) (Jumper et al. 2021). Sink logits are 0. q_norm and
+  // k_norm have weight 1 and epsilon 1e-6.
   explicit MultiHeadAttention(const MultiHeadAttentionConfig& config);
 
   Shape output_shape(const AttentionInput& input) const;
@@ -136,6 +141,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     // Projected and rotated, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent where
     // projected_key and projected_value are used in place.
     Tensor q, k, v;
+    Tensor unnormed_q, unnormed_k;  // as q, and as k without the added keys, before the norms; absent without config.qk_norm
     Tensor attended;                                            // [.., T, .., N*V], merged heads before the gate
     Tensor lse;                                                 // [*,N,T]
     Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
@@ -146,7 +152,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     // Calls f(name, tensor) for the tensors that restore() needs; those that the layer does not use are absent.
     template <class F>
     void visit(const F& f) {
-      f("query_mean", query_mean), f("q", q), f("k", k), f("v", v), f("attended", attended), f("lse", lse), f("gate", gate);
+      f("query_mean", query_mean), f("q", q), f("k", k), f("v", v), f("unnormed_q", unnormed_q), f("unnormed_k", unnormed_k), f("attended", attended), f("lse", lse), f("gate", gate);
     }
 
     Activations() = default;
@@ -199,6 +205,8 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     f("bias_k", self.bias_k...);
     f("bias_v", self.bias_v...);
     f("sink", self.sink...);
+    f("q_norm", self.q_norm...);
+    f("k_norm", self.k_norm...);
   }
 };
 
@@ -209,7 +217,8 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 // completed configuration has and the call lacks, or the reverse, the biases of q, k and v (`bias`) and of the output (`output_bias`)
 // included, or whose shape or dtype is another one. The gate may have a bias or none.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
-                                  Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {});
+                                  Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {}, RMSNorm q_norm = {},
+                                  RMSNorm k_norm = {});
 
 }  // namespace polyhead::nn
 #pragma GCC visibility pop

@@ -21,6 +21,7 @@ struct Norm : Module<Norm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent, as with rms_norm
   double epsilon = 1e-5;
+  double weight_offset = 0;  // as RMSNorm's; 0 of a layer norm
   NormKind kind = NormKind::layer_norm;
 
   Norm() = default;
@@ -39,6 +40,7 @@ struct Norm : Module<Norm> {
     f("weight", self.weight...);
     f("bias", self.bias...);
     f("epsilon", self.epsilon...);
+    f("weight_offset", self.weight_offset...);
     f("kind", self.kind...);
   }
 };

@@ -1,6 +1,7 @@
 // What encoder and decoder layers share: each of their parts f (attention, feed-forward) has a residual connection and a norm.
 //   post:  y = norm(x + dropout(f(x)))     (Vaswani et al. 2017, section 3.1)
 //   pre:   y = x + dropout(f(norm(x)))     (Xiong et al. 2020, figure 1b); the stack ends with one more norm
+//   both:  y = x + dropout(output_norm(f(norm(x))))     (Gemma 2, 2024); the stack ends with one more norm
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,16 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-enum class NormPosition : std::uint8_t { post, pre };
+enum class NormPosition : std::uint8_t { post, pre, both };
+
+// sequential: the feed-forward part reads what the attention's gave. parallel: both read x, as in GPT-J and GPT-NeoX; not with NormPosition::post.
+enum class PartOrder : std::uint8_t { sequential, parallel };
 
 // What backward needs from a forward pass.
 struct SavedResidual {
   ConstTensorView x;  // the input: its owner keeps its memory until backward is done
-  Tensor normed;      // pre: norm(x);  post: x + dropout(f(x))
+  Tensor normed;      // pre, both: norm(x);  post: x + dropout(f(x))
+  Tensor output;      // both: f(norm(x))
   NormPosition position = NormPosition::post;
   NormKind kind = NormKind::layer_norm;
   double dropout = 0;  // as applied: 0 in evaluation

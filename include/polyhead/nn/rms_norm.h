@@ -7,19 +7,22 @@ namespace polyhead::nn {
 
 struct RMSNormConfig {
   std::int64_t width = 0;
-  double epsilon = 1e-5;  // as Norm, and as Llama 2 and 3; T5, Gemma and Qwen have 1e-6
+  double epsilon = 1e-5;     // as Norm, and as Llama 2 and 3; T5, Gemma and Qwen have 1e-6
+  double weight_offset = 0;  // Gemma has 1: its file holds weight - 1
   DType dtype = DType::f32;
 };
 
-// y[..., e] = x[..., e] / sqrt(mean of x^2 + epsilon) * weight[e], the mean over the last axis (Zhang and Sennrich 2019, eq. 4, as
-// torch.nn.RMSNorm with eps = epsilon; its default is another one, the dtype's machine epsilon). Initialised with weight 1.
+// y[..., e] = x[..., e] / sqrt(mean of x^2 + epsilon) * (weight[e] + weight_offset), the mean over the last axis (Zhang and Sennrich 2019, eq. 4, as
+// torch.nn.RMSNorm with eps = epsilon; its default is another one, the dtype's machine epsilon). Initialised with
+// weight 1 - weight_offset.
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [width]
   double epsilon = 1e-5;
+  double weight_offset = 0;
 
   RMSNorm() = default;
   explicit RMSNorm(const RMSNormConfig& config);
-  RMSNorm(Tensor weight, double epsilon);  // from a loaded tensor
+  RMSNorm(Tensor weight, double epsilon, double weight_offset = 0);  // from a loaded tensor
 
   std::int64_t width() const { return weight.extent(0); }
 
@@ -32,6 +35,7 @@ struct RMSNorm : Module<RMSNorm> {
   static void visit_members(const F& f, Self&... self) {
     f("weight", self.weight...);
     f("epsilon", self.epsilon...);
+    f("weight_offset", self.weight_offset...);
   }
 };
 

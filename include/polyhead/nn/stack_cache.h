@@ -30,6 +30,8 @@ class EncoderCache {
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();
+  // The caches of the layers, for a caller that runs the layers itself: a token must be appended to all of them or to none.
+  std::span<KeyValueCache> layers() { return layers_; }
 
  private:
   friend struct Encoder;
@@ -65,7 +67,7 @@ class DecoderCache {
   friend struct Decoder;
   friend struct EncoderDecoder;
   struct Memory {
-    Tensor k, v;  // [B,S,N*H], projected
+    Tensor k, v;  // [B,S,K*H], projected, k also normed with qk_norm
   };
   Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
 

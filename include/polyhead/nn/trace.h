@@ -13,7 +13,7 @@ namespace polyhead::nn {
 // The steps in their order. A trace has only those that the layer's configuration, inputs and options need.
 enum class TraceKind : std::uint8_t {
   query, key, value, mean_query,
-  projection_q, projection_k, projection_v, rotary_q, rotary_k, added_key, added_value,
+  projection_q, projection_k, projection_v, norm_q, norm_k, rotary_q, rotary_k, added_key, added_value,
   split_q, split_k, split_v,
   scores, scale, softcap, bias, mask, softmax, dropout,
   weighted_values, merge, gate, gated, output_projection,

@@ -1,0 +1,139 @@
+// Decoders that predict the next token of a text: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 and GPT-NeoX, read from a folder as the
+// `transformers` package writes it. src/models/language_families.cc has a row for each family. Evaluation only.
+//
+//   const LanguageModel model = load_language_model("llama-3.2-1b");
+//   for (std::int64_t id : model.generate(prompt, {.max_tokens = 64})) ...
+//
+// Letters: * any number of leading (batch) dimensions, B of them with a cache, T tokens, E width, N heads, K key/value heads, H width of a
+// head, L layers, C tokens of the vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/nn/embedding.h"
+#include "polyhead/nn/encoder_layer.h"
+#include "polyhead/nn/rotary_embedding.h"
+#include "polyhead/nn/stack_cache.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+// Rotary positions of a model. Those of "dynamic" and "longrope" have other angles in a text of more than `limit` tokens, from its first token on.
+struct RotaryRule {
+  nn::RotaryEmbeddingConfig embedding;  // of texts up to `limit` tokens
+  std::int64_t limit = 0;               // 0: of all texts
+  double dynamic_factor = 0;            // above the limit: `ntk` by a factor that grows with the length; 0: by long_factors
+  std::vector<double> long_factors{};   // above the limit: longrope's factors
+
+  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // of a text of so many tokens
+  bool same_angles(std::int64_t length, std::int64_t longer) const;
+};
+
+// The comments name the keys of config.json.
+struct LanguageModelConfig {
+  std::string family;            // model_type
+  std::int64_t vocabulary = 0;   // C, vocab_size
+  std::int64_t positions = 0;    // max_position_embeddings: the most tokens of a text with learned positions, else the length in training
+  std::int64_t layers = 0;       // L, num_hidden_layers
+  nn::EncoderLayerConfig layer;  // of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
+  double norm_weight_offset = 0;                     // of all RMS norms; 1: Gemma
+  double embedding_scale = 1;                        // of the embedded tokens
+  std::optional<double> attention_scale{};           // query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)
+  bool scale_by_layer = false;                       // scale_attn_by_inverse_layer_idx: layer i divides its scores by i + 1
+  double attention_softcap = 0, logit_softcap = 0;   // attn_logit_softcapping, final_logit_softcapping; 0: none
+  std::vector<std::int64_t> windows{};               // of each layer: the keys that a token attends to, itself included; 0: all before it
+  std::optional<RotaryRule> rotary{}, local_rotary{};  // no rotary: learned positions. local_rotary: of layers with a window, if they differ
+  bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
+  std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
+
+  nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // of layer i
+};
+
+struct LanguageLoadOptions {
+  // Keys of config.json that are not read. A key that is neither known to the family nor known to be without effect on results is otherwise an Error,
+  // because a number that it changes would be wrong without a word.
+  std::vector<std::string> ignored_keys{};
+};
+
+// Error that names the key where a value is missing, of the wrong type, out of range or not supported. `path` may be the folder.
+LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
+std::vector<std::string_view> language_families();  // the values of model_type that read_language_config() knows
+
+struct LanguageInput {
+  ConstTensorView ids;               // [*,T] int64 or int32, in [0, C); [B,T] with a cache: the next tokens of each sequence
+  ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true. Error with a cache.
+  ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: the first so many of a row are tokens; absent: all T
+};
+
+// Each output is optional, of any floating dtype, and does not change the others.
+struct LanguageOutput {
+  TensorView logits = {};       // [*,T,C]: of the token that follows each one
+  TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.
+  TensorView hidden = {};       // [*,T,E]: after the final norm
+  TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as transformers has it
+  TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as the next three
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H], [L,*,K,T,H], [L,*,K,T,H]: projected, q and k also normed and rotated
+};
+
+struct LanguageOptions {
+  nn::EncoderCache* cache = nullptr;  // keys and values of earlier tokens; unchanged if the call throws
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // of Parameters::constant: also keeps packed parameters, which are as large as the model in float32
+};
+
+struct GenerateOptions {
+  std::int64_t max_tokens = 0;              // of the answer; at least 1
+  std::optional<double> temperature{};      // absent: greedy; given: as nn::SamplingOptions, with the next three
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  std::optional<std::uint64_t> seed{};      // required with a temperature
+  std::vector<std::int64_t> stop_tokens{};  // beside config.end_tokens
+  bool ignore_end = false;                  // goes on after an end token
+  std::optional<DType> cache_dtype{};       // of the cached keys and values, as KeyValueCacheConfig::dtype; absent: the model's
+  // Called with each token as it is chosen; false ends the answer.
+  std::function<bool(std::int64_t token)> on_token{};
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // of Parameters::constant: keeps packed parameters for the next answer. Absent: they are packed in each call.
+};
+
+struct LanguageModel : nn::Module<LanguageModel> {
+  LanguageModelConfig config;
+  nn::Embedding words;      // [C,E]
+  nn::Embedding positions;  // [positions,E]; absent with rotary positions
+  nn::Encoder stack;        // its layers, and the final norm
+  nn::Linear output;        // [C,E]; absent with tied_output
+
+  LanguageModel() = default;
+  explicit LanguageModel(const LanguageModelConfig& config);  // random parameters from config.layer.seed, which is required
+
+  void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
+  nn::EncoderCache cache(const nn::EncoderCacheConfig& sizes) const { return {stack, sizes}; }
+  // The tokens that follow a prompt of at least one token, a stop token included. Uses a cache; computes the whole text again where rotary
+  // angles depend on its length (RotaryRule).
+  std::vector<std::int64_t> generate(std::span<const std::int64_t> prompt, const GenerateOptions& options) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("words", self.words...);
+    f("positions", self.positions...);
+    f("stack", self.stack...);
+    f("output", self.output...);
+  }
+};
+
+// Loads config.json and model.safetensors (or its shards). The parameters are views of the mapped file, in its dtype; only GPT-NeoX' q, k and v are
+// copied, which it stores head by head. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+LanguageModel load_language_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

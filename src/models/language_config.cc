@@ -1,0 +1,214 @@
+#include <cmath>
+#include <string>
+
+#include "core/join.h"
+#include "core/text.h"
+#include "io/file_bytes.h"
+#include "models/language_config_file.h"
+
+namespace polyhead::models {
+namespace {
+
+constexpr std::int64_t kMostLayers = 1 << 16;
+
+// transformers' names; "gelu_fast" rounds the constant of the tanh form in another way.
+struct ActivationName {
+  std::string_view name;
+  nn::Activation activation;
+};
+constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
+                                               {"gelu_new", nn::Activation::gelu_tanh},
+                                               {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
+                                               {"relu", nn::Activation::relu},
+                                               {"sigmoid", nn::Activation::sigmoid},
+                                               {"silu", nn::Activation::silu},
+                                               {"swish", nn::Activation::silu},
+                                               {"tanh", nn::Activation::tanh}};
+
+nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
+  const std::string name = file.get<std::string>(family.keys.activation).value_or(std::string(family.defaults.activation));
+  const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
+  if (found == std::end(kActivationNames))
+    file.unsupported(family.keys.activation, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
+  const bool tanh_form = family.gemma && found->activation == nn::Activation::gelu;
+  return tanh_form ? nn::Activation::gelu_tanh : found->activation;
+}
+
+bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
+  if (rule == HasBias::by_attention_bias) return file.get<bool>("attention_bias").value_or(family.model_type == "gpt_neox");
+  if (rule == HasBias::by_mlp_bias) return file.get<bool>("mlp_bias").value_or(false);
+  return rule == HasBias::yes;
+}
+
+void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  const FamilyKeys& keys = family.keys;
+  const FamilyDefaults& defaults = family.defaults;
+  nn::EncoderLayerConfig& layer = config.layer;
+  layer.width = file.size(keys.width);
+  layer.heads = file.size(keys.heads);
+  layer.kv_heads = keys.kv_heads.empty() ? layer.heads : file.size(keys.kv_heads, defaults.kv_heads_as_heads ? layer.heads : 0);
+  if (layer.heads % layer.kv_heads != 0) file.fail_at(keys.kv_heads, cat("is ", layer.kv_heads, "; it must divide ", keys.heads, " = ", layer.heads));
+  const std::int64_t of_heads = layer.width / layer.heads;
+  const bool given = !keys.head_width.empty() && file.find(keys.head_width) != nullptr;
+  if (!given && defaults.head_width_of_heads && layer.width % layer.heads != 0)
+    file.fail_at(keys.heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
+  layer.head_width = keys.head_width.empty() ? of_heads : file.size(keys.head_width, defaults.head_width_of_heads ? of_heads : 0);
+  if (layer.heads * layer.head_width > LanguageConfigFile::kMostOfAnExtent)
+    file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", LanguageConfigFile::kMostOfAnExtent));
+  layer.hidden_width = file.size(keys.hidden_width, family.model_type == "gpt2" ? 4 * layer.width : 0);
+  layer.activation = activation_of(file, family);
+  layer.gated = !family.tensors.gate.empty();
+  layer.bias = has_bias(file, family, family.bias);
+  layer.output_bias = has_bias(file, family, family.output_bias);
+  layer.feed_forward_bias = has_bias(file, family, family.feed_forward_bias);
+  layer.qk_norm = !family.tensors.q_norm.empty();
+  layer.norm = family.norm;
+  layer.norm_position = family.norm_position;
+  layer.epsilon = file.positive(keys.epsilon, defaults.epsilon);
+  if (family.parallel_key && file.get<bool>("use_parallel_residual").value_or(true)) layer.part_order = nn::PartOrder::parallel;
+}
+
+void read_scores(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  if (family.gpt2_scores) {
+    if (!file.get<bool>("scale_attn_weights").value_or(true)) config.attention_scale = 1;
+    config.scale_by_layer = file.get<bool>("scale_attn_by_inverse_layer_idx").value_or(false);
+  }
+  if (!family.gemma_scores) return;
+  config.attention_scale = 1 / std::sqrt(file.positive("query_pre_attn_scalar", 256.0));
+  // The keys are required, because their defaults differ between versions of transformers; null: no cap.
+  const auto cap = [&](const char* key) {
+    if (file.find(key) != nullptr) return file.positive(key);
+    if (family.model_type == "gemma2" && file.file().root().find(key) == nullptr) file.fail_at(key, "is missing; null means no cap");
+    return 0.0;
+  };
+  config.attention_softcap = cap("attn_logit_softcapping");
+  config.logit_softcap = cap("final_logit_softcapping");
+}
+
+// The words of layer_types; empty if the key is missing.
+std::vector<std::string> layer_types(LanguageConfigFile& file, std::int64_t layers) {
+  const io::Json* given = file.find("layer_types");
+  if (given == nullptr) return {};
+  const auto* list = given->as<io::Json::Array>();
+  if (list == nullptr || std::ssize(*list) != layers) file.fail_at("layer_types", cat("is ", io::describe(*given), "; a list of ", layers, " words is needed, one for each layer"));
+  std::vector<std::string> words;
+  for (const io::Json& item : *list) {
+    const auto* word = item.as<std::string>();
+    if (word == nullptr || (*word != "full_attention" && *word != "sliding_attention"))
+      file.unsupported("layer_types", cat("has ", io::describe(item), "; full_attention and sliding_attention are known"));
+    words.push_back(*word);
+  }
+  return words;
+}
+
+void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  config.windows.assign(static_cast<std::size_t>(config.layers), 0);
+  if (family.windows == Windows::none) return;
+  const bool last_ones = family.windows == Windows::last_ones;
+  // With use_sliding_window = false, transformers forgets sliding_window, whatever layer_types says.
+  const bool used = !last_ones || file.get<bool>("use_sliding_window").value_or(false);
+  const bool given = file.find("sliding_window") != nullptr;
+  if (used && !family.defaults.no_window && file.file().root().find("sliding_window") == nullptr) file.fail_at("sliding_window", "is missing; null means none");
+  const std::int64_t window = used && given ? file.size("sliding_window") : 0;
+  const std::int64_t from = last_ones ? file.get<std::int64_t>("max_window_layers").value_or(28) : 0;
+  std::int64_t pattern = 0;
+  if (family.windows == Windows::all_but_every_nth) pattern = file.size("sliding_window_pattern", file.size("_sliding_window_pattern", 6));
+  const std::vector<std::string> types = family.windows == Windows::all ? std::vector<std::string>() : layer_types(file, config.layers);
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    bool sliding = false;
+    switch (family.windows) {
+      case Windows::none: break;
+      case Windows::all: sliding = given; break;
+      case Windows::every_other: sliding = i % 2 == 0; break;
+      case Windows::all_but_every_nth: sliding = (i + 1) % pattern != 0; break;
+      case Windows::last_ones: sliding = window != 0 && i >= from; break;
+    }
+    if (!types.empty()) sliding = types[static_cast<std::size_t>(i)] == "sliding_attention";
+    if (sliding && window == 0) file.fail_at("sliding_window", cat("is missing or unused; layer ", i, " has sliding_attention"));
+    if (sliding) config.windows[static_cast<std::size_t>(i)] = window;
+  }
+}
+
+// A number or a list of numbers; null or missing: none.
+std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) {
+  const io::Json* given = JsonFile::find(file.root(), key);
+  if (given == nullptr) return {};
+  const auto* list = given->as<io::Json::Array>();
+  std::vector<std::int64_t> ids;
+  const auto take = [&](const io::Json& json) {
+    const auto* id = json.as<std::uint64_t>();
+    if (id == nullptr || *id > std::uint64_t{1} << 31) file.fail_at("", key, cat("is ", io::describe(json), "; token ids are integers in [0, 2^31]"));
+    ids.push_back(static_cast<std::int64_t>(*id));
+  };
+  if (list == nullptr) take(*given);
+  if (list != nullptr) std::ranges::for_each(*list, take);
+  return ids;
+}
+
+std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder) {
+  file.find("eos_token_id");
+  const std::filesystem::path generation = folder / "generation_config.json";
+  if (io::is_there(generation)) {
+    const JsonFile own(generation);
+    if (JsonFile::find(own.root(), "eos_token_id") != nullptr) return token_ids(own, "eos_token_id");
+  }
+  return token_ids(file.file(), "eos_token_id");
+}
+
+std::string described(const io::Json& json) {
+  const auto* flag = json.as<bool>();
+  return flag != nullptr ? cat(*flag) : io::describe(json);
+}
+
+bool is_neutral(const io::Json& value, std::string_view neutral) {
+  if (const auto* flag = value.as<bool>()) return neutral == cat(*flag);
+  if (const auto* number = value.as<std::uint64_t>()) return neutral == cat(*number);
+  if (const auto* number = value.as<double>()) return neutral == cat(*number);
+  const auto* object = value.as<io::Json::Object>();
+  return object != nullptr && object->empty() && neutral == "{}";
+}
+
+void require_known_keys(const LanguageConfigFile& file, const Family& family, const std::vector<std::string>& ignored) {
+  for (const auto& [key, value] : *file.file().root().as<io::Json::Object>()) {
+    if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || std::ranges::find(ignored, key) != ignored.end()) continue;
+    const std::string_view neutral = neutral_value(key);
+    if (neutral.empty())
+      fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", family.model_type,
+           " are not known to have this key, and it may change results. If it does not, name it in ignored_keys");
+    if (!is_neutral(value, neutral))
+      fail(ErrorCode::unsupported, file.name(), ": ", key, " is ", described(value), "; with models of the type ", family.model_type, " only ", neutral, " is supported");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string_view> language_families() {
+  std::vector<std::string_view> names;
+  for (const Family& family : families()) names.push_back(family.model_type);
+  return names;
+}
+
+LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const std::filesystem::path folder = is_folder ? path : path.parent_path();
+  LanguageConfigFile file(is_folder ? path / "config.json" : path);
+  file.file().require(file.file().root(), "model_type");
+  const Family& family = find_family(file.name(), *file.get<std::string>("model_type"));
+  LanguageModelConfig config;
+  config.family = family.model_type;
+  config.vocabulary = file.size("vocab_size");
+  config.positions = file.size(family.keys.positions);
+  config.layers = file.size(family.keys.layers, 0, kMostLayers);
+  read_layer(file, family, config);
+  if (family.gemma) config.norm_weight_offset = 1, config.embedding_scale = std::sqrt(static_cast<double>(config.layer.width));
+  read_scores(file, family, config);
+  read_windows(file, family, config);
+  if (family.tensors.positions.empty()) read_rotary(file, family, config);
+  config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
+  config.end_tokens = end_tokens(file, folder);
+  require_known_keys(file, family, options.ignored_keys);
+  return config;
+}
+
+}  // namespace polyhead::models

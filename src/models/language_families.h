@@ -1,0 +1,91 @@
+// The decoder families as data: how each names its keys in config.json and its tensors, and which parts it has.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "polyhead/nn/residual.h"
+
+namespace polyhead::models {
+
+// Keys of config.json. Empty: the family has none.
+struct FamilyKeys {
+  std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", kv_heads = "num_key_value_heads", head_width = "head_dim",
+                   hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps";
+};
+
+// Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
+struct FamilyTensors {
+  std::string_view prefix = "model.";  // of all but the output; a file of the bare model lacks it
+  std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
+  std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
+  std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // without k and v: q holds all three
+  std::string_view attention_output = "self_attn.o_proj", q_norm = "", k_norm = "";
+  std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // a gate without hidden holds both
+};
+
+// How the tensor that holds q, k and v does.
+enum class PackedQkv : std::uint8_t {
+  none,
+  rows,   // all of q, then k, then v
+  heads,  // q, k and v of head 0, then of head 1, ...
+};
+
+enum class HasBias : std::uint8_t {
+  no,
+  yes,
+  by_attention_bias,  // the key "attention_bias"
+  by_mlp_bias,        // the key "mlp_bias"
+};
+
+// Which layers have a window of `sliding_window` keys, unless layer_types says so.
+enum class Windows : std::uint8_t {
+  none,             // the family reads no sliding_window
+  all,              // if sliding_window is not null
+  every_other,      // layers 0, 2, 4, ...
+  all_but_every_nth,  // layer i does not if i + 1 is a multiple of sliding_window_pattern
+  last_ones,        // from max_window_layers on, if use_sliding_window
+};
+
+// What is read where a key is missing. 0 and "": the key is required.
+struct FamilyDefaults {
+  std::string_view activation = "silu";
+  double epsilon = 1e-6;
+  bool tied_output = false;
+  double rotary_part = 1;       // of the features of a head: partial_rotary_factor
+  bool kv_heads_as_heads = false, head_width_of_heads = false;  // kv_heads = heads, head_width = width / heads; else the keys are required
+  double rotary_base = 10000;
+  bool no_window = false;  // sliding_window may be missing
+};
+
+struct Family {
+  std::string_view model_type;
+  FamilyKeys keys{};
+  FamilyTensors tensors{};
+  FamilyDefaults defaults{};
+  nn::NormKind norm = nn::NormKind::rms_norm;
+  nn::NormPosition norm_position = nn::NormPosition::pre;
+  PackedQkv packed_qkv = PackedQkv::none;
+  HasBias bias = HasBias::no, output_bias = HasBias::no, feed_forward_bias = HasBias::no;
+  Windows windows = Windows::none;
+  bool transposed = false;      // the layers' linear weights are stored [in,out]
+  bool parallel_key = false;    // reads use_parallel_residual, by default true
+  bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E), "gelu" is its tanh form
+  bool gemma_scores = false;    // query_pre_attn_scalar, softcaps
+  bool local_rotary = false;    // layers with a window have rotary positions of their own
+  bool gpt2_scores = false;     // scale_attn_weights, scale_attn_by_inverse_layer_idx
+  bool partial_rotary = false;  // may rotate a part of a head's features only
+  bool longrope_original = false;  // original_max_position_embeddings lies beside rope_scaling, and its types "su" and "yarn" are longrope
+};
+
+std::span<const Family> families();
+// Error that lists the known families and names the nearest.
+const Family& find_family(std::string_view file, std::string_view model_type);
+
+// Keys of config.json that change no result of an evaluation, in any family.
+bool is_without_effect(std::string_view key);
+// The value, as JSON text, with which a key has no effect; empty: the key is unknown.
+std::string_view neutral_value(std::string_view key);
+
+}  // namespace polyhead::models

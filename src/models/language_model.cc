@@ -1,0 +1,282 @@
+#include "polyhead/models/language_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/text.h"
+#include "nn/cached_attention.h"
+#include "nn/check.h"
+#include "nn/elementwise.h"
+#include "nn/initialiser.h"
+#include "polyhead/maps.h"
+
+namespace polyhead::models {
+namespace {
+
+constexpr const char* kOperation = "LanguageModel.forward";
+
+Shape with_leading(Shape shape, std::int64_t extent) {
+  shape.insert(0, extent);
+  return shape;
+}
+
+// x times one number, which is rounded to the dtype of x.
+void scale(TensorView x, double factor, Executor* executor) {
+  Tensor number(x.dtype(), {1});
+  fill(number, factor);
+  nn::multiply(x, number, x, executor);
+}
+
+// The output projection. It shares the memory of the embedding if they are tied, which a const model does not write.
+nn::Linear output_of(const LanguageModel& model) {
+  const Tensor& weight = model.output.weight ? model.output.weight : model.words.weight;
+  const ConstTensorView view = weight.view();
+  return {Tensor::share({const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides()}, weight.owner()), Tensor()};
+}
+
+// A call's checked sizes.
+struct Call {
+  Shape ids, lead;              // [*,T] and *
+  std::int64_t tokens = 0;      // T
+  std::vector<std::int64_t> first;  // with a cache: of each sequence the tokens before this call
+  std::vector<std::int64_t> added;  // and its new ones
+};
+
+std::vector<std::int64_t> integers(ConstTensorView view) {
+  const Tensor numbers = Tensor::copy_of(view, DType::i64);
+  return {numbers.data<std::int64_t>(), numbers.data<std::int64_t>() + numbers.numel()};
+}
+
+Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
+  require(static_cast<bool>(input.ids), kOperation, ": ids are missing");
+  require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
+  require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kOperation, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
+  Call call{.ids = input.ids.shape(), .lead = input.ids.shape().first(input.ids.rank() - 1), .tokens = input.ids.extent(-1)};
+  if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
+  require(options.cache != nullptr || !input.new_tokens, kOperation, ": new_tokens is given without a cache");
+  std::int64_t longest = call.tokens;
+  if (options.cache != nullptr) {
+    const nn::EncoderCache& cache = *options.cache;
+    require(!input.attend_keys, kOperation, ": attend_keys with a cache, whose sequences have lengths (new_tokens)");
+    require(call.lead == Shape{cache.sequences()}, kOperation, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
+    call.first = integers(cache.key_lengths());
+    call.added.assign(call.first.size(), call.tokens);
+    if (input.new_tokens) {
+      nn::require_shape(kOperation, {"new_tokens", input.new_tokens}, call.lead);
+      require(is_integer(input.new_tokens.dtype()), kOperation, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
+      call.added = integers(input.new_tokens);
+    }
+    longest = 0;
+    for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
+  }
+  const std::int64_t positions = model.config.positions;
+  require(model.config.rotary || longest <= positions, kOperation, ": the text has ", longest, " tokens; the model has positions for ", positions);
+  return call;
+}
+
+// The length whose angles a call has. Error where the sequences of a cache need several.
+std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
+  if (call.first.empty() || rule.limit == 0) return call.tokens;
+  std::int64_t longest = 0;
+  for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
+  for (std::size_t b = 0; b < call.first.size(); ++b) {
+    const std::int64_t before = call.first[b], after = before + call.added[b];
+    require((before == 0 || rule.same_angles(before, after)) && rule.same_angles(after, longest), kOperation, ": sequence ", b, " of the cache grows from ", before, " to ", after,
+            " tokens, and the longest to ", longest, "; above ", rule.limit, " tokens this model's rotary angles (rope_scaling) depend on a text's length, so its cached keys would be wrong. Compute the whole text again");
+  }
+  return longest;
+}
+
+nn::RotaryTables tables_of(const RotaryRule& rule, const Call& call, const LanguageOptions& options, DType dtype) {
+  const nn::RotaryEmbedding embedding(rule.at(length_of_angles(rule, call)));
+  const DType precise = dtype == DType::f64 ? DType::f64 : DType::f32;
+  return options.cache == nullptr ? embedding.tables(0, call.tokens, precise) : embedding.tables_from(options.cache->key_lengths(), call.tokens, precise);
+}
+
+// Embedded tokens [*,T,E], with learned positions if the model has them.
+Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Call& call, const nn::RunOptions& run) {
+  const LanguageModelConfig& config = model.config;
+  const DType dtype = config.layer.dtype;
+  Tensor x = uninitialised(dtype, nn::appended(call.ids, {config.layer.width}), run.workspace);
+  model.words.forward(input.ids, x, {.executor = run.executor});
+  if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
+  if (config.rotary) return x;
+  Tensor places(DType::i64, call.first.empty() ? Shape{call.tokens} : call.ids);
+  for (std::int64_t i = 0; i < places.numel(); ++i) {
+    const std::int64_t first = call.first.empty() ? 0 : call.first[static_cast<std::size_t>(i / call.tokens)];
+    places.data<std::int64_t>()[i] = std::min(first + i % call.tokens, config.positions - 1);  // a row beyond new_tokens may lie further on
+  }
+  model.positions.forward(places.view().expand(call.ids), x, {.write = nn::Write::add, .executor = run.executor});
+  return x;
+}
+
+// logits [..,C] of hidden states [..,E]
+void write_logits(const LanguageModel& model, ConstTensorView hidden, TensorView logits, const nn::RunOptions& run) {
+  const DType dtype = model.config.layer.dtype, precise = dtype == DType::f64 ? DType::f64 : DType::f32;
+  Tensor own = logits.dtype() == dtype ? Tensor() : uninitialised(dtype, logits.shape(), run.workspace);
+  const TensorView written = own ? own.view() : logits;
+  output_of(model).forward(hidden, written, run);
+  if (const double cap = model.config.logit_softcap; cap > 0) {
+    // In float32: a cap's reciprocal in bfloat16 would move every logit by up to 0.4 %.
+    Tensor wide = dtype == precise ? Tensor() : Tensor::copy_of(written, precise);
+    const TensorView capped = wide ? wide.view() : written;
+    scale(capped, 1 / cap, run.executor);
+    nn::activate(nn::Activation::tanh, capped, capped, run.executor);
+    scale(capped, cap, run.executor);
+    if (wide || own) copy(capped, logits);
+  } else if (own) {
+    copy(own, logits);
+  }
+}
+
+// The hidden states of each sequence's last token, [*,E].
+Tensor last_rows(ConstTensorView hidden, const Call& call) {
+  if (call.added.empty()) return Tensor::copy_of(hidden.select(-2, call.tokens - 1));
+  Tensor rows(hidden.dtype(), {hidden.extent(0), hidden.extent(-1)});
+  for (std::int64_t b = 0; b < hidden.extent(0); ++b) copy(hidden.select(0, b).select(0, call.added[static_cast<std::size_t>(b)] - 1), rows.view().select(0, b));
+  return rows;
+}
+
+void require_outputs(const LanguageModel& model, const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options, const Call& call) {
+  const nn::EncoderLayerConfig& layer = model.config.layer;
+  const std::int64_t layers = model.config.layers, tokens = call.tokens;
+  const Shape hidden = nn::appended(call.ids, {layer.width});
+  const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
+  struct Wanted {
+    Operand operand;
+    Shape shape;
+  };
+  const Wanted all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
+                        {{"next_logits", output.next_logits}, nn::appended(call.lead, {model.config.vocabulary})},
+                        {{"hidden", output.hidden}, hidden},
+                        {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
+                        {{"attentions", output.attentions}, of_layers(layer.heads, tokens)},
+                        {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
+                        {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
+                        {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};
+  std::vector<Operand> written;
+  for (const Wanted& wanted : all) {
+    const Operand& operand = wanted.operand;
+    if (!operand.view) continue;
+    nn::require_shape(kOperation, operand, wanted.shape);
+    require(is_floating(operand.view.dtype()), kOperation, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
+    nn::require_parameters_separate(kOperation, {operand}, model);
+    written.push_back(operand);
+  }
+  const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
+  require_separate(kOperation, written, read);
+  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v with a cache; compute the whole text without one");
+  if (!output.next_logits) return;
+  require(!input.attend_keys, kOperation, ": next_logits with attend_keys; which token is a sequence's last is not said. Take a row of logits");
+  require(tokens > 0, kOperation, ": next_logits of no tokens");
+  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kOperation, ": next_logits, and sequence ", b, " has no new token");
+}
+
+}  // namespace
+
+nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) const {
+  nn::MultiHeadAttentionConfig own{.query_width = layer.width,
+                                   .heads = layer.heads,
+                                   .kv_heads = layer.kv_heads,
+                                   .head_width = layer.head_width,
+                                   .bias = layer.bias,
+                                   .output_bias = layer.output_bias,
+                                   .qk_norm = layer.qk_norm,
+                                   .scale = attention_scale,
+                                   .softcap = attention_softcap,
+                                   .dtype = layer.dtype};
+  own = completed(own);
+  if (scale_by_layer) own.scale = own.scale.value_or(1 / std::sqrt(static_cast<double>(own.head_width))) / static_cast<double>(index + 1);
+  return own;
+}
+
+LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
+  constexpr const char* kName = "LanguageModel";
+  require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
+  require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
+  require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
+  require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  config.windows.resize(static_cast<std::size_t>(config.layers));
+  nn::EncoderLayerConfig& layer = config.layer;
+  const nn::MultiHeadAttentionConfig attention = config.attention(0);
+  layer.kv_heads = attention.kv_heads, layer.head_width = attention.head_width;
+  if (layer.hidden_width == 0) layer.hidden_width = 4 * layer.width;
+  nn::Initialiser initialiser(*config.layer.seed);
+  const auto embedding = [&](std::int64_t count) {
+    Tensor weight(layer.dtype, {count, layer.width});
+    initialiser.normal(weight, 0, 0.02);
+    return nn::Embedding(std::move(weight));
+  };
+  words = embedding(config.vocabulary);
+  if (!config.rotary) positions = embedding(config.positions);
+  stack = nn::Encoder(layer, config.layers);
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    nn::MultiHeadAttentionConfig own = config.attention(i);
+    own.seed = initialiser.child_seed();
+    nn::MultiHeadAttention& made = stack.layers[static_cast<std::size_t>(i)].attention;
+    const double epsilon = made.q_norm.epsilon;
+    made = nn::MultiHeadAttention(own);
+    made.q_norm.epsilon = made.k_norm.epsilon = epsilon;
+  }
+  const auto offset = [&](auto& norm) {
+    if (!norm.weight) return;
+    norm.weight_offset = config.norm_weight_offset;
+    fill(norm.weight, 1 - config.norm_weight_offset);
+  };
+  for (nn::EncoderLayer& one : stack.layers) {
+    for (nn::Norm* norm : {&one.attention_norm, &one.attention_output_norm, &one.feed_forward_norm, &one.feed_forward_output_norm}) offset(*norm);
+    offset(one.attention.q_norm), offset(one.attention.k_norm);
+  }
+  offset(stack.final_norm);
+  if (!config.tied_output) output = nn::Linear(embedding(config.vocabulary).weight, Tensor());
+}
+
+void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& outputs, const LanguageOptions& options) const {
+  const Call call = checked(*this, input, options);
+  require_outputs(*this, input, outputs, options, call);
+  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
+  std::optional<nn::RotaryTables> rotary, local_rotary;
+  if (config.rotary) rotary = tables_of(*config.rotary, call, options, config.layer.dtype);
+  if (config.local_rotary) local_rotary = tables_of(*config.local_rotary, call, options, config.layer.dtype);
+  nn::LengthsRollback before(options.cache != nullptr ? options.cache->layers() : std::span<nn::KeyValueCache>());
+  require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kOperation, ": the cache is of another model");
+
+  Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
+  if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
+  const bool of_heads = outputs.attentions || outputs.q || outputs.k || outputs.v;
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    const std::int64_t window = config.windows[static_cast<std::size_t>(i)];
+    nn::AttentionOptions attention{.mask = {.causal = Causal::top_left(), .attend_keys = input.attend_keys},
+                                   .backend = options.backend, .executor = run.executor, .workspace = run.workspace};
+    if (window > 0) attention.mask.window.left = window - 1;
+    if (rotary) attention.rotary = window > 0 && local_rotary ? local_rotary->rotary() : rotary->rotary();
+    if (options.cache != nullptr) attention.cache = &options.cache->layers()[static_cast<std::size_t>(i)], attention.new_tokens = input.new_tokens;
+    nn::EncoderLayer::Saved saved;
+    stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
+    const nn::MultiHeadAttention::Saved& one = saved.attention;
+    if (outputs.attentions) {
+      SdpaOptions sdpa = one.sdpa;
+      sdpa.executor = run.executor;
+      attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+    }
+    if (outputs.q) copy(one.q_heads, outputs.q.select(0, i));
+    if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
+    if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
+    if (outputs.all_hidden && i + 1 < config.layers) copy(y, outputs.all_hidden.select(0, i + 1));
+    saved = {};  // before the memory that it views changes
+    std::swap(x, y);
+  }
+  stack.final_norm.forward(x, y, run);
+  if (outputs.all_hidden) copy(y, outputs.all_hidden.select(0, config.layers));
+  if (outputs.hidden) copy(y, outputs.hidden);
+  if (outputs.logits) write_logits(*this, y, outputs.logits, run);
+  if (outputs.next_logits) {
+    const Tensor last = last_rows(y, call);
+    write_logits(*this, last, outputs.next_logits, run);
+  }
+  before.commit();
+}
+
+}  // namespace polyhead::models

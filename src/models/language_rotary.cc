@@ -1,0 +1,208 @@
+#include <cmath>
+
+#include "core/join.h"
+#include "core/text.h"
+#include "models/language_config_file.h"
+
+namespace polyhead::models {
+namespace {
+
+using nn::RotaryScaling;
+
+// The keys that a rope_type reads, beside rope_theta, rope_type, type and partial_rotary_factor.
+struct RopeType {
+  std::string_view name;
+  RotaryScaling scaling;
+  std::vector<std::string_view> keys;
+};
+const std::vector<RopeType>& rope_types() {
+  static const std::vector<RopeType> kTypes{
+      {"default", RotaryScaling::none, {}},
+      {"linear", RotaryScaling::linear, {"factor"}},
+      {"dynamic", RotaryScaling::none, {"factor"}},
+      {"llama3", RotaryScaling::llama3, {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+      {"yarn", RotaryScaling::yarn, {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "original_max_position_embeddings"}},
+      {"longrope", RotaryScaling::longrope, {"factor", "attention_factor", "short_factor", "long_factor", "original_max_position_embeddings"}},
+      {"proportional", RotaryScaling::proportional, {"factor"}},
+  };
+  return kTypes;
+}
+
+// What lies beside rope_scaling, or in rope_parameters.
+struct Around {
+  double base = 0;
+  double part = 1;
+  std::optional<double> original{};  // takes the place of the one in rope_scaling
+};
+
+// One object of rope_parameters, or rope_scaling; `where` names it in messages. rope: nullptr if there is none.
+class RopeReader {
+ public:
+  RopeReader(const LanguageConfigFile& file, const Family& family, const LanguageModelConfig& config, const io::Json* rope, std::string_view where)
+      : file_(file.file()), family_(family), config_(config), rope_(rope), where_(where) {
+    if (rope != nullptr && rope->as<io::Json::Object>() == nullptr) file_.fail_at("", where, cat("is ", io::describe(*rope), "; an object is needed"));
+  }
+
+  RotaryRule read(const Around& around) const {
+    const RopeType& type = find_type();
+    require_known_keys(type);
+    RotaryRule rule;
+    nn::RotaryEmbeddingConfig& e = rule.embedding;
+    const double part = number("partial_rotary_factor").value_or(around.part);
+    const bool proportional = type.scaling == RotaryScaling::proportional;
+    if (!(part > 0 && part <= 1)) fail_at("partial_rotary_factor", cat("is ", part, "; it must lie in (0,1]"));
+    if (part != 1 && !proportional && !family_.partial_rotary)
+      fail(ErrorCode::unsupported, file_.name(), ": partial_rotary_factor is ", part, "; models of the type ", family_.model_type, " rotate all features of a head");
+    const auto head = static_cast<double>(config_.layer.head_width);
+    e.width = proportional ? config_.layer.head_width : static_cast<std::int64_t>(head * part);
+    e.base = number("rope_theta").value_or(around.base);
+    e.scaling = type.scaling;
+    if (proportional) e.proportion = part;
+    const auto positions = static_cast<double>(config_.positions);
+    const auto original = [&] { return around.original ? *around.original : number("original_max_position_embeddings").value_or(positions); };
+    if (type.name == "dynamic") {
+      rule.limit = config_.positions;
+      rule.dynamic_factor = needed("factor");
+    } else if (type.name == "llama3" || type.name == "linear") {
+      e.factor = needed("factor");
+    } else if (type.name == "yarn" || type.name == "longrope") {
+      e.original_max_position_embeddings = original();
+      e.factor = number("factor").value_or(positions / e.original_max_position_embeddings);
+      e.attention_factor = number("attention_factor");
+    } else if (proportional) {
+      e.factor = number("factor").value_or(1);
+    }
+    if (type.name == "llama3") {
+      e.original_max_position_embeddings = original();
+      e.low_freq_factor = needed("low_freq_factor"), e.high_freq_factor = needed("high_freq_factor");
+    }
+    if (type.name == "yarn") {
+      e.beta_fast = number("beta_fast").value_or(32), e.beta_slow = number("beta_slow").value_or(1);
+      e.mscale = number("mscale").value_or(0), e.mscale_all_dim = number("mscale_all_dim").value_or(0);
+      if (rope_ != nullptr) e.truncate = file_.get<bool>(*rope_, "truncate", where_).value_or(true);
+    }
+    if (type.name == "longrope") {
+      if (family_.longrope_original && !around.original) file_.fail_at("", "original_max_position_embeddings", "is missing; rope_type 'longrope' needs it");
+      e.factors = factors("short_factor"), rule.long_factors = factors("long_factor");
+      if (e.factor < 1) e.factor = 1;  // no attention factor, as published
+      rule.limit = static_cast<std::int64_t>(e.original_max_position_embeddings);
+    }
+    require_embedding(rule);
+    return rule;
+  }
+
+ private:
+  std::string kind() const {
+    if (rope_ == nullptr) return "default";
+    const auto word = [&](const char* key) { return file_.get<std::string>(*rope_, key, where_); };
+    const std::string name = word("rope_type") ? *word("rope_type") : word("type").value_or("default");
+    return family_.longrope_original && (name == "su" || name == "yarn") ? "longrope" : name;
+  }
+
+  const RopeType& find_type() const {
+    const std::string name = kind();
+    const auto found = std::ranges::find(rope_types(), name, &RopeType::name);
+    if (found == rope_types().end())
+      fail(ErrorCode::unsupported, file_.name(), ": ", where_, ".rope_type is '", name, "'; ", join(rope_types(), &RopeType::name), " are known");
+    return *found;
+  }
+
+  void require_known_keys(const RopeType& type) const {
+    if (rope_ == nullptr) return;
+    constexpr std::string_view kAlways[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+    for (const auto& [key, value] : *rope_->as<io::Json::Object>()) {
+      const auto is_key = [&](std::string_view known) { return known == key; };
+      if (value.as<std::nullptr_t>() != nullptr || std::ranges::any_of(kAlways, is_key) || std::ranges::any_of(type.keys, is_key)) continue;
+      // transformers 4 wrote it for other types too, which do not read it.
+      if (key == "original_max_position_embeddings") continue;
+      fail(ErrorCode::unsupported, file_.name(), ": ", where_, " has ", io::quote(key), ", which rope_type '", type.name, "' does not read; it reads ",
+           type.keys.empty() ? "no key but rope_theta and partial_rotary_factor" : join(type.keys));
+    }
+  }
+
+  std::optional<double> number(std::string_view key) const { return rope_ == nullptr ? std::nullopt : file_.get<double>(*rope_, key, where_); }
+  double needed(std::string_view key) const {
+    const std::optional<double> value = number(key);
+    if (!value) fail_at(key, "is missing");
+    return *value;
+  }
+
+  std::vector<double> factors(std::string_view key) const {
+    const io::Json* list = rope_ == nullptr ? nullptr : JsonFile::find(*rope_, key);
+    const auto* array = list == nullptr ? nullptr : list->as<io::Json::Array>();
+    if (array == nullptr) fail_at(key, "is missing; a list of numbers is needed");
+    std::vector<double> numbers;
+    for (const io::Json& item : *array) {
+      const auto *real = item.as<double>();
+      const auto *whole = item.as<std::uint64_t>();
+      if (real == nullptr && whole == nullptr) fail_at(key, cat("has ", io::describe(item), "; numbers are needed"));
+      numbers.push_back(real != nullptr ? *real : static_cast<double>(*whole));
+    }
+    return numbers;
+  }
+
+  // The rules of nn::RotaryEmbedding, with the file's name.
+  void require_embedding(const RotaryRule& rule) const {
+    try {
+      for (const std::int64_t length : {std::int64_t{1}, rule.limit + 1}) nn::RotaryEmbedding(rule.at(length));
+    } catch (const Error& error) {
+      fail(ErrorCode::format, file_.name(), ": ", where_, ": ", error.what());
+    }
+  }
+
+  [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_.fail_at(where_, key, message); }
+
+  const JsonFile& file_;
+  const Family& family_;
+  const LanguageModelConfig& config_;
+  const io::Json* rope_;
+  std::string_view where_;
+};
+
+}  // namespace
+
+void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  const io::Json *parameters = file.find("rope_parameters"), *scaling = file.find("rope_scaling");
+  if (parameters != nullptr && scaling != nullptr) file.fail_at("rope_scaling", "is given beside rope_parameters; one of them is needed");
+  const bool neox = family.model_type == "gpt_neox";
+  Around around{.base = file.positive("rope_theta", family.defaults.rotary_base), .part = family.defaults.rotary_part};
+  if (neox) around.base = file.positive("rotary_emb_base", around.base), around.part = file.positive("rotary_pct", around.part);
+  around.part = file.positive("partial_rotary_factor", around.part);
+  if (family.longrope_original && file.find("original_max_position_embeddings") != nullptr)
+    around.original = static_cast<double>(file.size("original_max_position_embeddings"));
+  constexpr double kLocalBase = 10000;
+  Around local{.base = family.local_rotary ? file.positive("rope_local_base_freq", kLocalBase) : 0};
+
+  const bool nested = parameters != nullptr && (parameters->find("full_attention") != nullptr || parameters->find("sliding_attention") != nullptr);
+  if (nested && !family.local_rotary)
+    fail(ErrorCode::unsupported, file.name(), ": rope_parameters has positions of its own for each kind of layer; models of the type ", family.model_type, " have one");
+  if (!nested) {
+    config.rotary = RopeReader(file, family, config, parameters != nullptr ? parameters : scaling, parameters != nullptr ? "rope_parameters" : "rope_scaling").read(around);
+    if (family.local_rotary && parameters != nullptr) file.fail_at("rope_parameters", "lacks full_attention and sliding_attention");
+    if (family.local_rotary) config.local_rotary = RopeReader(file, family, config, nullptr, "rope_local_base_freq").read(local);
+    return;
+  }
+  for (const auto& [key, value] : *parameters->as<io::Json::Object>())
+    if (key != "full_attention" && key != "sliding_attention") file.fail_at("rope_parameters", cat("has ", io::quote(key), " beside full_attention and sliding_attention"));
+  config.rotary = RopeReader(file, family, config, JsonFile::find(*parameters, "full_attention"), "rope_parameters.full_attention").read(around);
+  config.local_rotary = RopeReader(file, family, config, JsonFile::find(*parameters, "sliding_attention"), "rope_parameters.sliding_attention").read(local);
+}
+
+nn::RotaryEmbeddingConfig RotaryRule::at(std::int64_t length) const {
+  if (limit == 0 || length <= limit) return embedding;
+  nn::RotaryEmbeddingConfig longer = embedding;
+  if (dynamic_factor > 0) {
+    longer.scaling = RotaryScaling::ntk;
+    longer.factor = dynamic_factor * static_cast<double>(length) / static_cast<double>(limit) - (dynamic_factor - 1);
+  } else {
+    longer.factors = long_factors;
+  }
+  return longer;
+}
+
+bool RotaryRule::same_angles(std::int64_t length, std::int64_t longer) const {
+  if (limit == 0 || longer <= limit) return true;
+  return length > limit && (dynamic_factor == 0 || length == longer);
+}
+
+}  // namespace polyhead::models

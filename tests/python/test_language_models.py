@@ -1,0 +1,250 @@
+"""Language models against transformers: a tiny random checkpoint of each family and of each rule of rotary positions, saved by transformers."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import json  # noqa: E402
+import pickle  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import polyhead  # noqa: E402
+
+SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None}  # fmt: skip
+GROUPED = SIZES | {"num_key_value_heads": 2}
+GEMMA = GROUPED | {"head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 5}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def rope(**parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
+
+
+# Name: (configuration, its settings). Texts have 20 tokens, more than the windows and than some original lengths.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2Config", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "bos_token_id": None, "eos_token_id": None}),
+    "gpt2, other scales": ("GPT2Config", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "n_inner": 24, "bos_token_id": None, "eos_token_id": None,
+                                          "activation_function": "relu", "scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False}),  # fmt: skip
+    "llama": ("LlamaConfig", GROUPED),
+    "llama, biases": ("LlamaConfig", GROUPED | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10, "rms_norm_eps": 1e-3}),
+    "llama, linear": ("LlamaConfig", GROUPED | rope(rope_type="linear", factor=3.0)),
+    "llama, llama3": ("LlamaConfig", GROUPED | rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "llama, yarn": ("LlamaConfig", GROUPED | rope(**YARN)),
+    "llama, yarn of DeepSeek": ("LlamaConfig", GROUPED | rope(**YARN, mscale=0.7, mscale_all_dim=0.4, beta_fast=16.0, beta_slow=2.0, truncate=False)),
+    "llama, dynamic, short": ("LlamaConfig", GROUPED | rope(rope_type="dynamic", factor=4.0)),
+    "llama, dynamic, long": ("LlamaConfig", GROUPED | {"max_position_embeddings": 12} | rope(rope_type="dynamic", factor=4.0)),
+    "llama, longrope, short": ("LlamaConfig", GROUPED | rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[2.0, 3.0, 5.0, 8.0], original_max_position_embeddings=32)),
+    "llama, longrope, long": ("LlamaConfig", GROUPED | rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[2.0, 3.0, 5.0, 8.0], original_max_position_embeddings=8, factor=4.0)),
+    "llama, proportional": ("LlamaConfig", GROUPED | rope(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0)),
+    "mistral": ("MistralConfig", GROUPED | {"sliding_window": 6, "head_dim": 12}),
+    "mistral without a window": ("MistralConfig", GROUPED | {"sliding_window": None}),
+    "qwen2": ("Qwen2Config", GROUPED),
+    "qwen2 with windows": ("Qwen2Config", GROUPED | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", GROUPED | {"head_dim": 12}),
+    "gemma": ("GemmaConfig", GROUPED | {"head_dim": 12}),
+    "gemma2": ("Gemma2Config", GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
+    "gemma3": ("Gemma3TextConfig", GEMMA | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gemma3, linear": ("Gemma3TextConfig", GEMMA | {"num_hidden_layers": 6, "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}}),  # fmt: skip
+    "phi3": ("Phi3Config", GROUPED | {"sliding_window": 7}),
+    "phi3, part of the features": ("Phi3Config", GROUPED | rope(rope_type="default", partial_rotary_factor=0.5)),
+    "phi3, longrope": ("Phi3Config", GROUPED | {"original_max_position_embeddings": 16} | rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[2.0, 3.0, 5.0, 8.0], partial_rotary_factor=1.0)),
+    "gpt_neox": ("GPTNeoXConfig", SIZES),
+    "gpt_neox, one after the other": ("GPTNeoXConfig", SIZES | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"} | rope(rope_type="default", partial_rotary_factor=1.0)),
+}  # fmt: skip
+
+
+def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings: Any) -> Any:
+    """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
+    config, own = CASES[case]
+    torch.manual_seed(sum(case.encode()))
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**own, **settings), attn_implementation="eager")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.1 * torch.randn_like(parameter) if "norm" in name or "ln_" in name or name.endswith("bias") else 0.05 * torch.randn_like(parameter)
+    model = model.to(dtype).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def texts(count: int = 2, length: int = 20) -> np.ndarray:
+    return np.random.default_rng(7).integers(0, 61, (count, length))
+
+
+def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
+    theirs = theirs.detach().float().numpy()
+    assert ours.shape == theirs.shape and np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_family_computes_what_transformers_does(case: str, tmp_path: Path) -> None:
+    theirs = saved_model(case, tmp_path)
+    ours = polyhead.models.load(tmp_path)
+    assert isinstance(ours, polyhead.models.LanguageModel)
+    ids = texts()
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids), output_hidden_states=True, output_attentions=True)
+    result = ours.run(ids, outputs=["logits", "hidden", "all_hidden", "attentions"])
+    close(result.logits, expected.logits)
+    for layer, hidden in enumerate(expected.hidden_states):
+        close(result.all_hidden[layer], hidden)
+    assert np.array_equal(result.hidden, result.all_hidden[-1])
+    assert len(result.attentions) == len(expected.attentions)
+    for layer, attention in enumerate(expected.attentions):
+        close(result.attentions[layer], attention)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_family_answers_as_transformers_does(case: str, tmp_path: Path) -> None:
+    theirs = saved_model(case, tmp_path)
+    prompt = texts(1, 9)
+    # Without its cache, because transformers keeps the keys of a shorter text where the angles of all tokens change (dynamic).
+    with torch.no_grad():
+        expected = theirs.generate(torch.from_numpy(prompt), max_new_tokens=16, do_sample=False, use_cache=False)[0, 9:].tolist()
+    assert polyhead.models.load(tmp_path).generate(prompt[0], 16) == expected
+
+
+@pytest.mark.parametrize("case", ["gpt2", "llama", "gemma2", "gemma3", "gpt_neox"])
+def test_padding_is_not_read(case: str, tmp_path: Path) -> None:
+    theirs = saved_model(case, tmp_path)
+    ours = polyhead.models.load(tmp_path)
+    ids, attend = texts(), np.ones((2, 20), bool)
+    attend[1, 13:] = False
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(attend.astype(np.int64)), output_attentions=True)
+    result = ours.run(ids, attend_keys=attend, outputs=["logits", "attentions"])
+    close(result.logits[0], expected.logits[0])
+    close(result.logits[1, :13], expected.logits[1, :13])
+    close(result.attentions[:, 1, :, :13], torch.stack(expected.attentions)[:, 1, :, :13])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "gemma3", "phi3", "gpt_neox"])
+def test_checkpoints_of_other_dtypes(case: str, dtype: str, tmp_path: Path) -> None:
+    theirs = saved_model(case, tmp_path, getattr(torch, dtype))
+    ids = texts()
+    with torch.no_grad():
+        exact = theirs.to(torch.float64)(torch.from_numpy(ids)).logits
+    # The error of rounding each of some 30 intermediate tensors.
+    close(polyhead.models.load(tmp_path).run(ids).logits, exact, {"bfloat16": 0.03, "float16": 0.004, "float64": 1e-6}[dtype])
+
+
+def test_shards_and_the_bare_model(tmp_path: Path) -> None:
+    theirs = saved_model("llama, biases", tmp_path / "whole")
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    theirs.model.save_pretrained(tmp_path / "bare")  # names without "model."; the output is tied
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    logits = [polyhead.models.load(tmp_path / name).run(texts()).logits for name in ("whole", "shards", "bare")]
+    assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
+
+
+# Files of transformers 4.
+OLD: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, llama3": ("llama, llama3", {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
+    "llama, linear": ("llama, linear", {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 3.0}}),
+    "gemma3": ("gemma3", {"rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "rope_scaling": None}),
+    "phi3": ("phi3, longrope", {"rope_theta": 10000.0, "rope_scaling": {"type": "su", "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [2.0, 3.0, 5.0, 8.0]}}),
+    "gpt_neox": ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 10000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_configurations_of_transformers_4(name: str, tmp_path: Path) -> None:
+    case, keys = OLD[name]
+    saved_model(case, tmp_path)
+    expected = polyhead.models.load(tmp_path).run(texts()).logits
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    path.write_text(json.dumps(config | keys | {"torch_dtype": "float32", "use_cache": True}))
+    assert np.array_equal(polyhead.models.load(tmp_path).run(texts()).logits, expected)
+
+
+def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
+    saved_model("llama", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for change, message in {
+        (("model_type", "lama"),): "model_type is 'lama'; known are gpt2, llama, .*; the nearest is 'llama'",
+        (("model_type", "gpt_oss"),): "model_type is 'gpt_oss'; known are",
+        (("router", 3),): 'config.json: "router" is the number 3; models of the type llama are not known to have this key',
+        (("quantization_config", "{}"),): "quantization_config",
+        (("use_sliding_window", True),): "use_sliding_window is true; with models of the type llama only false is supported",
+        (("hidden_act", "quick_gelu"),): "hidden_act is 'quick_gelu'; gelu, gelu_new",
+        (("rope_parameters", (("rope_type", "mrope"),)),): "rope_parameters.rope_type is 'mrope'; default, linear",
+        (("rope_parameters", (("rope_type", "linear"), ("factor", 2.0), ("beta_fast", 3.0))),): "rope_parameters has \"beta_fast\", which rope_type 'linear' does not read; it reads factor",
+        (("rope_parameters", (("rope_type", "linear"),)),): "rope_parameters.factor is missing",
+        (("num_key_value_heads", 3),): "num_key_value_heads is 3; it must divide num_attention_heads = 4",
+        (("attention_bias", True),): "has no tensor 'model.layers.0.self_attn.q_proj.bias', which config.json implies",
+        (("num_hidden_layers", 2),): "'model.layers.2.*' .* has no place in a model of the type llama",
+        (("num_hidden_layers", 2**40),): r"num_hidden_layers is 1099511627776; it must be in \[1, 65536\]",
+        (("vocab_size", 2**29),): r"'model.embed_tokens.weight' is \[61,32\]; config.json makes it \[536870912,32\]",
+        (("tie_word_embeddings", True),): "'lm_head.weight' differs from the embedding",
+    }.items():
+        path.write_text(json.dumps(config | {key: dict(value) if isinstance(value, tuple) else value for key, value in change}))
+        with pytest.raises(ValueError, match=message):
+            polyhead.models.load(tmp_path)
+
+
+def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
+    saved_model("llama", tmp_path)
+    model = polyhead.models.load(tmp_path)
+    prompt = texts(1, 5)[0]
+    whole = model.generate(prompt, 12)
+    assert len(whole) == 12
+    seen: list[int] = []
+    assert model.generate(prompt, 12, on_token=seen.append) == seen == whole
+    assert model.generate(prompt, 12, on_token=lambda token: len(seen) > 100) == whole[:1]
+    twin = pickle.loads(pickle.dumps(model))
+    assert twin.config == model.config and twin.generate(prompt, 12) == whole
+    first = next(i for i, token in enumerate(whole) if token not in whole[:i] and i > 2) if len(set(whole)) > 3 else 0
+    assert model.generate(prompt, 12, stop_tokens=[whole[first]]) == whole[: first + 1]
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": [60, whole[first]]}))
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    ending = polyhead.models.load(tmp_path)
+    assert ending.generate(prompt, 12) == whole[: first + 1] and ending.generate(prompt, 12, ignore_end=True) == whole
+    draws = {seed: model.generate(prompt, 12, temperature=3.0, seed=seed) for seed in (1, 2)}
+    assert draws[1] != draws[2] and draws[1] == model.generate(prompt, 12, temperature=3.0, seed=1)
+    assert model.generate(prompt, 12, temperature=3.0, top_k=1, seed=1) == whole
+    for dtype in ("bfloat16", "int8"):
+        assert len(model.generate(prompt, 12, cache_dtype=dtype)) == 12
+    with pytest.raises(ZeroDivisionError):
+        model.generate(prompt, 12, on_token=lambda token: 1 / 0)
+    assert repr(model).startswith("LanguageModel(model='llama', layers=3, heads=4, kv_heads=2")
+    assert model.parameters["stack.layers.0.attention.q.weight"].shape == (32, 32)
+
+
+def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    saved_model("gpt2", tmp_path)
+    model = polyhead.models.load(tmp_path)
+    with pytest.raises(ValueError, match=r"id.* 61"):
+        model.run([3, 61])
+    with pytest.raises(ValueError, match="outputs has 'weights'; logits, hidden"):
+        model.run([3], outputs=["weights"])
+    with pytest.raises(ValueError, match="the text has 65 tokens; the model has positions for 64"):
+        model.run(np.zeros(65, np.int64))
+    with pytest.raises(ValueError, match="60 tokens and an answer of up to 6 need 65 positions; the model has 64"):
+        model.generate([0] * 60, 6)
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        model.generate([], 6)
+    with pytest.raises(ValueError, match="a temperature needs a seed"):
+        model.generate([1], 6, temperature=1.0)
+    with pytest.raises(ValueError, match="top_k or top_p without a temperature"):
+        model.generate([1], 6, top_k=3)
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        model.generate([1], 0)
+    with pytest.raises(TypeError, match="on_token must be a function"):
+        model.generate([1], 2, on_token=3)
