@@ -58,6 +58,7 @@ if(POLYHEAD_BUILD_IO AND POLYHEAD_NPZ)
 endif()
 if(POLYHEAD_BUILD_MODELS)
   polyhead_need_module(utf8proc libutf8proc libutf8proc-dev)       # Unicode tables: the tokenizer
+  polyhead_need_module(oniguruma oniguruma libonig-dev)            # patterns of tokenizer.json
 endif()
 set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
 if(POLYHEAD_BUILD_MPI)
