@@ -23,7 +23,7 @@ std::pair<std::size_t, std::size_t> longest_first(std::size_t a, std::size_t b, 
 }  // namespace
 
 Tokenizer::Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options)
-    : pipeline_(std::make_shared<const Pipeline>(bert_pipeline(std::move(vocabulary), options))) {}
+    : parts_(std::make_shared<const Parts>(bert_pipeline(std::move(vocabulary), options))) {}
 
 TokenizedText Tokenizer::encode(std::string_view text, const EncodeOptions& options) const { return encode_texts({text}, options); }
 
@@ -36,10 +36,10 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
   for (const std::string_view text : texts) {
     DecodedBytes decoded = align_utf8(text);
     result.replaced_bytes += decoded.replaced_bytes;
-    parts.push_back(pipeline_->tokenize(std::move(decoded.text), static_cast<int>(parts.size())));
+    parts.push_back(parts_->pipeline.tokenize(std::move(decoded.text), static_cast<int>(parts.size())));
     length += parts.back().size();
   }
-  const std::int64_t special = pipeline_->special_count(texts.size() > 1);
+  const std::int64_t special = parts_->pipeline.special_count(texts.size() > 1);
   length += static_cast<std::size_t>(special);
   if (options.max_length) {
     const std::int64_t max = *options.max_length;
@@ -55,8 +55,8 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
     }
   }
 
-  const auto unknown = pipeline_->unknown();
-  for (TextToken& token : pipeline_->post_process(std::move(parts), texts)) {
+  const auto unknown = parts_->pipeline.unknown();
+  for (TextToken& token : parts_->pipeline.post_process(std::move(parts), texts)) {
     if (token.id == unknown && token.text >= 0 && token.found.empty()) {  // an added token stands in the text itself
       const std::string_view source = texts[static_cast<std::size_t>(token.text)].substr(token.span.first, token.span.last - token.span.first);
       if (source != token.piece) result.unknown.emplace_back(std::ssize(result.ids), source);
@@ -71,14 +71,14 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
   return result;
 }
 
-std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const { return pipeline_->decode(ids, skip_special); }
+std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const { return parts_->pipeline.decode(ids, skip_special); }
 
-std::int64_t Tokenizer::vocabulary_size() const { return pipeline_->parts().vocabulary.size(); }
+std::int64_t Tokenizer::vocabulary_size() const { return parts_->pipeline.parts().vocabulary.size(); }
 
-std::int64_t Tokenizer::id_limit() const { return pipeline_->id_limit(); }
+std::int64_t Tokenizer::id_limit() const { return parts_->pipeline.id_limit(); }
 
-std::optional<std::int64_t> Tokenizer::find(std::string_view piece) const { return pipeline_->find(piece); }
+std::optional<std::int64_t> Tokenizer::find(std::string_view piece) const { return parts_->pipeline.find(piece); }
 
-const std::vector<AddedToken>& Tokenizer::added_tokens() const { return pipeline_->parts().added_tokens; }
+const std::vector<AddedToken>& Tokenizer::added_tokens() const { return parts_->pipeline.parts().added_tokens; }
 
 }  // namespace polyhead::models

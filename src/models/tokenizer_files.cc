@@ -103,7 +103,7 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
   parts.decoder.emplace_back(DecodeByteLevel{});
   const std::string end = "<|endoftext|>";
   if (const auto id = parts.vocabulary.find(end)) parts.added_tokens.push_back({.content = end, .id = *id, .special = true});
-  return Tokenizer(std::make_shared<const Pipeline>(std::move(parts)));
+  return Tokenizer(std::make_shared<const Tokenizer::Parts>(std::move(parts)));
 }
 
 [[noreturn]] void fail_without_tokenizer(const std::filesystem::path& directory) {
@@ -123,7 +123,7 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
 }  // namespace
 
 Tokenizer load_tokenizer(const std::filesystem::path& directory) {
-  if (has(directory, "tokenizer.json")) return Tokenizer(std::make_shared<const Pipeline>(read_tokenizer_json(JsonFile(directory / "tokenizer.json"))));
+  if (has(directory, "tokenizer.json")) return Tokenizer(std::make_shared<const Tokenizer::Parts>(read_tokenizer_json(JsonFile(directory / "tokenizer.json"))));
   if (has(directory, "vocab.txt")) return load_bert_tokenizer(directory);
   if (has(directory, "vocab.json") && has(directory, "merges.txt")) return load_gpt2_tokenizer(directory);
   fail_without_tokenizer(directory);

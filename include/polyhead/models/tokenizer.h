@@ -78,15 +78,14 @@ struct EncodeOptions {
   WhenTooLong when_too_long = WhenTooLong::error;
 };
 
-class Pipeline;
-
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
   // Of BERT's kind; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when the
   // id of an added token is not that of its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options = {});
-  explicit Tokenizer(std::shared_ptr<const Pipeline> pipeline) : pipeline_(std::move(pipeline)) {}
+  struct Parts;
+  explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
   // Error (invalid_argument) if the text needs an unknown token and the model has none.
   TokenizedText encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -101,7 +100,7 @@ class Tokenizer {
 
  private:
   TokenizedText encode_texts(const std::vector<std::string_view>& texts, const EncodeOptions& options) const;
-  std::shared_ptr<const Pipeline> pipeline_;
+  std::shared_ptr<const Parts> parts_;
 };
 
 // Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, a piece of WordPiece per line, with the options of

@@ -59,4 +59,9 @@ class Pipeline {
   std::int64_t id_limit_ = 0;
 };
 
+struct Tokenizer::Parts {
+  explicit Parts(PipelineParts parts) : pipeline(std::move(parts)) {}
+  Pipeline pipeline;
+};
+
 }  // namespace polyhead::models
