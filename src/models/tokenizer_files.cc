@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
   BertTokenizerOptions options;
   SpecialNames names;
   if (has(directory, "tokenizer_config.json")) read_tokenizer_config(JsonFile(directory / "tokenizer_config.json"), options, names);
-  for (const std::string& name : {names.padding, options.unknown, options.start, options.separator, names.mask})
+  for (const std::string& name : std::set<std::string>{names.padding, options.unknown, options.start, options.separator, names.mask})
     for (std::size_t id = 0; id < vocabulary.size(); ++id)
       if (vocabulary[id] == name) options.added_tokens.push_back({.content = name, .id = static_cast<std::int64_t>(id), .special = true});
   return Tokenizer(std::move(vocabulary), options);

@@ -204,7 +204,7 @@ TEST(Tokenizer, MalformedVocabulariesAreRefused) {
   EXPECT_ERROR(Tokenizer({"[UNK]", "[SEP]"}), format, HasSubstr("start token '[CLS]'"));
   EXPECT_ERROR(Tokenizer({"[UNK]", "[CLS]"}), format, HasSubstr("separator token '[SEP]'"));
   EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "[MASK]", .id = 7}}}), format, HasSubstr("has id 7"));
-  EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "<x>", .id = 6}}}), format, HasSubstr("which is 'cat'"));
+  EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "<x>", .id = 6}}}), format, HasSubstr("which is \"cat\""));
 }
 
 }  // namespace

@@ -71,7 +71,10 @@ AlignedText apply_changes(AlignedView from, std::span<const Change> changes) {
 ByteSpan span_of(AlignedView text, std::size_t first, std::size_t last) {
   last = std::min(last, text.spans.size());
   first = std::min(first, last);
-  if (first == last) return {text.origin + first, text.origin + last};
+  if (first == last) {
+    const std::size_t place = first < text.spans.size() ? text.spans[first].first : text.spans.empty() ? text.origin : text.spans.back().last;
+    return {place, place};
+  }
   return {text.spans[first].first, text.spans[last - 1].last};
 }
 

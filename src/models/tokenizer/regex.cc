@@ -3,7 +3,7 @@
 #include <oniguruma.h>
 
 #include <array>
-#include <cctype>
+#include <new>
 #include <optional>
 
 #include "core/text.h"
@@ -77,13 +77,17 @@ std::vector<Match> Regex::split(std::string_view text) const {
   const OnigUChar* const begin = bytes_of(replaced ? *replaced : text);
   const OnigUChar* const end = begin + text.size();
   const std::unique_ptr<OnigRegion, void (*)(OnigRegion*)> region(onig_region_new(), [](OnigRegion* old) { onig_region_free(old, 1); });
-  if (region == nullptr) throw std::bad_alloc();
+  const std::unique_ptr<OnigMatchParam, void (*)(OnigMatchParam*)> limits(onig_new_match_param(), onig_free_match_param);
+  if (region == nullptr || limits == nullptr) throw std::bad_alloc();
+  onig_initialize_match_param(limits.get());
+  // A pattern may try a number of ways that grows exponentially with the text. Useful ones take a few for each character.
+  onig_set_retry_limit_in_search_of_match_param(limits.get(), 10'000'000 + 100 * text.size());
 
   std::vector<Match> parts;
   std::size_t done = 0, start = 0;  // `done`: what `parts` covers
   std::optional<std::size_t> last_end;
   while (start <= text.size()) {
-    const int found = onig_search(regex_.get(), begin, end, begin + start, end, region.get(), ONIG_OPTION_NONE);
+    const int found = onig_search_with_param(regex_.get(), begin, end, begin + start, end, region.get(), ONIG_OPTION_NONE, limits.get());
     if (found == ONIG_MISMATCH) break;
     if (found < 0) fail(ErrorCode::invalid_argument, where_, ": Oniguruma cannot search the text: ", message_of(found, nullptr));
     const auto first = static_cast<std::size_t>(region->beg[0]), last = static_cast<std::size_t>(region->end[0]);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/test_error_matcher.h"
 #include "models/tokenizer/added_tokens.h"
 #include "models/tokenizer/decoder.h"
 #include "models/tokenizer/grapheme.h"
@@ -124,6 +125,10 @@ TEST(Regex, EmptyMatchesAreFoundOncePerPlace) {
   EXPECT_THAT(starts("b*", "abé"), ElementsAre(0, 1, 4));  // not right behind "b"
   EXPECT_THAT(starts("^", "ab"), ElementsAre(0));
   EXPECT_TRUE(starts("x", "").empty());
+}
+
+TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
+  EXPECT_ERROR(Regex("(a*)*\\1b", "test").split(std::string(60, 'a')), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
 }
 
 TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
