@@ -56,8 +56,9 @@ endif()
 if(POLYHEAD_BUILD_IO AND POLYHEAD_NPZ)
   polyhead_need_module(libzip libzip libzip-dev)                   # zip containers: npz
 endif()
-if(POLYHEAD_BUILD_MODELS)
+if(POLYHEAD_BUILD_MODELS OR POLYHEAD_BUILD_FUZZ)
   polyhead_need_module(utf8proc libutf8proc libutf8proc-dev)       # Unicode tables: the tokenizer
+  polyhead_need_module(oniguruma oniguruma libonig-dev)            # patterns of tokenizer.json
 endif()
 set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
 if(POLYHEAD_BUILD_MPI)

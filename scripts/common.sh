@@ -79,6 +79,7 @@ is_here() {
     libcli11-dev) has_header CLI/CLI.hpp ;;
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     libutf8proc-dev) has_header utf8proc.h ;;
+    libonig-dev) has_header oniguruma.h ;;
     libzip-dev) has_header zip.h ;;
     libopenmpi-dev) CXX=mpicxx has_header mpi.h ;;
     openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake asks mpicxx where MPI is
@@ -150,7 +151,7 @@ unpack_packages() {
   for package in "$apt"/*.deb; do dpkg -x "$package" "$folder"; done
 }
 
-build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libzip-dev python3 python3-venv)
+build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libonig-dev libzip-dev python3 python3-venv)
 
 # install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.
 install_python() {

@@ -297,7 +297,7 @@ void view_trained(const Options& o, const Parser& parser) {
 
 Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, vocab.txt and model.safetensors (a BERT-type encoder), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (a BERT-type encoder), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");

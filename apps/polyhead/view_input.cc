@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-constexpr std::array<std::string_view, 3> kModelFiles{"config.json", "vocab.txt", "model.safetensors"};
+constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
+constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
 // The whole contents, at most kMaxTextBytes: a device such as /dev/zero has no end.
 std::string read_all(int descriptor, std::string_view name) {
@@ -87,17 +88,16 @@ models::SentenceModel open_model(const fs::path& directory) {
     if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
     fail(ErrorCode::io, "there is no folder '", directory.string(), "'");
   }
-  const std::string wanted = "a model is a folder with config.json, vocab.txt and model.safetensors";
-  if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", wanted);
+  if (!fs::is_directory(directory, ignored)) fail(ErrorCode::io, "'", directory.string(), "' is not a folder; ", kWanted);
   const std::string missing = join(chosen(kModelFiles, [&](std::string_view name) { return !has(directory, name); }));
   if (!missing.empty()) {
     std::string hint;
     for (const fs::directory_entry& entry : fs::directory_iterator(directory, unreadable)) {
-      if (entry.is_directory(ignored) && has(entry.path(), kModelFiles[0]) && has(entry.path(), kModelFiles[2]))
+      if (entry.is_directory(ignored) && has(entry.path(), kModelFiles[0]) && has(entry.path(), kModelFiles[1]))
         hint = cat("; did you mean '", entry.path().string(), "'?");
     }
     if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
-    fail(ErrorCode::io, "'", directory.string(), "' lacks ", missing, hint.empty() ? cat("; ", wanted) : hint);
+    fail(ErrorCode::io, "'", directory.string(), "' lacks ", missing, hint.empty() ? cat("; ", kWanted) : hint);
   }
   try {
     return models::load_bert(directory);

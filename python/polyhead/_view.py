@@ -88,7 +88,7 @@ def view(
     """A page of the attention maps of every head.
 
     Args:
-        source: a folder with a BERT-type sentence model (config.json, model.safetensors, vocab.txt); or attention weights
+        source: a folder with a BERT-type sentence model (config.json, model.safetensors, tokenizer.json or vocab.txt); or attention weights
             (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
             one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
             a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,

@@ -1,8 +1,11 @@
 #include "models/json_file.h"
 
+#include <algorithm>
 #include <concepts>
 #include <limits>
+#include <utility>
 
+#include "core/join.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
 
@@ -10,8 +13,9 @@ namespace polyhead::models {
 
 using io::Json;
 
-JsonFile::JsonFile(const std::filesystem::path& path) : name_(path.filename().string()) {
-  root_ = io::parse_json(io::read_file(path).text(), name_);
+JsonFile::JsonFile(const std::filesystem::path& path) : JsonFile(io::read_file(path).text(), path.filename().string()) {}
+
+JsonFile::JsonFile(std::string_view text, std::string name) : name_(std::move(name)), root_(io::parse_json(text, name_)) {
   if (root_.as<Json::Object>() == nullptr) fail(ErrorCode::format, name_, " is ", describe(root_), "; an object is needed");
 }
 
@@ -28,6 +32,14 @@ const Json& JsonFile::require(const Json& object, std::string_view key, std::str
   const Json* member = find(object, key);
   if (member == nullptr) fail_at(where, key, "is missing");
   return *member;
+}
+
+void JsonFile::allow_only(const Json& object, std::span<const std::string_view> keys, std::string_view where) const {
+  const auto* members = object.as<Json::Object>();
+  if (members == nullptr) return;
+  for (const Json::Member& member : *members)
+    if (std::ranges::find(keys, member.key) == keys.end())
+      fail(ErrorCode::unsupported, name_, ": ", where, where.empty() ? "" : ".", member.key, " is not known; known here: ", join(keys));
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,7 @@ namespace polyhead::models {
 class JsonFile {
  public:
   explicit JsonFile(const std::filesystem::path& path);
+  JsonFile(std::string_view text, std::string name);
 
   const std::string& name() const { return name_; }
   const io::Json& root() const { return root_; }
@@ -23,6 +25,9 @@ class JsonFile {
   // A member's value; nullopt if it is missing or null. Error if it is not a T, which is std::int64_t, double, bool or std::string.
   template <class T>
   std::optional<T> get(const io::Json& object, std::string_view key, std::string_view where = "") const;
+
+  // Error if the object has another member than these: what is not read could have an effect.
+  void allow_only(const io::Json& object, std::span<const std::string_view> keys, std::string_view where) const;
 
   [[noreturn]] void fail_at(std::string_view where, std::string_view key, std::string_view message) const;
 

@@ -10,7 +10,9 @@
 #include "models/layer_maps.h"
 #include "models/model_folder.h"
 #include "models/values.h"
-#include "models/words.h"
+#include "models/tokenizer/normalizer.h"
+#include "models/tokenizer/pre_tokenizer.h"
+#include "models/unicode.h"
 #include "nn/check.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/initialisation.h"
@@ -44,12 +46,9 @@ void check(const SentenceChooserConfig& c) {
 
 // Lowercase words and single punctuation characters.
 std::vector<std::string> words_of(std::string_view sentence) {
-  const std::vector<Char> chars = normalize(decode_utf8(sentence).chars, {});
+  const Words split = split_words(normalize(align_utf8(sentence).text, {BertNormalizer{}}), bert_words());
   std::vector<std::string> words;
-  for (const auto word : split_words(chars)) {
-    words.emplace_back();
-    for (const Char& c : word) append_utf8(words.back(), c.code);
-  }
+  for (const ByteSpan& word : split.words) words.push_back(split.text.bytes.substr(word.first, word.last - word.first));
   return words;
 }
 

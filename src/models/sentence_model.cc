@@ -112,11 +112,14 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
 
 SentenceModel load_bert(const std::filesystem::path& directory) {
   SentenceModel model{.tokenizer = load_tokenizer(directory), .encoder = load_bert_encoder(directory)};
-  const std::int64_t pieces = model.tokenizer.vocabulary_size(), rows = model.encoder.config.vocabulary;
-  if (pieces > rows) fail(ErrorCode::format, "load_bert: vocab.txt has ", pieces, " pieces, but config.json's vocab_size is ", rows);
-  for (const AddedToken& token : model.tokenizer.options().added_tokens)
+  const std::int64_t rows = model.encoder.config.vocabulary;
+  if (const std::int64_t pieces = model.tokenizer.vocabulary_size(); pieces > rows)
+    fail(ErrorCode::format, "load_bert: the tokenizer has ", pieces, " pieces, but config.json's vocab_size is ", rows);
+  for (const AddedToken& token : model.tokenizer.added_tokens())
     if (token.id >= rows)
       fail(ErrorCode::format, "load_bert: the added token '", token.content, "' has id ", token.id, ", but config.json's vocab_size is ", rows);
+  if (const std::int64_t limit = model.tokenizer.id_limit(); limit > rows)
+    fail(ErrorCode::format, "load_bert: the tokenizer has a piece with id ", limit - 1, ", but config.json's vocab_size is ", rows);
   return model;
 }
 

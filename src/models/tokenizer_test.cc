@@ -21,9 +21,9 @@ const std::vector<std::string> kVocabulary{"[PAD]", "[UNK]", "[CLS]",  "[SEP]", 
                                            "un",    "##aff", "##able", "i",     "##i",    "\u0307", ",",       ".",
                                            "我",    "σας",   "a",      "##a",   "é",      "e",      "new york"};
 
-Tokenizer tokenizer(TokenizerOptions options = {}) { return Tokenizer(kVocabulary, options); }
+Tokenizer tokenizer(BertTokenizerOptions options = {}) { return Tokenizer(kVocabulary, options); }
 
-std::vector<std::string> pieces(std::string_view text, const TokenizerOptions& options = {}) {
+std::vector<std::string> pieces(std::string_view text, const BertTokenizerOptions& options = {}) {
   auto all = tokenizer(options).encode(text).pieces;
   return {all.begin() + 1, all.end() - 1};
 }
@@ -141,7 +141,7 @@ TEST(Tokenizer, PairHasSegmentsAndASeparatorEach) {
 }
 
 TEST(Tokenizer, AddedTokensAreFoundInTheRawText) {
-  const TokenizerOptions options{.added_tokens = {{.content = "[MASK]", .id = 4}, {.content = "[SEP]", .id = 3}}};
+  const BertTokenizerOptions options{.added_tokens = {{.content = "[MASK]", .id = 4}, {.content = "[SEP]", .id = 3}}};
   const TokenizedText tokens = tokenizer(options).encode("the[MASK]cat [SEP] [mask]");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "[MASK]", "cat", "[SEP]", "[UNK]", "[UNK]", "[UNK]", "[SEP]"));
   EXPECT_THAT(tokens.special, ElementsAre(true, false, false, false, false, false, false, false, true));
@@ -149,7 +149,7 @@ TEST(Tokenizer, AddedTokensAreFoundInTheRawText) {
 }
 
 TEST(Tokenizer, AddedTokensObeyTheirFlags) {
-  const auto with = [](AddedToken token) { return TokenizerOptions{.added_tokens = {token}}; };
+  const auto with = [](AddedToken token) { return BertTokenizerOptions{.added_tokens = {token}}; };
   EXPECT_THAT(pieces("New  York NEW YORK", with({.content = "NEW YORK", .id = 99, .normalized = true})),
               ElementsAre("[UNK]", "[UNK]", "NEW YORK"));
   EXPECT_THAT(pieces("cats cat", with({.content = "cat", .id = 6, .single_word = true})), ElementsAre("cat", "##s", "cat"));
@@ -159,7 +159,7 @@ TEST(Tokenizer, AddedTokensObeyTheirFlags) {
 }
 
 TEST(Tokenizer, TheLongestOfTheAddedTokensAtOnePlaceIsTaken) {
-  const TokenizerOptions options{.added_tokens = {{.content = "<a>", .id = 30}, {.content = "<a><a>", .id = 31}}};
+  const BertTokenizerOptions options{.added_tokens = {{.content = "<a>", .id = 30}, {.content = "<a><a>", .id = 31}}};
   EXPECT_THAT(tokenizer(options).encode("<a><a><a>").ids, ElementsAre(2, 31, 30, 3));
 }
 
@@ -204,7 +204,7 @@ TEST(Tokenizer, MalformedVocabulariesAreRefused) {
   EXPECT_ERROR(Tokenizer({"[UNK]", "[SEP]"}), format, HasSubstr("start token '[CLS]'"));
   EXPECT_ERROR(Tokenizer({"[UNK]", "[CLS]"}), format, HasSubstr("separator token '[SEP]'"));
   EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "[MASK]", .id = 7}}}), format, HasSubstr("has id 7"));
-  EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "<x>", .id = 6}}}), format, HasSubstr("which is 'cat'"));
+  EXPECT_ERROR(tokenizer({.added_tokens = {{.content = "<x>", .id = 6}}}), format, HasSubstr("which is \"cat\""));
 }
 
 }  // namespace

@@ -48,12 +48,6 @@ bool is_white_space(char32_t code) {
   return c == UTF8PROC_CATEGORY_ZS || c == UTF8PROC_CATEGORY_ZL || c == UTF8PROC_CATEGORY_ZP;
 }
 
-bool is_control(char32_t code) {
-  if (code == '\t' || code == '\n' || code == '\r') return false;
-  const auto c = category(code);
-  return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO;
-}
-
 bool is_punctuation(char32_t code) {
   if (code < 0x80) return code > ' ' && code < 0x7F && !(code >= '0' && code <= '9') && !((code | 0x20) >= 'a' && (code | 0x20) <= 'z');
   const auto c = category(code);
@@ -65,25 +59,10 @@ bool is_unassigned_or_control(char32_t code) {
   return c == UTF8PROC_CATEGORY_CN || c >= UTF8PROC_CATEGORY_CC;  // the categories Cc, Cf, Cs and Co are the last ones
 }
 
-bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEGORY_MN; }
-
 bool is_word_character(char32_t code) {
   if (code == 0x200C || code == 0x200D) return true;
   const auto c = category(code);
   return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC;  // categories L*, M*, Nd, Nl, Pc
-}
-
-// The blocks of BERT's tokenizer. Extension E starts at U+2B820; U+2B920 is deliberate, because the `tokenizers` package has it.
-bool is_cjk_ideograph(char32_t code) {
-  static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
-                                                                   {0x3400, 0x4DBF},
-                                                                   {0x20000, 0x2A6DF},
-                                                                   {0x2A700, 0x2B73F},
-                                                                   {0x2B740, 0x2B81F},
-                                                                   {0x2B920, 0x2CEAF},
-                                                                   {0xF900, 0xFAFF},
-                                                                   {0x2F800, 0x2FA1F}}};
-  return std::any_of(kBlocks.begin(), kBlocks.end(), [&](const auto& block) { return code >= block[0] && code <= block[1]; });
 }
 
 std::vector<Char> decompose(std::span<const Char> chars) {

@@ -1,4 +1,5 @@
-// Characters with their byte spans in the original text, and the classes of characters that BERT's tokenizer distinguishes.
+// Characters with their byte spans in the original text, and their classes as utf8proc has them: for what is trained here. Tokenizers of other models
+// follow models/tokenizer/char_class.h.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,9 @@ DecodedText decode_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t code);
 
 bool is_white_space(char32_t code);  // Unicode's White_Space
-bool is_control(char32_t code);      // categories Cc, Cf and Co, except tab, line feed and carriage return
 bool is_punctuation(char32_t code);  // categories P*, and every ASCII symbol
 bool is_unassigned_or_control(char32_t code);  // categories C*
-bool is_nonspacing_mark(char32_t code);
 bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
-bool is_cjk_ideograph(char32_t code);
 
 // Canonical decomposition (NFD); each part has the span of the whole character.
 std::vector<Char> decompose(std::span<const Char> chars);

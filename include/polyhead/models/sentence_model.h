@@ -53,8 +53,8 @@ struct SentenceModel {
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 
-// Loads a folder as `transformers` writes it: config.json, model.safetensors, vocab.txt, tokenizer.json or tokenizer_config.json. The
-// parameters are views of the mapped file.
+// Loads a folder as `transformers` writes it: config.json, model.safetensors, and the files that load_tokenizer() reads. The parameters are views of the
+// mapped file.
 SentenceModel load_bert(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

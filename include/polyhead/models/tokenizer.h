@@ -1,19 +1,20 @@
-// BERT's tokenizer (Devlin et al. 2018, appendix A.2; WordPiece: Wu et al. 2016): text -> words -> pieces of a vocabulary.
+// Turns text into the tokens that a model was trained on, and tokens into text: load_tokenizer() reads what a model folder has, encode() and decode() use it.
 //
-// The steps follow BertNormalizer, BertPreTokenizer and WordPiece of the `tokenizers` package, in this order:
+// The steps are those of PyPI's `tokenizers` package, whose tokenizer.json is read:
 //  1. Added tokens such as "[MASK]" are found in the raw text. The other steps apply to the text between them.
-//  2. Control characters are removed, CJK ideographs become words, accents are stripped (NFD without nonspacing marks), letters become
-//     lower case (Unicode's full mapping without context).
-//  3. The text is split into words at white space and at each punctuation character (every ASCII symbol is one).
-//  4. Each word becomes pieces of the vocabulary, the longest match from the left each time, or one unknown token.
-// Character categories are those of the installed utf8proc (2.8: Unicode 15). `tokenizers` 0.23 has the marks, punctuation and format
-// characters of Unicode 8, so the two differ on 568 characters that were added or changed since, such as U+1ABF or U+2E52.
+//  2. The normaliser changes the text: lower case, Unicode's normal forms, sentencepiece's charsmap and so on. Added tokens may be found after it.
+//  3. The pre-tokeniser splits the text into words.
+//  4. The model splits each word into pieces of its vocabulary: WordPiece, BPE, Unigram or WordLevel.
+//  5. The post-processor puts special tokens around the text, or around a pair of texts.
+// Ids and spans are those of `tokenizers` 0.23.3 on every text, whatever version of Unicode the installed libraries have
+// (docs/decisions/0017-tokenizer-json.md). Not applied: the truncation and padding that a file may describe; EncodeOptions says how long a text may be.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,9 +31,11 @@ struct AddedToken {
   bool strip_left = false;   // also matches white space before it
   bool strip_right = false;  // also matches white space after it
   bool normalized = false;   // found in the normalised text instead of the raw one
+  bool special = false;      // decode() may leave it out
 };
 
-struct TokenizerOptions {
+// A tokenizer of BERT's kind (Devlin et al. 2018, appendix A.2).
+struct BertTokenizerOptions {
   bool clean_text = true;   // remove control characters, U+0000 and U+FFFD; turn each white space character into a space
   bool isolate_cjk = true;  // make each CJK ideograph a word
   bool lowercase = true;
@@ -52,14 +55,15 @@ struct ByteSpan {
   friend bool operator==(const ByteSpan&, const ByteSpan&) = default;
 };
 
-// start, the text's tokens, separator; with a pair also the pair's tokens and a second separator. All vectors are [T].
+// The tokens of a text or of a pair, with special tokens around them. All vectors are [T].
 struct TokenizedText {
   std::vector<std::int64_t> ids;
   std::vector<std::string> pieces;
-  std::vector<int> segments;        // 0; 1 for the pair and its separator
-  std::vector<bool> special;        // true for the start and separators added here, false for tokens of the texts
-  std::vector<ByteSpan> spans;      // of each token in its text (in the pair if its segment is 1); {0,0} for special tokens
-  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became `unknown`: place in `pieces`, and the bytes of the text
+  std::vector<int> segments;        // type ids as the model was trained with: BERT has 1 for the pair and its separator
+  std::vector<bool> special;        // true for tokens added around the texts, false for tokens of the texts
+  std::vector<int> texts;           // 0 for tokens of the text, 1 for those of the pair, -1 for special tokens
+  std::vector<ByteSpan> spans;      // of each token in its text; {0,0} for special tokens
+  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: place in `pieces`, and the bytes of the text
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
   std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
 };
@@ -77,26 +81,31 @@ struct EncodeOptions {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when the
+  // Of BERT's kind; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when the
   // id of an added token is not that of its piece.
-  explicit Tokenizer(std::vector<std::string> vocabulary, const TokenizerOptions& options = {});
+  explicit Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options = {});
+  struct Parts;
+  explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
+  // Error (invalid_argument) if the text needs an unknown token and the model has none.
   TokenizedText encode(std::string_view text, const EncodeOptions& options = {}) const;
   TokenizedText encode(std::string_view text, std::string_view pair, const EncodeOptions& options = {}) const;
+  // The text of tokens; without special tokens, unless asked for. Error if there is no token with an id.
+  std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
-  std::int64_t vocabulary_size() const;
+  std::int64_t vocabulary_size() const;  // number of the model's pieces, without added tokens that it lacks
+  std::int64_t id_limit() const;         // one more than the greatest id, added tokens included
   std::optional<std::int64_t> find(std::string_view piece) const;
-  const TokenizerOptions& options() const;
+  const std::vector<AddedToken>& added_tokens() const;
 
  private:
-  struct Parts;
-  TokenizedText encode_texts(std::string_view text, const std::string_view* pair, const EncodeOptions& options) const;
+  TokenizedText encode_texts(const std::vector<std::string_view>& texts, const EncodeOptions& options) const;
   std::shared_ptr<const Parts> parts_;
 };
 
-// Loads a tokenizer from a model folder: the pieces from vocab.txt (one per line), the options from tokenizer.json, else
-// tokenizer_config.json, else BERT's defaults. Error when vocab.txt is missing or malformed, or when tokenizer.json describes another kind
-// of tokenizer.
+// Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, a piece of WordPiece per line, with the options of
+// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error when none is there, when a file is malformed, or when
+// tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

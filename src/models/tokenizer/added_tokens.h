@@ -1,0 +1,37 @@
+// Finds added tokens in a text before it is split into words.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/tokenizer/vocabulary.h"
+#include "polyhead/models/tokenizer.h"
+
+namespace polyhead::models {
+
+// Bytes [first,last) of a text: an added token, or text without added tokens.
+struct Section {
+  const AddedToken* token = nullptr;  // nullptr: text without added tokens
+  std::size_t first, last;
+};
+
+class AddedTokenFinder {
+ public:
+  AddedTokenFinder() : contents_({}, "added_tokens") {}
+  // `tokens`: each added token with the text to find, which is normalised if the token is looked for in normalised text. The tokens must outlive the
+  // finder. Error if a text is empty or occurs twice.
+  explicit AddedTokenFinder(std::vector<std::pair<const AddedToken*, std::string>> tokens);
+
+  // Finds tokens from left to right, at each place the longest one. As in the `tokenizers` package, a token that takes the white space behind it does so
+  // even where the next token begins with that white space: then both sections have it.
+  std::vector<Section> split(std::string_view text) const;
+
+ private:
+  std::vector<const AddedToken*> tokens_;
+  Vocabulary contents_;  // ids: places in tokens_
+};
+
+}  // namespace polyhead::models

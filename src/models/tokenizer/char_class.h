@@ -1,0 +1,47 @@
+// Classes of characters as the `tokenizers` package 0.23 has them. Its parts follow different versions of Unicode, so the classes are tables that
+// scripts/make_unicode_tables.py finds by asking the package.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace polyhead::models {
+
+enum class CharClass : std::uint8_t {
+  white_space,
+  removed_control,  // what BertNormalizer removes as a control character: most of Cc, Cf, Cn and Co
+  punctuation,      // of Punctuation and BertPreTokenizer
+  nonspacing_mark,  // what BertNormalizer removes as an accent
+  combining_mark,   // what StripAccents removes
+  numeric,          // of Digits
+  word,             // \w of Whitespace and of added tokens that are single words
+  canonical_decomposition,      // has one, without Hangul syllables
+  compatibility_decomposition,  // has one that is not its canonical one
+  reordered,                    // canonical combining class other than 0
+  // Grapheme clusters (Unicode Standard Annex 29).
+  cluster_joined,   // Extend, SpacingMark, ZWJ: belongs to the cluster before it
+  cluster_prepend,
+  cluster_control,
+  cluster_pictograph,
+  cluster_pictograph_extend,  // allowed between a pictograph and a ZWJ
+  cluster_consonant,
+  cluster_linker,
+  cluster_linker_or_extend,
+};
+
+bool is_in(CharClass name, char32_t code);
+
+// Lower case of one character, full mapping without context: U+0130 gives two characters. Returns how many of `lower` are set.
+int lower_case(char32_t code, char32_t (&lower)[2]);
+
+// Ranges of characters [first,last] that Unicode 14 does not have, each with one of Unicode 14 that patterns cannot tell from them.
+struct StandIn {
+  char32_t first, last, stand_in;
+};
+std::span<const StandIn> stand_ins();  // sorted by `first`
+// The stand-in of a character, or the character itself.
+char32_t stand_in(char32_t code);
+
+}  // namespace polyhead::models

@@ -1,0 +1,37 @@
+// Steps that turn the pieces of tokens into text again: the "decoder" of tokenizer.json.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "models/tokenizer/normalizer.h"
+
+namespace polyhead::models {
+
+struct DecodeByteLevel {};     // characters of byte_level.h become bytes; all pieces become one
+struct DecodeByteFallback {};  // "<0x0A>" becomes a byte; each byte that is not UTF-8 becomes U+FFFD
+struct FusePieces {};          // all pieces become one
+struct DecodeMetaspace {
+  char32_t replacement = 0x2581;
+  bool drop_first = true;  // no space for those of the first piece
+};
+struct DecodeWordPiece {
+  std::string prefix = "##";
+  bool cleanup = true;  // no spaces before punctuation and in English contractions
+};
+struct DecodeEndSuffix {  // the suffix of BPE becomes a space, at the end nothing
+  std::string suffix = "</w>";
+};
+struct StripCharacter {
+  char32_t character;
+  std::size_t left, right;  // at most so many at each end of a piece
+};
+
+using DecoderStep = std::variant<DecodeByteLevel, DecodeByteFallback, FusePieces, DecodeMetaspace, DecodeWordPiece, DecodeEndSuffix, StripCharacter, ReplaceMatches>;
+
+// Without steps, pieces are joined by spaces.
+std::string decode_pieces(std::vector<std::string> pieces, const std::vector<DecoderStep>& steps);
+
+}  // namespace polyhead::models

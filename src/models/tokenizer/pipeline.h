@@ -1,0 +1,67 @@
+// All steps of a tokenizer, as data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "models/tokenizer/added_tokens.h"
+#include "models/tokenizer/decoder.h"
+#include "models/tokenizer/normalizer.h"
+#include "models/tokenizer/post_processor.h"
+#include "models/tokenizer/pre_tokenizer.h"
+#include "models/tokenizer/vocabulary.h"
+#include "models/tokenizer/word_model.h"
+
+namespace polyhead::models {
+
+// As files describe it.
+struct PipelineParts {
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  WordModel model;
+  Vocabulary vocabulary;
+  std::vector<PostProcessorStep> post_processor;
+  std::vector<DecoderStep> decoder;
+  std::vector<AddedToken> added_tokens;
+};
+
+class Pipeline {
+ public:
+  // Error if added tokens contradict the vocabulary: a token of the vocabulary with another id, or an id that is taken.
+  explicit Pipeline(PipelineParts parts);
+  Pipeline(const Pipeline&) = delete;  // finders refer to added tokens
+
+  const PipelineParts& parts() const { return parts_; }
+  // The tokens of a text, without special tokens around it.
+  std::vector<TextToken> tokenize(AlignedText text, int number) const;
+  std::vector<TextToken> post_process(std::vector<std::vector<TextToken>> texts, const std::vector<std::string_view>& sources) const;
+  std::int64_t special_count(bool pair) const;
+  std::optional<std::int64_t> unknown() const { return unknown_; }
+
+  std::optional<std::int64_t> find(std::string_view piece) const;
+  std::string decode(std::span<const std::int64_t> ids, bool skip_special) const;
+  std::int64_t id_limit() const { return id_limit_; }
+
+ private:
+  void check_added_tokens();
+  void append_words(std::vector<TextToken>& tokens, AlignedText text, int number) const;
+
+  PipelineParts parts_;
+  std::optional<std::int64_t> unknown_;
+  std::unordered_map<std::int64_t, const AddedToken*> added_by_id_;
+  std::unordered_map<std::string_view, const AddedToken*> added_by_content_;
+  std::unordered_set<std::string_view> special_;
+  AddedTokenFinder raw_tokens_, normalized_tokens_;
+  std::int64_t id_limit_ = 0;
+};
+
+struct Tokenizer::Parts {
+  explicit Parts(PipelineParts parts) : pipeline(std::move(parts)) {}
+  Pipeline pipeline;
+};
+
+}  // namespace polyhead::models

@@ -1,0 +1,70 @@
+// Steps that split a text into words, which a model then splits into tokens: the "pre_tokenizer" of tokenizer.json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "models/tokenizer/aligned_text.h"
+#include "models/tokenizer/char_class.h"
+#include "models/tokenizer/regex.h"
+
+namespace polyhead::models {
+
+// What becomes of the delimiters at which a text is split. Of "a--b", split at "-":
+enum class Delimiters : std::uint8_t {
+  removed,               // a b
+  isolated,              // a - - b
+  merged_with_previous,  // a- - b
+  merged_with_next,      // a - -b
+  contiguous,            // a -- b
+};
+
+// Parts that are left, not empty, in order. `parts` covers a text.
+std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters delimiters);
+
+struct SplitAtClass {
+  CharClass char_class;  // punctuation: also every ASCII symbol
+  Delimiters delimiters;
+};
+struct SplitAtPattern {
+  Regex pattern;
+  Delimiters delimiters;
+  bool invert = false;  // what lies between matches is the delimiter
+};
+struct SplitWordsAndSymbols {};  // \w+|[^\w\s]+
+struct SplitAtCharacter {
+  char32_t delimiter;  // removed
+};
+struct SplitByLength {
+  std::size_t characters;
+};
+struct ByteLevelWords {
+  bool add_prefix_space = true;
+  std::vector<Regex> pattern;  // GPT-2's, or none: then words are not split
+};
+enum class PrependScheme : std::uint8_t { always, first, never };
+struct Metaspace {
+  char32_t replacement = 0x2581;  // of each space
+  PrependScheme prepend = PrependScheme::always;
+  bool split = true;
+};
+
+using PreTokenizerStep = std::variant<SplitAtClass, SplitAtPattern, SplitWordsAndSymbols, SplitAtCharacter, SplitByLength, ByteLevelWords, Metaspace>;
+
+// A text and its words: bytes [first,last) of it, in order.
+struct Words {
+  AlignedText text;
+  std::vector<ByteSpan> words;
+};
+
+// GPT-2's pattern for words.
+Regex gpt2_pattern();
+// BERT's words: cut at white space; each punctuation character is one.
+std::vector<PreTokenizerStep> bert_words();
+
+Words split_words(AlignedText text, const std::vector<PreTokenizerStep>& steps);
+
+}  // namespace polyhead::models

@@ -1,0 +1,39 @@
+// Readers of the stages of tokenizer.json. Each is a table of the kinds that the stage may have.
+#pragma once
+
+#include <vector>
+
+#include "models/tokenizer/json_node.h"
+#include "models/tokenizer/pipeline.h"
+
+namespace polyhead::models {
+
+// Kinds named "Sequence" append the steps of their members, so that the result has no nesting.
+void read_normalizer(const JsonNode& node, std::vector<NormalizerStep>& steps);
+void read_pre_tokenizer(const JsonNode& node, std::vector<PreTokenizerStep>& steps);
+void read_post_processor(const JsonNode& node, std::vector<PostProcessorStep>& steps);
+void read_decoder(const JsonNode& node, std::vector<DecoderStep>& steps);
+
+struct ModelParts {
+  WordModel model;
+  Vocabulary vocabulary;
+};
+ModelParts read_model(const JsonNode& node);
+
+// {"String": "a"} or {"Regex": "a+"} of Replace and Split.
+Regex read_pattern(const JsonNode& node, std::string_view key);
+// Of the pre-tokeniser and the decoder.
+Metaspace read_metaspace(const JsonNode& node);
+
+// An object of pieces and ids.
+Vocabulary read_vocabulary(const JsonNode& node, std::string_view key);
+Vocabulary read_vocabulary(const JsonFile& file, const io::Json& object, std::string_view where);
+// A merge of BPE for two pieces; the later of equal ones counts. `where` names it in messages.
+void add_merge(BytePairs& model, std::string_view first, std::string_view second, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);
+// "a b", or a line of merges.txt.
+void add_merge(BytePairs& model, std::string_view line, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);
+
+// The whole file.
+PipelineParts read_tokenizer_json(const JsonFile& file);
+
+}  // namespace polyhead::models

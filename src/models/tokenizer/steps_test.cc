@@ -1,0 +1,174 @@
+// Normalisers, pre-tokenisers, post-processors and decoders, one step at a time: what comes out, and which bytes it comes from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/test_error_matcher.h"
+#include "models/tokenizer/added_tokens.h"
+#include "models/tokenizer/decoder.h"
+#include "models/tokenizer/grapheme.h"
+#include "models/tokenizer/normalizer.h"
+#include "models/tokenizer/post_processor.h"
+#include "models/tokenizer/pre_tokenizer.h"
+
+namespace polyhead::models {
+namespace {
+
+using testing::ElementsAre;
+
+std::string normal(std::string_view text, const NormalizerStep& step) { return normalize(align_utf8(text).text, {step}).bytes; }
+
+std::vector<ByteSpan> normal_spans(std::string_view text, const NormalizerStep& step) { return normalize(align_utf8(text).text, {step}).spans; }
+
+std::vector<std::string> words(std::string_view text, const std::vector<PreTokenizerStep>& steps) {
+  const Words split = split_words(align_utf8(text).text, steps);
+  std::vector<std::string> result;
+  for (const ByteSpan& word : split.words) result.push_back(split.text.bytes.substr(word.first, word.last - word.first));
+  return result;
+}
+
+std::vector<ByteSpan> word_spans(std::string_view text, const std::vector<PreTokenizerStep>& steps) {
+  const Words split = split_words(align_utf8(text).text, steps);
+  std::vector<ByteSpan> result;
+  for (const ByteSpan& word : split.words) result.push_back(span_of(split.text.view(), word.first, word.last));
+  return result;
+}
+
+TEST(AlignedText, BytesThatAreNotUtf8BecomeOneCharacterEach) {
+  const DecodedBytes decoded = align_utf8("a\xe2\x82z");
+  EXPECT_EQ(decoded.text.bytes, "a\ufffd\ufffdz");
+  EXPECT_EQ(decoded.replaced_bytes, 2);
+  EXPECT_EQ(decoded.text.spans[4], (ByteSpan{2, 3}));
+}
+
+TEST(NormalForm, ComposesAndDecomposesWithTheBytesOfItsParts) {
+  EXPECT_EQ(normal("é", NormalForm{}), "e\u0301");
+  EXPECT_THAT(normal_spans("é", NormalForm{}), ElementsAre(ByteSpan{0, 2}, ByteSpan{0, 2}, ByteSpan{0, 2}));
+  EXPECT_EQ(normal("e\u0323\u0308o", NormalForm{.composed = true}), "ẹ\u0308o");
+  EXPECT_EQ(normal("\u1100\u1161\u11a8", NormalForm{.composed = true}), "각");
+  EXPECT_EQ(normal("ﬁ²", NormalForm{.compatible = true}), "fi2");
+  EXPECT_EQ(normal("ﬁ²", NormalForm{.composed = true}), "ﬁ²");
+  EXPECT_EQ(normal("a\u0301\u0316", NormalForm{}), "a\u0316\u0301");  // classes 230 and 220
+}
+
+TEST(NormalForm, CharactersThatThePackageDoesNotKnowStay) {
+  EXPECT_EQ(normal("\U00011938", NormalForm{}), "\U00011938");  // decomposes since Unicode 13
+  EXPECT_EQ(normal("\U00011935\U00011930", NormalForm{.composed = true}), "\U00011935\U00011930");
+}
+
+TEST(Normalizer, EachStepDoesWhatItsNameSays) {
+  EXPECT_EQ(normal("ÀİΣ", Lowercase{}), "ài\u0307σ");
+  EXPECT_EQ(normal("a\u0301b\u0903", StripAccents{}), "ab");
+  EXPECT_EQ(normal(" \u3000a b\u2028", StripEnds{}), "a b");
+  EXPECT_EQ(normal(" a ", StripEnds{.left = false}), " a");
+  EXPECT_EQ(normal("a", Prepend{"▁"}), "▁a");
+  EXPECT_EQ(normal("", Prepend{"▁"}), "");
+  EXPECT_EQ(normal("a é", ByteLevelText{}), "aĠÃ©");
+  EXPECT_EQ(normal("a\x01\t\u200b\u2581z", Nmt{}), "a   z");
+  EXPECT_EQ(normal("É\u200b我", BertNormalizer{}), "e 我 ");
+  EXPECT_EQ(normal("a  b", ReplaceMatches{Regex(" {2,}", "test"), "_"}), "a_b");
+  EXPECT_THAT(normal_spans("a  b", ReplaceMatches{Regex(" {2,}", "test"), "_"}), ElementsAre(ByteSpan{0, 1}, ByteSpan{2, 3}, ByteSpan{3, 4}));
+  EXPECT_EQ(normal("a.b", ReplaceMatches{Regex::literal(".", "test"), ""}), "ab");
+}
+
+TEST(Grapheme, ClustersEndWhereUnicodeSaysSo) {
+  const auto ends = [](std::string_view text) {
+    std::vector<std::size_t> result;
+    for (std::size_t at = 0; at < text.size();) result.push_back(at = cluster_end(text, at));
+    return result;
+  };
+  EXPECT_THAT(ends("ab"), ElementsAre(1, 2));
+  EXPECT_THAT(ends("\r\n\n"), ElementsAre(2, 3));
+  EXPECT_THAT(ends("a\u0301\u0302b"), ElementsAre(5, 6));
+  EXPECT_THAT(ends("\n\u0301"), ElementsAre(1, 3));
+  EXPECT_THAT(ends("\u1100\u1161\u11a8\uac00"), ElementsAre(9, 12));
+  EXPECT_THAT(ends("\u0600a"), ElementsAre(3));
+  EXPECT_THAT(ends("©\u200d©a"), ElementsAre(7, 8));
+  EXPECT_THAT(ends("a\u200d©"), ElementsAre(4, 6));
+  EXPECT_THAT(ends("क\u094dषa"), ElementsAre(9, 10));
+}
+
+TEST(PreTokenizer, DelimitersGoAwayStandAloneOrJoin) {
+  const auto split = [](Delimiters delimiters) { return words("-a--b", {SplitAtPattern{Regex("-", "test"), delimiters}}); };
+  EXPECT_THAT(split(Delimiters::removed), ElementsAre("a", "b"));
+  EXPECT_THAT(split(Delimiters::isolated), ElementsAre("-", "a", "-", "-", "b"));
+  EXPECT_THAT(split(Delimiters::merged_with_previous), ElementsAre("-", "a-", "-", "b"));
+  EXPECT_THAT(split(Delimiters::merged_with_next), ElementsAre("-a", "-", "-b"));
+  EXPECT_THAT(split(Delimiters::contiguous), ElementsAre("-", "a", "--", "b"));
+  EXPECT_THAT(words("-a--b", {SplitAtPattern{Regex("[ab]", "test"), Delimiters::removed, true}}), ElementsAre("a", "b"));
+}
+
+TEST(PreTokenizer, EachStepDoesWhatItsNameSays) {
+  EXPECT_THAT(words("it's 3.5!", {SplitWordsAndSymbols{}}), ElementsAre("it", "'", "s", "3", ".", "5", "!"));
+  EXPECT_THAT(words("a1½b", {SplitAtClass{CharClass::numeric, Delimiters::isolated}}), ElementsAre("a", "1", "½", "b"));
+  EXPECT_THAT(words("abcde", {SplitByLength{2}}), ElementsAre("ab", "cd", "e"));
+  EXPECT_THAT(words("a_b", {SplitAtCharacter{'_'}}), ElementsAre("a", "b"));
+  EXPECT_THAT(words("a b  c", {Metaspace{}}), ElementsAre("▁a", "▁b", "▁", "▁c"));
+  EXPECT_THAT(words("a b", {Metaspace{.split = false}}), ElementsAre("▁a▁b"));
+  EXPECT_THAT(words("a b", {Metaspace{.prepend = PrependScheme::never}}), ElementsAre("a", "▁b"));
+  EXPECT_THAT(words("Hey you're", {ByteLevelWords{.pattern = {gpt2_pattern()}}}), ElementsAre("ĠHey", "Ġyou", "'re"));
+  EXPECT_THAT(words("a  b", {ByteLevelWords{.add_prefix_space = false, .pattern = {gpt2_pattern()}}}), ElementsAre("a", "Ġ", "Ġb"));
+  EXPECT_THAT(word_spans("a é", {ByteLevelWords{.pattern = {gpt2_pattern()}}}), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 4}));
+}
+
+TEST(PreTokenizer, CharactersNewerThanTheLibraryAreOfTheirClass) {
+  EXPECT_THAT(words("a\u1C8Ab \U0002EBF0", {SplitAtPattern{Regex("\\p{L}+", "test"), Delimiters::isolated}}), ElementsAre("a\u1C8Ab", " ", "\U0002EBF0"));
+  EXPECT_THAT(words("\U0002EBF0a", {SplitAtPattern{Regex("\\p{Han}", "test"), Delimiters::isolated}}), ElementsAre("\U0002EBF0", "a"));
+}
+
+TEST(Regex, EmptyMatchesAreFoundOncePerPlace) {
+  const auto starts = [](std::string_view pattern, std::string_view text) {
+    std::vector<std::size_t> result;
+    for (const Match& match : Regex(pattern, "test").split(text))
+      if (match.matches) result.push_back(match.first);
+    return result;
+  };
+  EXPECT_THAT(starts("b*", "abé"), ElementsAre(0, 1, 4));  // not right behind "b"
+  EXPECT_THAT(starts("^", "ab"), ElementsAre(0));
+  EXPECT_TRUE(starts("x", "").empty());
+}
+
+TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
+  EXPECT_ERROR(Regex("(a*)*\\1b", "test").split(std::string(60, 'a')), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
+}
+
+TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
+  const AddedToken first{.content = "<a>", .strip_right = true}, second{.content = " b"};
+  const AddedTokenFinder finder({{&first, "<a>"}, {&second, " b"}});
+  const std::vector<Section> sections = finder.split("<a> bc");
+  ASSERT_EQ(sections.size(), 3u);
+  EXPECT_EQ(sections[0].last, 4u);
+  EXPECT_EQ(sections[1].token, &second);
+  EXPECT_EQ(sections[1].first, 3u);
+  EXPECT_EQ(sections[2].first, 5u);
+}
+
+TEST(PostProcessor, SpansLoseTheSpacesOfTheirPieces) {
+  const auto trimmed = [](const std::string& piece, ByteSpan span, bool add_prefix_space, std::string_view source) {
+    std::vector<TextToken> tokens{{.id = 0, .piece = "x", .span = {}, .text = 0}, {.id = 1, .piece = piece, .span = span, .text = 0}};
+    return models::post_process({tokens}, {source}, {TrimSpans{add_prefix_space}})[1].span;
+  };
+  EXPECT_EQ(trimmed("Ġa", {1, 3}, true, "x a"), (ByteSpan{2, 3}));
+  EXPECT_EQ(trimmed("Ġa", {0, 1}, true, "a"), (ByteSpan{0, 1}));  // the space was added
+  EXPECT_EQ(trimmed("Ġa", {0, 2}, false, " a"), (ByteSpan{1, 2}));
+  EXPECT_EQ(trimmed("ĠaĠĠ", {1, 5}, true, "x a  "), (ByteSpan{2, 3}));
+  EXPECT_EQ(trimmed("ĠĠ", {1, 3}, true, "x  "), (ByteSpan{3, 3}));
+}
+
+TEST(Decoder, EachStepUndoesItsPreTokenizer) {
+  EXPECT_EQ(decode_pieces({"a", "##b", ",", "c"}, {DecodeWordPiece{}}), "ab, c");
+  EXPECT_EQ(decode_pieces({"do", "n't", "I", "'m"}, {DecodeWordPiece{}}), "don't I'm");
+  EXPECT_EQ(decode_pieces({"do", "n't"}, {DecodeWordPiece{.cleanup = false}}), "do n't");
+  EXPECT_EQ(decode_pieces({"Ġa", "Ã", "©", "<s>我"}, {DecodeByteLevel{}}), " aé<s>我");
+  EXPECT_EQ(decode_pieces({"â", "Ĥ", "a", "ÿ"}, {DecodeByteLevel{}}), "\ufffda\ufffd");  // E2 82 is the beginning of one sequence
+  EXPECT_EQ(decode_pieces({"a", "<0xC3>", "<0xA9>", "<0xFF>", "b"}, {DecodeByteFallback{}}), "a\ufffd\ufffd\ufffdb");
+  EXPECT_EQ(decode_pieces({"<0xC3>", "<0xa9>", "<0xG0>"}, {DecodeByteFallback{}}), "é<0xG0>");
+  EXPECT_EQ(decode_pieces({"▁a", "▁b"}, {DecodeMetaspace{}}), "a b");
+  EXPECT_EQ(decode_pieces({"▁a", "▁b"}, {DecodeMetaspace{.drop_first = false}}), " a b");
+  EXPECT_EQ(decode_pieces({"a</w>", "b</w>"}, {DecodeEndSuffix{}}), "a b");
+  EXPECT_EQ(decode_pieces({"  a ", " b"}, {FusePieces{}, StripCharacter{' ', 1, 9}}), " a  b");
+  EXPECT_EQ(decode_pieces({"a_b", "_"}, {ReplaceMatches{Regex("_", "test"), "-"}}), "a-b-");
+  EXPECT_EQ(decode_pieces({"a", "b"}, {}), "a b");
+}
+
+}  // namespace
+}  // namespace polyhead::models

@@ -1,0 +1,75 @@
+// The models of tokenizer.json that split a word into tokens: WordLevel, WordPiece, BPE and Unigram.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "models/tokenizer/vocabulary.h"
+
+namespace polyhead::models {
+
+struct WordToken {
+  std::int64_t id;
+  std::size_t first, last;  // bytes of the word; what `tokenizers` says, which is shifted where BPE drops a character
+};
+
+// A word is one token, or the unknown one.
+struct WordLevel {
+  std::string unknown;
+};
+
+// The longest piece from the left each time (Wu et al. 2016, section 4.1). If some part of the word has no piece, the whole word is one unknown token.
+// Time: at most (characters of the word) x (characters of the longest piece).
+struct WordPiece {
+  std::string unknown;
+  std::string continuing_prefix;  // of pieces that do not begin a word
+  std::int64_t max_word_length;   // in characters; a longer word is unknown
+};
+
+// Byte-pair encoding (Sennrich et al. 2016, algorithm 1): the pair of neighbours with the least rank is merged until there is none. O(n log n).
+struct BytePairs {
+  struct Merge {
+    std::int64_t rank, id;  // id of the merged piece
+  };
+  std::optional<std::string> unknown;  // absent: characters without a piece are dropped
+  std::string continuing_prefix, end_suffix;
+  bool fuse_unknown = false;   // neighbouring unknown characters are one token
+  bool byte_fallback = false;  // a character without a piece becomes its bytes, as "<0x0A>"
+  bool ignore_merges = false;  // a word that is a piece is not split
+  std::unordered_map<std::uint64_t, Merge> merges;  // by pair_key()
+
+  static std::uint64_t pair_key(std::int64_t first, std::int64_t second) { return static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(second); }
+};
+
+// Unigram language model (Kudo 2018): the split of the word with the greatest sum of scores. Neighbouring unknown characters are one token.
+// Time: (bytes of the word) x (bytes of the longest piece).
+struct Unigram {
+  std::vector<double> scores;  // by id
+  double least_score = 0;      // of all pieces
+  std::optional<std::int64_t> unknown;
+  bool byte_fallback = false;
+};
+
+using WordModel = std::variant<WordLevel, WordPiece, BytePairs, Unigram>;
+
+// Appends the tokens of a word. Error (invalid_argument) if the word needs the unknown token and the vocabulary has none.
+void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordModel& model, const Vocabulary& vocabulary);
+
+// One for each model.
+void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordLevel& model, const Vocabulary& vocabulary);
+void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordPiece& model, const Vocabulary& vocabulary);
+void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const BytePairs& model, const Vocabulary& vocabulary);
+void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const Unigram& model, const Vocabulary& vocabulary);
+
+// The unknown token of a model; nullopt if it has none.
+std::optional<std::int64_t> unknown_id(const WordModel& model, const Vocabulary& vocabulary);
+// The piece of a byte, such as "<0x0A>".
+std::string byte_piece(unsigned char byte);
+
+}  // namespace polyhead::models

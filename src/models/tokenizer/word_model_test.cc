@@ -1,0 +1,153 @@
+// The models on words: examples worked out by hand.
+#include "models/tokenizer/word_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/test_error_matcher.h"
+#include "polyhead/models/tokenizer.h"
+
+namespace polyhead::models {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Vocabulary vocabulary(const std::vector<std::string>& pieces) {
+  std::vector<VocabularyEntry> entries;
+  for (const std::string& piece : pieces) entries.push_back({piece, std::ssize(entries)});
+  return Vocabulary(std::move(entries), "test");
+}
+
+std::vector<std::string> pieces(std::string_view word, const WordModel& model, const Vocabulary& known) {
+  std::vector<WordToken> tokens;
+  append_tokens(tokens, word, model, known);
+  std::vector<std::string> result;
+  for (const WordToken& token : tokens) result.push_back(*known.piece(token.id));
+  return result;
+}
+
+std::vector<ByteSpan> spans(std::string_view word, const WordModel& model, const Vocabulary& known) {
+  std::vector<WordToken> tokens;
+  append_tokens(tokens, word, model, known);
+  std::vector<ByteSpan> result;
+  for (const WordToken& token : tokens) result.push_back({token.first, token.last});
+  return result;
+}
+
+BytePairs byte_pairs(const Vocabulary& known, const std::vector<std::string>& merges) {
+  BytePairs model;
+  std::int64_t rank = 0;
+  for (const std::string& line : merges) {
+    const std::size_t space = line.find(' ');
+    const std::string first = line.substr(0, space), second = line.substr(space + 1);
+    model.merges[BytePairs::pair_key(*known.find(first), *known.find(second))] = {rank++, *known.find(first + second)};
+  }
+  return model;
+}
+
+TEST(Vocabulary, IdsNeedNotBeDense) {
+  std::vector<VocabularyEntry> entries{{"b", 7}, {"a", 100}};
+  const Vocabulary known(std::move(entries), "test");
+  EXPECT_EQ(known.find("a"), 100);
+  EXPECT_EQ(*known.piece(7), "b");
+  EXPECT_EQ(known.piece(8), nullptr);
+  EXPECT_ERROR(Vocabulary({{"a", 1}, {"b", 1}}, "test"), format, HasSubstr("test gives the id 1 to \"a\" and to \"b\""));
+  EXPECT_ERROR(Vocabulary({{"a", -1}}, "test"), format, HasSubstr("ids are in [0, 2^31)"));
+}
+
+TEST(Vocabulary, OfEqualPiecesTheLastIsFound) {
+  const Vocabulary known({{"a", 0}, {"b", 1}, {"a", 2}}, "test");
+  EXPECT_EQ(known.find("a"), 2);
+  EXPECT_EQ(known.exactly(known.extend(known.all(), "a"))->id, 2);
+}
+
+TEST(BytePairs, TheMergeOfLeastRankGoesFirstAndThenTheLeftmost) {
+  const Vocabulary known = vocabulary({"a", "b", "c", "bc", "ab", "abc", "aa"});
+  EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "ab c"}), known), ElementsAre("a", "bc"));
+  EXPECT_THAT(pieces("abc", byte_pairs(known, {"a b", "b c", "ab c"}), known), ElementsAre("abc"));
+  EXPECT_THAT(pieces("aaa", byte_pairs(known, {"a a"}), known), ElementsAre("aa", "a"));
+  EXPECT_THAT(spans("aaab", byte_pairs(known, {"a a", "a b"}), known), ElementsAre(ByteSpan{0, 2}, ByteSpan{2, 4}));
+}
+
+TEST(BytePairs, AWordThatIsAPieceIsNotSplitIfMergesAreIgnored) {
+  const Vocabulary known = vocabulary({"a", "b", "ab"});
+  BytePairs model;
+  EXPECT_THAT(pieces("ab", model, known), ElementsAre("a", "b"));
+  model.ignore_merges = true;
+  EXPECT_THAT(pieces("ab", model, known), ElementsAre("ab"));
+}
+
+TEST(BytePairs, UnknownCharactersAreDroppedOrUnknownOrBytes) {
+  const Vocabulary known = vocabulary({"a", "?", "<0xC3>", "<0xA9>"});
+  BytePairs model;
+  EXPECT_THAT(pieces("aéa", model, known), ElementsAre("a", "a"));
+  EXPECT_THAT(spans("aéa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 2}));  // as the package says, which counts on
+  model.unknown = "?";
+  EXPECT_THAT(pieces("aüü", model, known), ElementsAre("a", "?", "?"));
+  model.fuse_unknown = true;
+  EXPECT_THAT(spans("aüüa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 5}, ByteSpan{5, 6}));
+  model.byte_fallback = true;
+  EXPECT_THAT(pieces("aéü", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "?"));  // ü lacks its second byte
+  model.unknown = "none";
+  EXPECT_ERROR(pieces("ü", model, known), invalid_argument, AllOf(HasSubstr("\"ü\""), HasSubstr("\"none\"")));
+}
+
+TEST(BytePairs, PrefixAndSuffixArePartOfPieces) {
+  const Vocabulary known = vocabulary({"a", "##b", "##c</w>", "a</w>"});
+  BytePairs model;
+  model.continuing_prefix = "##";
+  model.end_suffix = "</w>";
+  EXPECT_THAT(pieces("abc", model, known), ElementsAre("a", "##b", "##c</w>"));
+  EXPECT_THAT(pieces("a", model, known), ElementsAre("a</w>"));
+}
+
+// A merge that looks at each pair again after each merge needs 10^10 steps.
+TEST(BytePairs, AWordOf100000CharactersIsMerged) {
+  std::vector<std::string> all{"a"}, merges;
+  for (int i = 0; i < 10; ++i) {
+    merges.push_back(all.back() + " " + all.back());
+    all.push_back(all.back() + all.back());
+  }
+  const Vocabulary known = vocabulary(all);
+  std::vector<WordToken> tokens;
+  append_tokens(tokens, std::string(102'400, 'a'), WordModel(byte_pairs(known, merges)), known);
+  EXPECT_EQ(tokens.size(), 100u);
+}
+
+TEST(Unigram, TheGreatestSumOfScoresWins) {
+  const Vocabulary known = vocabulary({"<unk>", "a", "b", "ab", "abb"});
+  const Unigram model{.scores = {0, -1, -1, -1.5, -4}, .least_score = -4, .unknown = 0};
+  EXPECT_THAT(pieces("abb", model, known), ElementsAre("ab", "b"));  // -2.5, against -3 and -4
+  Unigram equal = model;
+  equal.scores = {0, -1, -1, -2, -3};
+  EXPECT_THAT(pieces("ab", equal, known), ElementsAre("ab"));  // of equal sums, the one whose last piece begins first
+}
+
+TEST(Unigram, NeighbouringUnknownCharactersAreOneToken) {
+  const Vocabulary known = vocabulary({"<unk>", "a"});
+  Unigram model{.scores = {0, -1}, .least_score = -1, .unknown = 0};
+  EXPECT_THAT(pieces("éüaß", model, known), ElementsAre("<unk>", "a", "<unk>"));
+  EXPECT_THAT(spans("éüaß", model, known), ElementsAre(ByteSpan{0, 4}, ByteSpan{4, 5}, ByteSpan{5, 7}));
+  model.unknown.reset();
+  EXPECT_ERROR(pieces("é", model, known), invalid_argument, HasSubstr("no unk_id"));
+}
+
+TEST(Unigram, BytesOfUnknownCharactersHaveTheSpanOfAll) {
+  const Vocabulary known = vocabulary({"<unk>", "a", "<0xC3>", "<0xA9>"});
+  const Unigram model{.scores = {0, -1, -9, -9}, .least_score = -9, .unknown = 0, .byte_fallback = true};
+  EXPECT_THAT(pieces("aéé", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "<0xC3>", "<0xA9>"));
+  EXPECT_THAT(spans("aé", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 3}, ByteSpan{1, 3}));
+  EXPECT_THAT(pieces("ü", model, known), ElementsAre("<unk>"));
+}
+
+TEST(WordLevel, AWordIsAPieceOrUnknown) {
+  const Vocabulary known = vocabulary({"?", "cat"});
+  EXPECT_THAT(pieces("cat", WordLevel{"?"}, known), ElementsAre("cat"));
+  EXPECT_THAT(pieces("dog", WordLevel{"?"}, known), ElementsAre("?"));
+  EXPECT_ERROR(pieces("dog", WordLevel{"!"}, known), invalid_argument, AllOf(HasSubstr("\"dog\""), HasSubstr("\"!\"")));
+}
+
+}  // namespace
+}  // namespace polyhead::models

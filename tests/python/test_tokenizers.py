@@ -1,0 +1,175 @@
+"""Tokenizers of model folders beside PyPI's `tokenizers`: ids, spans, segments and decoded texts of random texts of Unicode, for each kind of tokenizer_kinds.py.
+
+POLYHEAD_TEST_EFFORT=quick compares some hundred texts of each kind; without it POLYHEAD_TOKENIZER_TEXTS (5,000) of each. By hand, with any number:
+    python tests/python/test_tokenizers.py TEXTS [KIND...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import QUICK
+
+tokenizers = pytest.importorskip("tokenizers")
+
+from tokenizer_kinds import KINDS, WORDS  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(os.environ.get("POLYHEAD_ENCODE_TEXTS", ROOT / "build/dev/tests/tokenizers/polyhead_encode_texts"))
+SEED = int(os.environ.get("POLYHEAD_TEST_SEED", "0"))
+TEXTS = 300 if QUICK else int(os.environ.get("POLYHEAD_TOKENIZER_TEXTS", "5000"))
+
+needs_program = pytest.mark.skipif(not PROGRAM.exists(), reason="polyhead_encode_texts has not been built")
+
+BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0, 0x20), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x590), (0x590, 0x900), (0x900, 0xE80), (0xE80, 0x1200), (0x1100, 0x1200), (0x1780, 0x2000)]
+BLOCKS += [(0x2000, 0x2070), (0x20A0, 0x2C00), (0x3000, 0x3400), (0x4E00, 0x4F00), (0xA640, 0xAC00), (0xAC00, 0xAD00), (0xFB00, 0x10000), (0x10000, 0x11000), (0x11000, 0x11FFF)]
+BLOCKS += [(0x1D100, 0x1D7FF), (0x1E000, 0x1EFFF), (0x1F1E6, 0x1F200), (0x1F300, 0x1FAFF), (0x20000, 0x20100), (0x2EBF0, 0x2EC00), (0xE0000, 0xE01F0), (0, 0x30000), (0, 0x110000)]
+PIECES = ["  ", " ", "\n", "\r\n", "\t", "▁", "Ġ", "'s", "'LL", "don't", " 's", "123", "3.5", "a\u0301", "e\u0308\u0323", "ſ", "İ", "ß", "ﬁ", "ΣΑΣ", "क्ष", "각", "\u1100\u1161\u11a8", "👩\u200d👧", "🇩🇪"]
+PIECES += ["©\u200d©", "x\u0301", "\u0600x", "\u00a0", "\u200b", "\u200d", "\u3000", "\ufeff", "\ufffd", "\0", "\x85", "½", "ⅷ", "<0x0A>", "<s>", "</s>", "<unk>", "[UNK]", "[MASK]", "<mask>", " <mask> "]
+PIECES += ["<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<extra_id_1>", "<tool_call>", "straße", "Straße", "[X] y", "[X]  ", " y", "both", "word", "Word", "one", "ÜNÏTED", "abcab", "  abc", "\ufb01", "\u0915\u094d\u0937\u0301"]
+
+
+def random_text(rng: random.Random) -> str:
+    kind = rng.random()
+    length = rng.randint(0, 12) if kind < 0.9 else rng.randint(12, 60)
+    parts: list[str] = []
+    block = rng.choice(BLOCKS)
+    for _ in range(length):
+        draw = rng.random()
+        if draw < 0.45:
+            parts.append(rng.choice(WORDS) if rng.random() < 0.8 else rng.choice(WORDS).upper())
+            if rng.random() < 0.8:
+                parts.append(" ")
+        elif draw < 0.65:
+            parts.append(rng.choice(PIECES))
+        else:
+            if rng.random() < 0.3:
+                block = rng.choice(BLOCKS)
+            parts += [chr(rng.randrange(*block)) for _ in range(rng.randint(1, 4))]
+    return "".join(part for part in parts if not any(0xD800 <= ord(c) < 0xE000 for c in part))
+
+
+def texts_of(count: int, seed: int) -> list[list[str]]:
+    rng = random.Random(seed)
+    return [[random_text(rng) for _ in range(2 if rng.random() < 0.1 else 1)] for _ in range(count)]
+
+
+def theirs(tokenizer: Any, texts: list[str]) -> dict[str, Any]:
+    encoding = tokenizer.encode(*texts)
+    places = [[0], [0]]
+    for text, place in zip(texts, places):
+        for character in text:
+            place.append(place[-1] + len(character.encode()))
+    spans = []
+    for (first, last), text in zip(encoding.offsets, encoding.sequence_ids):
+        spans.append([0, 0] if text is None else [places[text][first], places[text][last]])
+    return {
+        "ids": encoding.ids,
+        "spans": spans,
+        "segments": encoding.type_ids,
+        "special": [bool(mask) for mask in encoding.special_tokens_mask],
+        "decoded": tokenizer.decode(encoding.ids) if encoding.ids else "",
+        "decoded_all": tokenizer.decode(encoding.ids, skip_special_tokens=False) if encoding.ids else "",
+    }
+
+
+def ours(folder: Path, texts: list[list[str]]) -> Iterator[dict[str, Any]]:
+    lines = "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in texts)
+    done = subprocess.run([PROGRAM, folder], input=lines.encode(), capture_output=True, timeout=3600)
+    assert done.returncode == 0, done.stderr.decode()
+    for line in done.stdout.splitlines():
+        yield json.loads(line)
+
+
+def differences(kind: str, count: int, seed: int) -> list[str]:
+    tokenizer = KINDS[kind]()
+    texts = texts_of(count, seed)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(str(Path(folder) / "tokenizer.json"))
+        results = list(ours(Path(folder), texts))
+    assert len(results) == count
+    for number, (pair, result) in enumerate(zip(texts, results)):
+        try:
+            expected = theirs(tokenizer, pair)
+        except BaseException as error:  # noqa: BLE001  # a panic of Rust is no Exception
+            expected = {"error": str(error)}
+        for name, value in expected.items():
+            if name in result and name == "error":
+                continue
+            if result.get(name) != value:
+                found.append(f"{kind}, seed {seed}, text {number} {ascii(pair)}: {name}\n  theirs {ascii(value)}\n  ours   {ascii(result.get(name, result))}")
+                break
+    return found
+
+
+@needs_program
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_texts_give_the_ids_spans_and_decoded_texts_of_tokenizers(kind: str) -> None:
+    found = differences(kind, TEXTS, SEED)
+    assert not found, f"{len(found)} of {TEXTS} differ\n" + "\n".join(found[:5])
+
+
+def of_every_character(normalizer: Any) -> list[str]:
+    """Texts for which the bytes of the normalised text differ."""
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={character: number for number, character in enumerate(sorted(alphabet))}, merges=[]))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # All that is or may be assigned soon; of CJK ideographs, Hangul and what is not assigned some.
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and (code < 0x3400 or 0xA000 <= code < 0xAC00 or 0xF900 <= code < 0x20000 or 0xE0000 <= code < 0xE0200 or code % 97 == 0)]
+    texts = [[f"a{chr(code)}\u0301\u0334b"] for code in codes[:: 29 if QUICK else 1]]
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(str(Path(folder) / "tokenizer.json"))
+        results = ours(Path(folder), texts)
+        return [ascii(text) for text, result in zip(texts, results) if (expected := theirs(tokenizer, text)) and (result["ids"], result["spans"]) != (expected["ids"], expected["spans"])]
+
+
+@needs_program
+@pytest.mark.parametrize("name", ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer"])
+def test_every_character_is_normalised_and_split_as_tokenizers_does(name: str) -> None:
+    """Together with GPT-2's pattern, which has the classes of letters, numbers and white space."""
+    found = of_every_character(getattr(tokenizers.normalizers, name)())
+    assert not found, f"{len(found)} characters differ, such as {found[:10]}"
+
+
+@needs_program
+def test_a_folder_that_transformers_saves_opens(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    backend = KINDS["bert_uncased"]()
+    fast = transformers.BertTokenizerFast(tokenizer_object=backend) if hasattr(transformers, "BertTokenizerFast") else transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    fast.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
+    texts = [["The café is open."], ["It's not", "3.14"]]
+    for text, result in zip(texts, ours(tmp_path, texts)):
+        assert result["ids"] == fast(*text)["input_ids"], text
+
+
+@needs_program
+def test_the_names_of_unicode_that_the_tables_follow_are_stated() -> None:
+    """Another version of `tokenizers` may need other tables: scripts/make_unicode_tables.py --check tells."""
+    stated = (ROOT / "src/models/tokenizer/unicode_tables.inc").read_text().splitlines()[0]
+    assert f"tokenizers {tokenizers.__version__};" in stated, f"{stated}, and {tokenizers.__version__} is installed"
+    assert unicodedata.unidata_version
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[2:] or list(KINDS)
+    for kind in wanted:
+        total = int(sys.argv[1])
+        found = []
+        for part in range(0, total, 10_000):
+            found += differences(kind, min(10_000, total - part), SEED + part)
+        print(f"{kind}: {len(found)} of {total} texts differ (seeds {SEED} + 0, 10000, ...)", flush=True)
+        for line in found[:3]:
+            print("  " + line, flush=True)
