@@ -1,4 +1,4 @@
-"""Tokenizers of model folders beside PyPI's `tokenizers`: ids, spans, segments and decoded texts of random texts of Unicode, for each kind of tokenizer_kinds.py.
+"""Tokenizers of model folders beside PyPI's `tokenizers`: ids, spans, segments and decoded texts of random texts of Unicode, for each kind of sample_tokenizers.py.
 
 POLYHEAD_TEST_EFFORT=quick compares some hundred texts of each kind; without it POLYHEAD_TOKENIZER_TEXTS (5,000) of each. By hand, with any number:
     python tests/python/test_tokenizers.py TEXTS [KIND...]
@@ -22,7 +22,7 @@ from effort import QUICK
 
 tokenizers = pytest.importorskip("tokenizers")
 
-from tokenizer_kinds import KINDS, WORDS  # noqa: E402
+from sample_tokenizers import KINDS, WORDS  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(os.environ.get("POLYHEAD_ENCODE_TEXTS", ROOT / "build/dev/tests/tokenizers/polyhead_encode_texts"))

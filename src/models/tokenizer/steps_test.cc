@@ -128,7 +128,7 @@ TEST(Regex, EmptyMatchesAreFoundOncePerPlace) {
 }
 
 TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
-  EXPECT_ERROR(Regex("(a*)*\\1b", "test").split(std::string(60, 'a')), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
+  EXPECT_ERROR(Regex("(?:a|aa)+c", "test").split(std::string(60, 'a') + "bc"), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
 }
 
 TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {

@@ -152,7 +152,7 @@ TEST(TokenizerJson, MergesAreStringsOrPairsOfTheVocabulary) {
 
 TEST(TokenizerJson, UnigramsScoresAndUnknownIdAreChecked) {
   json file{{"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", json::array({json::array({"<unk>", 0}), json::array({"a", -1.5}), json::array({"aa", -2})})}}}};
-  EXPECT_THAT(load(file).encode("aaa").ids, ElementsAre(2, 1));
+  EXPECT_THAT(load(file).encode("aa").ids, ElementsAre(2));
   file["model"]["unk_id"] = 3;
   EXPECT_ERROR(load(file), format, HasSubstr("model.unk_id is 3; the vocabulary has 3 pieces"));
   file["model"]["unk_id"] = nullptr;
