@@ -232,10 +232,10 @@ void trace_text(const Options& o) {
   const models::BertConfig& config = model.encoder.config;
   const std::optional<std::int64_t> layer = o.layer.empty() ? 0 : parse<std::int64_t>(o.layer);
   if (!layer || *layer < 0 || *layer >= config.layers) throw UsageError(cat("--layer: there is no layer '", printable(o.layer), "'; with a model it is a number, 0 to ", config.layers - 1));
-  std::vector<models::TokenizedText> tokens = tokenize(model, {{o.cell.text, std::nullopt}}, false);
-  const std::int64_t length = std::ssize(tokens[0].ids);
+  models::TokenizedText tokens = tokenize(model, o.cell.text);
+  const std::int64_t length = std::ssize(tokens.ids);
   require_small({1, config.heads, length, length});
-  const models::SentenceResult result = model.run(std::move(tokens[0]), {.attentions = false, .all_hidden = true});
+  const models::SentenceResult result = model.run(std::move(tokens), {.attentions = false, .all_hidden = true});
   LayerCall call;
   call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
   const io::LayoutDescription layout = layout_called("bert");

@@ -175,9 +175,9 @@ Json json_of(const Worked& worked, const Cell& cell, const std::vector<std::stri
 
 void trace_cell(const CellOptions& o) {
   const models::SentenceModel model = open_model(o.model);
-  std::vector<models::TokenizedText> tokens = tokenize(model, {{o.text, std::nullopt}}, false);
-  const Cell cell = read_cell(o.cell, model.encoder.config, tokens[0].pieces);
-  const models::SentenceResult result = model.run(std::move(tokens[0]), {.head_vectors = true});
+  models::TokenizedText tokens = tokenize(model, o.text);
+  const Cell cell = read_cell(o.cell, model.encoder.config, tokens.pieces);
+  const models::SentenceResult result = model.run(std::move(tokens), {.head_vectors = true});
   const Worked worked = work_out(result, cell);
   const std::vector<std::string>& words = result.tokens.pieces;
   if (o.json) return print_json(json_of(worked, cell, words, o));

@@ -18,8 +18,7 @@
 #include "parser.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
-#include "polyhead/models/ablation.h"
-#include "polyhead/models/sentence_model.h"
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/viewer.h"
 #include "terminal.h"
 #include "view_input.h"
@@ -34,6 +33,7 @@ struct Options {
   std::vector<std::string> texts, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
+  std::int64_t generate = 0;  // tokens
   std::optional<viewer::Language> language;
   bool mean = false, truncate = false, json = false;
   double values = viewer::Page().vector_megabytes;
@@ -60,9 +60,9 @@ void check(Options& o) {
   if (!o.arrays.empty()) check_writable(o.arrays);
 }
 
-Json to_json(const InputText& input, const models::SentenceResult& result, const Tensor& map) {
+Json to_json(const InputText& input, const models::TextRun& result, const Tensor& map) {
   const models::TokenizedText& tokens = result.tokens;
-  return {{"text", input.text},
+  Json json{{"text", input.text},
           {"pair", input.pair ? Json(*input.pair) : Json(nullptr)},
           {"tokens", tokens.pieces},
           {"ids", tokens.ids},
@@ -70,8 +70,10 @@ Json to_json(const InputText& input, const models::SentenceResult& result, const
           {"special", tokens.special},
           {"replaced_bytes", tokens.replaced_bytes},
           {"dropped_tokens", tokens.dropped_tokens},
-          {"map", number_json(map)},
-          {"embedding", number_json(result.embedding)}};
+          {"map", number_json(map)}};
+  if (result.embedding) json["embedding"] = number_json(result.embedding);
+  if (result.generated) json["generated"] = *result.generated;
+  return json;
 }
 
 Json to_json(const std::vector<viewer::WithoutHead>& without) {
@@ -92,26 +94,39 @@ viewer::Language read_language(const std::string& word) {
 }
 
 // "2.8" and "all", each head once.
-std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::BertConfig& config) {
+std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::AnyTextModel::Sizes& sizes) {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads;
   const auto add = [&](std::int64_t layer, std::int64_t head) {
     if (std::ranges::find(heads, std::pair(layer, head)) == heads.end()) heads.emplace_back(layer, head);
   };
   for (const std::string& word : words) {
     if (word == "all") {
-      for (std::int64_t layer = 0; layer < config.layers; ++layer)
-        for (std::int64_t head = 0; head < config.heads; ++head) add(layer, head);
+      for (std::int64_t layer = 0; layer < sizes.layers; ++layer)
+        for (std::int64_t head = 0; head < sizes.heads; ++head) add(layer, head);
       continue;
     }
     const std::size_t dot = std::min(word.find('.'), word.size());
     const auto layer = parse<std::int64_t>(std::string_view(word).substr(0, dot));
     const auto head = parse<std::int64_t>(std::string_view(word).substr(std::min(dot + 1, word.size())));
     if (!layer || !head) throw UsageError(cat("--without: '", word, "' is not LAYER.HEAD, such as 2.8, nor all"));
-    if (*layer < 0 || *layer >= config.layers || *head < 0 || *head >= config.heads)
-      throw UsageError(cat("--without: there is no head ", word, "; the model has the layers 0 to ", config.layers - 1, ", each with the heads 0 to ", config.heads - 1));
+    if (*layer < 0 || *layer >= sizes.layers || *head < 0 || *head >= sizes.heads)
+      throw UsageError(cat("--without: there is no head ", word, "; the model has the layers 0 to ", sizes.layers - 1, ", each with the heads 0 to ", sizes.heads - 1));
     add(*layer, *head);
   }
   return heads;
+}
+
+// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
+std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens) {
+  std::vector<std::string> words = tokens.pieces;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const models::ByteSpan& span = tokens.spans[i];
+    std::string_view word = span.first < span.last ? std::string_view(text).substr(span.first, span.last - span.first) : words[i];
+    for (const std::string_view mark : {"Ġ", "▁", " "})
+      if (word.starts_with(mark) && word.size() > mark.size()) word.remove_prefix(mark.size());
+    words[i] = std::string(word);
+  }
+  return words;
 }
 
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
@@ -138,15 +153,16 @@ class View {
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
-      const std::int64_t numbers = 3 * model_->encoder.config.layers * std::ssize(tokens_[i].ids) * model_->encoder.config.width;  // of q, k and v
+      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // of q, k and v
       const bool fits = !o_.page.empty() && budget.take(numbers);
-      models::SentenceResult result = model_->run(std::move(tokens_[i]), {.head_vectors = fits});
+      models::TextRun result = model_->run(std::move(tokens_[i]), {.head_vectors = fits, .generate = o_.generate});
       left_out_.push_back(fits ? 0 : numbers);
       const Tensor map = chosen_map(result.attentions, choice_);
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
-        draw_map(i, result.tokens.pieces, map);
+        if (result.generated) print(cat(wrap(cat(i > 0 ? "\n" : "", "generated: ", printable(*result.generated)), terminal_width(Stream::out)), "\n"));
+        draw_map(i, model_->sizes().is_decoder ? words_of(texts_[i].text, result.tokens) : result.tokens.pieces, map);
         for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
@@ -165,20 +181,24 @@ class View {
     } else {
       texts_ = read_texts(o_.file);
     }
-    model_ = std::make_unique<models::SentenceModel>(open_model(o_.model));
-    const models::BertConfig& config = model_->encoder.config;
-    choice_ = choose_head(o_.layer, o_.head, o_.mean, config.layers, config.heads);
-    heads_off_ = read_heads(o_.without, config);
-    tokens_ = tokenize(*model_, texts_, o_.truncate);
+    model_ = open_any_model(o_.model);
+    const models::AnyTextModel::Sizes& sizes = model_->sizes();
+    choice_ = choose_head(o_.layer, o_.head, o_.mean, sizes.layers, sizes.heads);
+    heads_off_ = read_heads(o_.without, sizes);
+    if (!heads_off_.empty() && sizes.is_decoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
+    if (o_.generate > 0 && !sizes.is_decoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
+    if (o_.pair && sizes.is_decoder) throw UsageError("--text-pair is for encoders; this model reads one text");
+    const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first); };
+    tokens_ = tokenize(tokenizer, sizes.longest, texts_, o_.truncate);
     check_sizes();
   }
 
-  std::vector<viewer::WithoutHead> changes_without(const models::SentenceResult& result) {
+  std::vector<viewer::WithoutHead> changes_without(const models::TextRun& result) {
     std::vector<viewer::WithoutHead> list;
     Progress progress("heads switched off", heads_off_.size());
     for (const auto& [layer, head] : heads_off_) {
       progress.show(list.size());
-      list.push_back({layer, head, models::change_without_head(*model_, result, layer, head)});
+      list.push_back({layer, head, model_->change_without_head(result, layer, head)});
     }
     return list;
   }
@@ -187,9 +207,9 @@ class View {
   void check_sizes() const {
     std::int64_t weights = 0, hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
-      const std::int64_t length = std::ssize(tokens.ids);
+      const std::int64_t length = std::ssize(tokens.ids) + o_.generate;
       weights += choice_.layers * choice_.heads * length * length;
-      hidden += model_->encoder.config.width * length;
+      hidden += model_->sizes().width * length;
     }
     if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
       fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
@@ -224,8 +244,8 @@ class View {
       report(o_.page, cat(choice_.layers * choice_.heads, " heads, ", byte_size(html.size())));
     }
     if (!o_.json) return;
-    const models::BertConfig& config = model_->encoder.config;
-    print_json({{"model", {{"path", o_.model}, {"layers", config.layers}, {"heads", config.heads}, {"width", config.width}}},
+    const models::AnyTextModel::Sizes& sizes = model_->sizes();
+    print_json({{"model", {{"path", o_.model}, {"layers", sizes.layers}, {"heads", sizes.heads}, {"width", sizes.width}}},
                 {"map", to_json(choice_)},
                 {"texts", std::move(json_texts_)},
                 {"files", std::move(files)}});
@@ -238,12 +258,12 @@ class View {
     Json texts = Json::array(), pairs = Json::array();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::string suffix = results_.size() == 1 ? "" : cat("_", i);
-      const models::SentenceResult& result = results_[i];
+      const models::TextRun& result = results_[i];
       arrays.push_back({"ids" + suffix, result.ids});
       arrays.push_back({"attentions" + suffix, result.attentions});
       arrays.push_back({"hidden" + suffix, result.hidden});
-      arrays.push_back({"embedding" + suffix, result.embedding});
-      texts.push_back(texts_[i].text);
+      if (result.embedding) arrays.push_back({"embedding" + suffix, result.embedding});
+      texts.push_back(texts_[i].text + result.generated.value_or(""));
       if (texts_[i].pair) pairs.push_back(*texts_[i].pair);
     }
     io::Metadata metadata{{"texts", to_text(texts)}};
@@ -260,12 +280,13 @@ class View {
     page.vector_megabytes = o_.values;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const models::TokenizedText& tokens = results_[i].tokens;
-      page.texts.push_back({.text = texts_[i].both(),
+      page.texts.push_back({.text = texts_[i].both() + results_[i].generated.value_or(""),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                             .attentions = results_[i].attentions,
                             .without = without_[i],
                             .left_out = left_out_[i]});
-      if (results_[i].q) page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v};
+      if (results_[i].q)
+        page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .scale = results_[i].scale, .attend = results_[i].attend};
     }
     return viewer::render(page);
   }
@@ -273,11 +294,11 @@ class View {
   Options o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
-  std::unique_ptr<models::SentenceModel> model_;
+  std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
-  std::vector<models::SentenceResult> results_;
+  std::vector<models::TextRun> results_;
   std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
   Json json_texts_ = Json::array();
 };
@@ -297,7 +318,7 @@ void view_trained(const Options& o, const Parser& parser) {
 
 Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (a BERT-type encoder), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, or a decoder such as GPT-2 or Llama), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
@@ -317,6 +338,7 @@ Subcommand declare_view(Parser& parser) {
               return megabytes;
             },
             "MB", "with -o, keep q, k and v of the heads in the page up to this size, so that it shows how a weight is computed (default: 4; 0: not)");
+  add_value(parser, "--generate", &o->generate, read_positive, "N", "let a decoder continue the text by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
@@ -326,6 +348,7 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
+                   {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
       .notes =
@@ -336,9 +359,10 @@ Subcommand declare_view(Parser& parser) {
           "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
+          "special, replaced_bytes, dropped_tokens, map, embedding, generated, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
+          "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run = [o, &parser] { o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run(); },

@@ -82,7 +82,9 @@ std::vector<InputText> read_texts(const std::string& path) {
   return texts;
 }
 
-models::SentenceModel open_model(const fs::path& directory) {
+namespace {
+
+void check_model_folder(const fs::path& directory) {
   std::error_code ignored, unreadable;
   if (!fs::exists(directory, unreadable)) {
     if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
@@ -99,12 +101,22 @@ models::SentenceModel open_model(const fs::path& directory) {
     if (unreadable) fail(ErrorCode::io, "cannot read '", directory.string(), "': ", unreadable.message());
     fail(ErrorCode::io, "'", directory.string(), "' lacks ", missing, hint.empty() ? cat("; ", kWanted) : hint);
   }
+}
+
+template <class Load>
+auto loaded(const fs::path& directory, const Load& load) {
+  check_model_folder(directory);
   try {
-    return models::load_bert(directory);
+    return load(directory);
   } catch (const Error& error) {
     throw Error(error.code(), cat("cannot load the model '", directory.string(), "': ", error.what()));
   }
 }
+
+}  // namespace
+
+models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
+std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
 
 std::string model_name(const fs::path& directory) {
   std::error_code error;
@@ -114,18 +126,22 @@ std::string model_name(const fs::path& directory) {
   return (generic ? path.parent_path() : path).filename().string();
 }
 
-std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate) {
-  const auto when = models::WhenTooLong::longest_first;
+models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text) {
+  const auto tokenizer = [&](const InputText& input) { return model.tokenize(input.text, models::WhenTooLong::longest_first); };
+  return std::move(tokenize(tokenizer, model.encoder.config.positions, {{text, std::nullopt}}, false)[0]);
+}
+
+std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
+                                            const std::vector<InputText>& texts, bool truncate) {
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     try {
-      result.push_back(texts[i].pair ? model.tokenize(texts[i].text, *texts[i].pair, when) : model.tokenize(texts[i].text, when));
+      result.push_back(tokenizer(texts[i]));
     } catch (const Error& error) {
       throw Error(error.code(), cat(which(texts, i), ": ", error.what()));
     }
     const models::TokenizedText& tokens = result.back();
-    const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens,
-                       positions = model.encoder.config.positions;
+    const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens, positions = longest.value_or(0);
     if (tokens.dropped_tokens > 0 && !truncate)
       fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions,
            "; --truncate leaves out the end");

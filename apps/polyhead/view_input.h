@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/models/sentence_model.h"
 
 namespace polyhead::app {
@@ -22,14 +25,18 @@ struct InputText {
 // The lines of a file, or of standard input for "-", without empty lines. Error if no line is left, or for more than 64 MiB.
 std::vector<InputText> read_texts(const std::string& path);
 
-// Loads the model. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
+// Loads an encoder, or a model of any family. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
+std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 
 // The folder's name, for titles. If the folder is called "model", the name of its parent folder.
 std::string model_name(const std::filesystem::path& directory);
 
-// The tokens of every text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
-std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, const std::vector<InputText>& texts, bool truncate);
+// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
+std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
+                                            const std::vector<InputText>& texts, bool truncate);
+// A text for an encoder.
+models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
 
 // The attention map that is shown: of one head, the mean over a layer's heads, or the mean over all heads.
 struct HeadChoice {

@@ -3,6 +3,7 @@
 
 #include "polyhead/error.h"
 #include "polyhead/models/ablation.h"
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/models/attention_layer.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/byte_pair_tokenizer.h"

@@ -7,8 +7,7 @@
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
-#include "polyhead/models/ablation.h"
-#include "polyhead/models/sentence_model.h"
+#include "polyhead/models/any_text_model.h"
 
 namespace polyhead::python {
 namespace {
@@ -108,7 +107,7 @@ std::string page(nb::handle texts, nb::handle title, nb::handle language, nb::ha
 
 // Every head of a sentence model on each text, as `polyhead view` shows it.
 std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_object, nb::handle title_object, nb::handle truncate_flag,
-                       nb::handle language_name, nb::handle megabytes, nb::handle heads) {
+                       nb::handle language_name, nb::handle megabytes, nb::handle heads, nb::handle new_tokens) {
   const std::string model_path = read_path(source, "source");
   const std::vector<std::string> texts = read_words(text_list, "text");
   const std::optional<std::string> pair = read_optional_word(pair_object, "pair"), title = read_optional_word(title_object, "title");
@@ -118,33 +117,36 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
   const double values = read_number(megabytes, "values");
+  const std::int64_t generate = read_integer(new_tokens, "generate", 0, std::int64_t{1} << 30);
   const bool all_heads = nb::isinstance<nb::str>(heads);
   std::vector<std::pair<std::int64_t, std::int64_t>> off;
   if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
   return without_gil([&] {
-    models::SentenceModel model = models::load_bert(model_path);
-    const models::SentenceOptions options{.when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error};
-    for (std::int64_t layer = 0; all_heads && layer < model.encoder.config.layers; ++layer)
-      for (std::int64_t head = 0; head < model.encoder.config.heads; ++head) off.emplace_back(layer, head);
-    std::vector<models::SentenceResult> results;  // keep alive what the page's views point to
+    const std::unique_ptr<models::AnyTextModel> model = models::load_any_text_model(model_path);
+    const models::AnyTextModel::Sizes& sizes = model->sizes();
+    const auto when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
+    for (std::int64_t layer = 0; all_heads && layer < sizes.layers; ++layer)
+      for (std::int64_t head = 0; head < sizes.heads; ++head) off.emplace_back(layer, head);
+    std::vector<models::TextRun> results;  // keep alive what the page's views point to
     viewer::VectorBudget budget(values);
     viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
     std::vector<std::int64_t> left_out;
     for (const std::string& text : texts) {
-      models::TokenizedText tokens = pair ? model.tokenize(text, *pair, options.when_too_long) : model.tokenize(text, options.when_too_long);
-      const std::int64_t numbers = 3 * model.encoder.config.layers * std::ssize(tokens.ids) * model.encoder.config.width;  // of q, k and v
+      models::TokenizedText tokens = model->tokenize(text, pair, when_too_long);
+      const std::int64_t numbers = sizes.head_vectors * (std::ssize(tokens.ids) + generate);  // of q, k and v
       const bool fits = budget.take(numbers);
       left_out.push_back(fits ? 0 : numbers);
-      results.push_back(model.run(std::move(tokens), {.head_vectors = fits}));
+      results.push_back(model->run(std::move(tokens), {.head_vectors = fits, .generate = generate}));
     }
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const models::TokenizedText& tokens = results[i].tokens;
-      page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i],
+      page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i] + results[i].generated.value_or(""),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
                             .attentions = results[i].attentions,
                             .left_out = left_out[i]});
-      for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, models::change_without_head(model, results[i], layer, head)});
-      if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
+      for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, model->change_without_head(results[i], layer, head)});
+      if (results[i].q)
+        page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v, .scale = results[i].scale, .attend = results[i].attend};
     }
     return viewer::render(page);
   });
@@ -155,7 +157,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
 void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
   m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
-  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"));
+  m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"));
 }
 
 }  // namespace polyhead::python

@@ -83,12 +83,13 @@ def view(
     values: float = 4.0,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
+    generate: int = 0,
     lang: Literal["en", "zh"] | None = None,
 ) -> Page:
     """A page of the attention maps of every head.
 
     Args:
-        source: a folder with a BERT-type sentence model (config.json, model.safetensors, tokenizer.json or vocab.txt); or attention weights
+        source: a folder with an encoder of BERT's kind or a decoder such as GPT-2 or Llama (config.json, model.safetensors, tokenizer.json or vocab.txt); or attention weights
             (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
             one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
             a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
@@ -141,6 +142,7 @@ def view(
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
+        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:
@@ -185,10 +187,12 @@ def view(
         given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "pooling": pooling, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without)))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without), generate))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
+        if generate:
+            raise ValueError("generate is for a model, and source is not the folder of one")
         tabs = tabs_of(source, pooling) if isinstance(source, Capture) else []
         plain = plain_layers(tabs)
         if tabs and plain is not None:

@@ -1,0 +1,150 @@
+#include "polyhead/models/any_text_model.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/text.h"
+#include "polyhead/models/ablation.h"
+#include "polyhead/models/language_model.h"
+#include "polyhead/models/model_config.h"
+
+namespace polyhead::models {
+namespace {
+
+class AnyEncoder final : public AnyTextModel {
+ public:
+  explicit AnyEncoder(SentenceModel model) : model_(std::move(model)) {
+    const BertConfig& config = model_.encoder.config;
+    sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .longest = config.positions};
+  }
+
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const override {
+    return pair ? model_.tokenize(text, *pair, when_too_long) : model_.tokenize(text, when_too_long);
+  }
+
+  TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
+    require(options.generate == 0, "text model: the model is an encoder, which generates no tokens");
+    SentenceResult result = model_.run(std::move(tokens), {.head_vectors = options.head_vectors});
+    return {.tokens = std::move(result.tokens),
+            .ids = std::move(result.ids),
+            .attentions = std::move(result.attentions),
+            .hidden = std::move(result.hidden),
+            .embedding = std::move(result.embedding),
+            .q = std::move(result.q),
+            .k = std::move(result.k),
+            .v = std::move(result.v)};
+  }
+
+  double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) override {
+    SentenceResult result;
+    result.tokens = with.tokens, result.embedding = with.embedding;
+    return models::change_without_head(model_, result, layer, head);
+  }
+
+ private:
+  SentenceModel model_;
+};
+
+class AnyDecoder final : public AnyTextModel {
+ public:
+  AnyDecoder(Tokenizer tokenizer, LanguageModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
+    const LanguageModelConfig& c = model_.config;
+    sizes_ = {.layers = c.layers,
+              .heads = c.layer.heads,
+              .width = c.layer.width,
+              .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
+              .longest = c.rotary ? std::nullopt : std::optional(c.positions),
+              .is_decoder = true};
+  }
+
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const override {
+    require(!pair, "text model: a pair of texts is for encoders; this model reads one text");
+    TokenizedText tokens = tokenizer_.encode(text, {.max_length = sizes_.longest, .when_too_long = when_too_long});
+    require(!tokens.ids.empty(), "text model: the text has no token");
+    return tokens;
+  }
+
+  TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
+    TextRun result{.tokens = std::move(tokens)};
+    if (options.generate != 0) append_answer(&result, options.generate);
+    const std::vector<std::int64_t>& ids = result.tokens.ids;
+    const LanguageModelConfig& c = model_.config;
+    const std::int64_t count = std::ssize(ids), layers = c.layers;
+    const DType dtype = accumulation_dtype(c.layer.dtype);
+    result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(ids));
+    result.attentions = Tensor(dtype, {layers, c.layer.heads, count, count});
+    result.hidden = Tensor(dtype, {count, c.layer.width});
+    if (options.head_vectors && weights_follow_from_vectors()) {
+      result.q = Tensor(dtype, {layers, c.layer.heads, count, c.layer.head_width});
+      for (Tensor* keys : {&result.k, &result.v}) *keys = Tensor(dtype, {layers, c.layer.kv_heads, count, c.layer.head_width});
+      result.scale = c.attention_scale;
+      result.attend = attended(count);
+    }
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
+    return result;
+  }
+
+  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override {
+    fail(ErrorCode::unsupported, "text model: a head is judged by the text's embedding, which decoders do not have");
+  }
+
+ private:
+  void append_answer(TextRun* text, std::int64_t most) const {
+    std::vector<std::int64_t>& ids = text->tokens.ids;
+    require(!sizes_.longest || most <= *sizes_.longest - std::ssize(ids), "text model: the text has ", ids.size(), " tokens and ", most, " more are asked for; the model has positions for ",
+            sizes_.longest.value_or(0));
+    const std::vector<std::int64_t> answer = model_.generate(ids, {.max_tokens = most, .workspace = &workspace_});
+    text->generated = tokenizer_.decode(answer);
+    for (const std::int64_t id : answer) {
+      ids.push_back(id);
+      text->tokens.pieces.push_back(tokenizer_.piece(id));
+      text->tokens.segments.push_back(1);
+      text->tokens.special.push_back(false);
+      text->tokens.texts.push_back(0);
+      text->tokens.spans.emplace_back();
+    }
+  }
+
+  bool weights_follow_from_vectors() const {
+    const auto has_sink = [](const EncoderLayer& layer) { return static_cast<bool>(layer.attention.sink); };
+    return model_.config.attention_softcap == 0 && !model_.config.scale_by_layer && std::ranges::none_of(model_.stack.layers, has_sink);
+  }
+
+  Tensor attended(std::int64_t count) const {
+    const std::vector<std::int64_t>& windows = model_.config.windows;
+    Tensor attend(DType::boolean, {model_.config.layers, 1, count, count});
+    bool* at = attend.data<bool>();
+    for (std::int64_t layer = 0; layer < model_.config.layers; ++layer) {
+      const std::int64_t window = windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+      for (std::int64_t t = 0; t < count; ++t)
+        for (std::int64_t s = 0; s < count; ++s) *at++ = s <= t && (window == 0 || t - s < window);
+    }
+    return attend;
+  }
+
+  Tokenizer tokenizer_;
+  LanguageModel model_;
+  Workspace workspace_{Parameters::constant};
+};
+
+bool is_decoder(const std::filesystem::path& folder) {
+  for (const auto& [name, value] : read_config(folder)) {
+    const auto* const family = std::get_if<std::string>(&value);
+    if (name != "model" || family == nullptr) continue;
+    const std::vector<std::string_view> known = language_families();
+    return std::ranges::find(known, *family) != known.end();
+  }
+  return false;
+}
+
+}  // namespace
+
+std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder) {
+  if (!is_decoder(folder)) return std::make_unique<AnyEncoder>(load_bert(folder));
+  return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,124 @@
+"""`polyhead view` on decoders: maps, answers and arrays of the program beside transformers, for tiny checkpoints with their tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyhead
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(os.environ.get("POLYHEAD_PROGRAM", ROOT / "build/dev/apps/polyhead/polyhead"))
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program has not been built")
+
+TEXT = "The quick brown fox jumps over the lazy dog."
+
+
+def tokenizer() -> Any:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    made.train_from_iterator([TEXT] * 3, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+
+
+def model(kind: str, words: int) -> Any:
+    t = transformers
+    sizes: dict[str, Any] = dict(vocab_size=words, attn_implementation="eager", eos_token_id=0, bos_token_id=0)
+    if kind == "gpt2":
+        return t.GPT2LMHeadModel(t.GPT2Config(n_embd=24, n_layer=2, n_head=3, n_positions=40, initializer_range=0.5, **sizes))
+    sizes |= dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=32, initializer_range=0.5, pad_token_id=0)
+    if kind == "llama":
+        return t.LlamaForCausalLM(t.LlamaConfig(**sizes))
+    if kind == "mistral":  # windows shorter than the text
+        return t.MistralForCausalLM(t.MistralConfig(sliding_window=5, **sizes))
+    return t.Gemma2ForCausalLM(t.Gemma2Config(head_dim=6, query_pre_attn_scalar=9, sliding_window=4, **sizes))  # capped scores
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "mistral", "gemma2"])
+def folder(request: Any, tmp_path_factory: Any) -> Any:
+    torch.manual_seed(3)
+    at = tmp_path_factory.mktemp(request.param)
+    words = tokenizer()
+    made = model(request.param, len(words)).eval()
+    made.save_pretrained(at)
+    words.save_pretrained(at)
+    return request.param, at, made, words
+
+
+def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([PROGRAM, "view", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) -> None:
+    _, at, made, words = folder
+    told = json.loads(view(at, "--text", TEXT, "--generate", "6", "--arrays", tmp_path / "out.npz", "--json").stdout)
+    prompt = words(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        whole = made.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
+        outputs = made(whole, output_attentions=True, output_hidden_states=True)
+    arrays = np.load(tmp_path / "out.npz")
+    assert arrays["ids"].tolist() == whole[0].tolist()
+    np.testing.assert_allclose(arrays["attentions"], torch.cat(outputs.attentions).numpy(), atol=1e-4)
+    np.testing.assert_allclose(arrays["hidden"], outputs.hidden_states[-1][0].numpy(), atol=1e-4 * float(outputs.hidden_states[-1].abs().max()))
+    assert "embedding" not in arrays
+    text = told["texts"][0]
+    assert text["tokens"] == words.convert_ids_to_tokens(whole[0])
+    assert text["generated"] == words.decode(whole[0, prompt.shape[1] :], skip_special_tokens=True)
+    assert text["segments"] == [0] * prompt.shape[1] + [1] * (whole.shape[1] - prompt.shape[1])
+
+
+def test_the_page_has_the_maps_and_works_a_weight_out(folder: Any, tmp_path: Path) -> None:
+    kind, at, _, _ = folder
+    view(at, "--text", TEXT, "--generate", "3", "-o", tmp_path / "page.html")  # the page checks each weight against q, k and mask
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "quick" in page
+    assert at.name in page
+
+
+def test_python_makes_the_same_page(folder: Any, tmp_path: Path) -> None:
+    _, at, _, _ = folder
+    view(at, "--text", TEXT, "--generate", "3", "-o", tmp_path / "page.html")
+    of_program = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert polyhead.view(at, TEXT, generate=3).html == of_program.replace(f'"model":"{at.name}"', '"model":""')
+    with pytest.raises(ValueError, match="a pair of texts is for encoders"):
+        polyhead.view(at, TEXT, pair="b")
+    with pytest.raises(ValueError, match="generate is for a model"):
+        polyhead.view(np.ones((1, 2, 2), np.float32) / 2, generate=1)
+    with pytest.raises(ValueError, match="generate is -1"):
+        polyhead.view(at, TEXT, generate=-1)
+
+
+def test_the_terminal_shows_one_map(folder: Any) -> None:
+    _, at, _, _ = folder
+    done = view(at, "--text", "The fox jumps", "--generate", "2", "--layer", "0", "--head", "1")
+    assert done.stdout.startswith("generated: ")
+    assert "layer 0, head 1" in done.stdout
+    assert "\nfox " in done.stdout  # a word as it stands in the text
+
+
+def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path) -> None:
+    kind, at, _, _ = folder
+    assert "--text-pair is for encoders" in view(at, "--text", "a", "--text-pair", "b", status=2).stderr
+    assert "--without compares embeddings" in view(at, "--text", "a", "--without", "0.1", status=2).stderr
+    assert "has no token" in view(at, "--text", "", status=1).stderr
+    if kind == "gpt2":
+        assert "has positions for 40" in view(at, "--text", "a", "--generate", "40", status=1).stderr
+    (at / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    try:
+        assert "tokenizer.json" in view(at, "--text", "a", status=1).stderr
+    finally:
+        (tmp_path / "tokenizer.json").rename(at / "tokenizer.json")
