@@ -35,7 +35,7 @@ nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
 }
 
 bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
-  if (rule == HasBias::by_attention_bias) return file.get<bool>("attention_bias").value_or(family.model_type == "gpt_neox");
+  if (rule == HasBias::by_attention_bias) return file.get<bool>("attention_bias").value_or(family.defaults.attention_bias);
   if (rule == HasBias::by_mlp_bias) return file.get<bool>("mlp_bias").value_or(false);
   return rule == HasBias::yes;
 }
@@ -55,7 +55,7 @@ void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelCon
   layer.head_width = keys.head_width.empty() ? of_heads : file.size(keys.head_width, defaults.head_width_of_heads ? of_heads : 0);
   if (layer.heads * layer.head_width > LanguageConfigFile::kMostOfAnExtent)
     file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", LanguageConfigFile::kMostOfAnExtent));
-  layer.hidden_width = file.size(keys.hidden_width, family.model_type == "gpt2" ? 4 * layer.width : 0);
+  layer.hidden_width = file.size(keys.hidden_width, defaults.hidden_per_width * layer.width);
   layer.activation = activation_of(file, family);
   layer.gated = !family.tensors.gate.empty();
   layer.bias = has_bias(file, family, family.bias);
@@ -75,10 +75,10 @@ void read_scores(LanguageConfigFile& file, const Family& family, LanguageModelCo
   }
   if (!family.gemma_scores) return;
   config.attention_scale = 1 / std::sqrt(file.positive("query_pre_attn_scalar", 256.0));
-  // The keys are required, because their defaults differ between versions of transformers; null: no cap.
+  // A missing key of gemma2 is an error, because its default is a cap; null: none.
   const auto cap = [&](const char* key) {
     if (file.find(key) != nullptr) return file.positive(key);
-    if (family.model_type == "gemma2" && file.file().root().find(key) == nullptr) file.fail_at(key, "is missing; null means no cap");
+    if (family.defaults.caps_required && file.file().root().find(key) == nullptr) file.fail_at(key, "is missing; null means no cap");
     return 0.0;
   };
   config.attention_softcap = cap("attn_logit_softcapping");

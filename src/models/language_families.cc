@@ -11,8 +11,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr FamilyDefaults kGemmaDefaults{.activation = "gelu_pytorch_tanh", .tied_output = true};
-
 // A new family is a row here and a test in tests/python/test_language_models.py.
 constexpr std::array kFamilies{
     Family{.model_type = "gpt2",
@@ -20,7 +18,7 @@ constexpr std::array kFamilies{
                     .activation = "activation_function", .epsilon = "layer_norm_epsilon"},
            .tensors = {.prefix = "transformer.", .words = "wte", .positions = "wpe", .final_norm = "ln_f", .layer = "h.", .attention_norm = "ln_1", .feed_forward_norm = "ln_2",
                        .q = "attn.c_attn", .k = "", .v = "", .attention_output = "attn.c_proj", .gate = "", .hidden = "mlp.c_fc", .feed_forward_output = "mlp.c_proj"},
-           .defaults = {.activation = "gelu_new", .epsilon = 1e-5, .tied_output = true, .kv_heads_as_heads = true, .head_width_of_heads = true},
+           .defaults = {.activation = "gelu_new", .epsilon = 1e-5, .tied_output = true, .kv_heads_as_heads = true, .head_width_of_heads = true, .hidden_per_width = 4},
            .norm = nn::NormKind::layer_norm,
            .packed_qkv = PackedQkv::rows,
            .bias = HasBias::yes,
@@ -34,17 +32,17 @@ constexpr std::array kFamilies{
            .output_bias = HasBias::by_attention_bias,
            .feed_forward_bias = HasBias::by_mlp_bias},
     Family{.model_type = "mistral", .defaults = {.head_width_of_heads = true}, .windows = Windows::all},
-    Family{.model_type = "qwen2", .keys = {.head_width = ""}, .defaults = {.head_width_of_heads = true}, .bias = HasBias::yes, .windows = Windows::last_ones},
+    Family{.model_type = "qwen2", .defaults = {.head_width_of_heads = true}, .bias = HasBias::yes, .windows = Windows::last_ones},
     Family{.model_type = "qwen3",
            .tensors = {.q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"},
            .bias = HasBias::by_attention_bias,
            .output_bias = HasBias::by_attention_bias,
            .windows = Windows::last_ones},
-    Family{.model_type = "gemma", .defaults = kGemmaDefaults, .bias = HasBias::by_attention_bias, .output_bias = HasBias::by_attention_bias, .gemma = true},
+    Family{.model_type = "gemma", .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true}, .bias = HasBias::by_attention_bias, .output_bias = HasBias::by_attention_bias, .gemma = true},
     Family{.model_type = "gemma2",
            .keys = {.activation = "hidden_activation"},
            .tensors = {.attention_output_norm = "post_attention_layernorm", .feed_forward_norm = "pre_feedforward_layernorm", .feed_forward_output_norm = "post_feedforward_layernorm"},
-           .defaults = kGemmaDefaults,
+           .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true, .caps_required = true},
            .norm_position = nn::NormPosition::both,
            .bias = HasBias::by_attention_bias,
            .output_bias = HasBias::by_attention_bias,
@@ -64,7 +62,6 @@ constexpr std::array kFamilies{
            .gemma_scores = true,
            .local_rotary = true},
     Family{.model_type = "phi3",
-           .keys = {.head_width = ""},
            .tensors = {.q = "self_attn.qkv_proj", .k = "", .v = "", .gate = "mlp.gate_up_proj", .hidden = ""},
            .defaults = {.epsilon = 1e-5, .kv_heads_as_heads = true, .head_width_of_heads = true, .no_window = true},
            .packed_qkv = PackedQkv::rows,
@@ -72,10 +69,10 @@ constexpr std::array kFamilies{
            .partial_rotary = true,
            .longrope_original = true},
     Family{.model_type = "gpt_neox",
-           .keys = {.kv_heads = "", .head_width = "", .epsilon = "layer_norm_eps"},
+           .keys = {.kv_heads = "", .head_width = "", .epsilon = "layer_norm_eps", .rotary_base = "rotary_emb_base", .rotary_part = "rotary_pct"},
            .tensors = {.prefix = "gpt_neox.", .words = "embed_in", .final_norm = "final_layer_norm", .output = "embed_out", .q = "attention.query_key_value", .k = "", .v = "",
                        .attention_output = "attention.dense", .gate = "", .hidden = "mlp.dense_h_to_4h", .feed_forward_output = "mlp.dense_4h_to_h"},
-           .defaults = {.activation = "gelu", .epsilon = 1e-5, .rotary_part = 0.25, .kv_heads_as_heads = true, .head_width_of_heads = true},
+           .defaults = {.activation = "gelu", .epsilon = 1e-5, .rotary_part = 0.25, .kv_heads_as_heads = true, .head_width_of_heads = true, .attention_bias = true},
            .norm = nn::NormKind::layer_norm,
            .packed_qkv = PackedQkv::heads,
            .bias = HasBias::by_attention_bias,

@@ -12,7 +12,7 @@ namespace polyhead::models {
 // Keys of config.json. Empty: the family has none.
 struct FamilyKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", kv_heads = "num_key_value_heads", head_width = "head_dim",
-                   hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps";
+                   hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps", rotary_base = "", rotary_part = "";  // the last two beside rope_theta and partial_rotary_factor
 };
 
 // Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
@@ -56,7 +56,10 @@ struct FamilyDefaults {
   double rotary_part = 1;       // of the features of a head: partial_rotary_factor
   bool kv_heads_as_heads = false, head_width_of_heads = false;  // kv_heads = heads, head_width = width / heads; else the keys are required
   double rotary_base = 10000;
-  bool no_window = false;  // sliding_window may be missing
+  bool no_window = false;       // sliding_window may be missing
+  bool attention_bias = false;
+  bool caps_required = false;   // of scores and logits
+  std::int64_t hidden_per_width = 0;  // hidden_width / width
 };
 
 struct Family {

@@ -111,8 +111,8 @@ class RopeReader {
     if (rope_ == nullptr) return;
     constexpr std::string_view kAlways[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
     for (const auto& [key, value] : *rope_->as<io::Json::Object>()) {
-      const auto is_key = [&](std::string_view known) { return known == key; };
-      if (value.as<std::nullptr_t>() != nullptr || std::ranges::any_of(kAlways, is_key) || std::ranges::any_of(type.keys, is_key)) continue;
+      const auto is_in = [&name = key](const auto& known) { return std::ranges::find(known, name) != std::end(known); };
+      if (value.as<std::nullptr_t>() != nullptr || is_in(kAlways) || is_in(type.keys)) continue;
       // transformers 4 wrote it for other types too, which do not read it.
       if (key == "original_max_position_embeddings") continue;
       fail(ErrorCode::unsupported, file_.name(), ": ", where_, " has ", io::quote(key), ", which rope_type '", type.name, "' does not read; it reads ",
@@ -164,9 +164,9 @@ class RopeReader {
 void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const io::Json *parameters = file.find("rope_parameters"), *scaling = file.find("rope_scaling");
   if (parameters != nullptr && scaling != nullptr) file.fail_at("rope_scaling", "is given beside rope_parameters; one of them is needed");
-  const bool neox = family.model_type == "gpt_neox";
   Around around{.base = file.positive("rope_theta", family.defaults.rotary_base), .part = family.defaults.rotary_part};
-  if (neox) around.base = file.positive("rotary_emb_base", around.base), around.part = file.positive("rotary_pct", around.part);
+  if (!family.keys.rotary_base.empty()) around.base = file.positive(family.keys.rotary_base, around.base);
+  if (!family.keys.rotary_part.empty()) around.part = file.positive(family.keys.rotary_part, around.part);
   around.part = file.positive("partial_rotary_factor", around.part);
   if (family.longrope_original && file.find("original_max_position_embeddings") != nullptr)
     around.original = static_cast<double>(file.size("original_max_position_embeddings"));

@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import copy  # noqa: E402
 import json  # noqa: E402
 import pickle  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -207,8 +208,8 @@ def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
     seen: list[int] = []
     assert model.generate(prompt, 12, on_token=seen.append) == seen == whole
     assert model.generate(prompt, 12, on_token=lambda token: len(seen) > 100) == whole[:1]
-    twin = pickle.loads(pickle.dumps(model))
-    assert twin.config == model.config and twin.generate(prompt, 12) == whole
+    for twin in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.config == model.config and repr(twin) == repr(model) and twin.generate(prompt, 12) == whole
     first = next(i for i, token in enumerate(whole) if token not in whole[:i] and i > 2) if len(set(whole)) > 3 else 0
     assert model.generate(prompt, 12, stop_tokens=[whole[first]]) == whole[: first + 1]
     config = json.loads((tmp_path / "config.json").read_text())
