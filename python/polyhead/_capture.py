@@ -66,6 +66,7 @@ class Capture:
         self.missed = list(missed)
         self._recorder: Recorder | None = None
         self._selected = ""  # of a selection without calls: why
+        self._whole: list[CapturedCall] = []  # of a selection: the calls that it is one of, in which `view` sees what is a step of what
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -95,6 +96,7 @@ class Capture:
         if not isinstance(prefix, str):
             raise TypeError(f"prefix is of type {type(prefix).__name__}; it must be a str")
         selected = Capture([call for call in self.calls if call.name.startswith(prefix)], [missed for missed in self.missed if missed.name.startswith(prefix)])
+        selected._whole = self._whole or self.calls
         if self.calls and not selected.calls:
             selected._selected = f": no name starts with {prefix!r}; there are {names_of(self.calls)}"
         return selected

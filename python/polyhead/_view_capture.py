@@ -101,6 +101,25 @@ class _Calls:
             row += step.shape[-2]
         return whole
 
+    @property
+    def has_pooled_rows(self) -> bool:
+        """Whether each call is one row, whole or pooled."""
+        return all(call.shape[-2] == 1 and (call.maps is not None or call.pooled_map is not None) for call in self.calls)
+
+    def pooled_rows(self) -> Any:
+        """``[B,N,T,width]``: the one row of each call."""
+        import numpy as np
+
+        width = next(call.pooled_map.shape[-1] for call in self.calls if call.pooled_map is not None)
+
+        def row(call: CapturedCall) -> Any:
+            if call.pooled_map is not None:
+                return call.pooled_map.reshape(-1, *call.pooled_map.shape[-3:]).numpy()
+            assert call.maps is not None
+            return _pooled(call.maps.reshape(-1, *call.maps.shape[-3:]), 1, width, "mean")
+
+        return np.concatenate([row(call) for call in self.calls], -2)
+
     def last_used(self) -> int:
         """Keys up to the last one that the last query attends to."""
         last = self.calls[-1].maps[..., -1, :]  # type: ignore[index]
@@ -151,20 +170,33 @@ def _joined(calls: list[CapturedCall]) -> list[_Calls]:
     return _cross_joined(found)
 
 
+def _joined_of(captured: Capture) -> list[_Calls]:
+    """The calls of a capture. A selection of cross-attention alone does not show its steps: those of the self-attention beside it do."""
+    chosen = {id(call) for call in captured.calls}
+    whole = [one for one in _joined(captured._whole) if any(id(call) in chosen for call in one.calls)]
+    is_whole = sum(len(one.calls) for one in whole) == len(chosen)
+    return whole if captured._whole and is_whole else _joined(captured.calls)
+
+
 def _cross_joined(found: list[_Calls]) -> list[_Calls]:
     """Cross-attention has the same keys in each step: it is joined where self-attention of the same steps was."""
     steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
-    if not steps:
+    is_alone = all(one.kind.is_cross for one in found)  # then a module that is called again with one query makes a step
+    if not steps and not is_alone:
         return found
     by_module: dict[Hashable, list[_Calls]] = {}
     for one in found:
-        if one.kind.is_cross and one.has_maps and one.name:
+        if one.kind.is_cross and one.name and (one.has_maps or one.has_pooled_rows):
             by_module.setdefault((one.name, one.batch, one.heads, one.S), []).append(one)
     gone: set[int] = set()
     for calls in by_module.values():
         at = 0
         while at < len(calls):
             length = next((len(rows) for rows in steps if tuple(one.T for one in calls[at : at + len(rows)]) == rows), 1)
+            if is_alone:
+                length = next((i for i, one in enumerate(calls[at:]) if i > 0 and one.T != 1), len(calls) - at)
+            if not (all(one.has_maps for one in calls[at : at + length]) or all(one.has_pooled_rows for one in calls[at : at + length])):
+                length = 1
             for one in calls[at + 1 : at + length]:
                 calls[at].add(one, "")
                 gone.add(id(one))
@@ -198,6 +230,8 @@ class _Tab(NamedTuple):
         captured = layer.calls[0].pooled_map
         if layer.has_maps:
             return _pooled(layer.maps(), *blocks, str(self.pooling))
+        if len(layer.calls) > 1:
+            return layer.pooled_rows()
         assert captured is not None
         return captured.reshape(-1, *captured.shape[-3:])
 
@@ -226,13 +260,15 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
             tabs.append(_Tab(*shape, whole, None, None))
         if len(whole) < len(layers):
             height, width = next(call.pooled_map.shape[-2:] for layer in layers for call in layer.calls if call.pooled_map is not None)
+            if any(len(layer.calls) > 1 and not layer.has_maps for layer in layers):
+                height = one.T  # the rows of the steps
             tabs.append(_Tab(*shape, layers, "mean", (height, width)))
     return tabs
 
 
 def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
     """Blocks of steps with more and more keys do not lie one below the other, so that each step of a decoder would be a tab or a layer of its own."""
-    calls = [call for tab in tabs if tab.pooling is not None and tab.T == 1 and not tab.kind.is_cross for layer in tab.layers for call in layer.calls if call.maps is None]
+    calls = [call for tab in tabs if tab.pooling is not None and tab.T == 1 for layer in tab.layers if len(layer.calls) == 1 for call in layer.calls if call.maps is None]
     times = Counter(call.name for call in calls)
     steps = [call for call in calls if times[call.name] > 1]
     if steps:
@@ -315,7 +351,7 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
     require_calls(captured)
     if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
         raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")
-    tabs = _grouped(_joined(captured.calls))
+    tabs = _grouped(_joined_of(captured))
     _require_joined(captured, tabs)
     heads = sum(tab.batch * len(tab.layers) * tab.heads for tab in tabs)
     size = block_limit(heads)
@@ -349,6 +385,7 @@ class _Words:
     def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
         self.given = {name: value for name, value in given.items() if value is not None}
+        self.fit: set[tuple[str, int]] = set()  # tokens or keys, and the text for which they fit a set
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]
@@ -391,7 +428,9 @@ class _Words:
         if sides is not None:
             whole = tab.S if first else size  # of steps with a cache: the words of the keys, of which the queries are the last
             words = self.fitting(label, self.part(label, tab, place), whole)
-            words = words if words is None else words[first:]
+            if words is not None:
+                self.fit.add((label, place))
+                words = words[first:]
             if tab.pooling is None:
                 special, segments = (self._flags(name, tab, place, sides[axis], whole, first) for name in ("special", "segments"))
         if words is None and first:
@@ -420,6 +459,11 @@ class _Words:
         return found
 
     def require_used(self) -> None:
+        for name in ("tokens", "keys"):
+            for place in range(0 if name in self.unused or name not in self.given else self.count or 1):
+                words = plain(of_text(self.given[name], name, place, self.count))
+                if (name, place) not in self.fit and words is not None:
+                    self._refuse_count(f"text {place} of {self.count} (counted from 0): {name}", len(words))
         for name in sorted(self.unused - {"text"}):
             if name == "keys" and not self.has_keys:
                 raise ValueError("keys are given, but the keys of the capture are its tokens")
@@ -430,10 +474,13 @@ class _Words:
             value = plain(of_text(self.given[name], name, 0, self.count))
             pair = is_list(value) and len(value) == 2 and all(map(is_list, map(plain, value)))
             entries = " and ".join(str(len(plain(one))) for one in value) if pair else len(value)
-            raise ValueError(
-                f"{name} has {entries} entries, and no set of the capture has so many tokens: {self._listed(lambda tab: f'{tab.T} queries, {tab.S} keys')}; "
-                "captured.select(prefix) takes some of the calls"
-            )
+            self._refuse_count(name, entries)
+
+    def _refuse_count(self, name: str, entries: object) -> None:
+        raise ValueError(
+            f"{name} has {entries} entries, and no set of the capture has so many tokens: {self._listed(lambda tab: f'{tab.T} queries, {tab.S} keys')}; "
+            "captured.select(prefix) takes some of the calls"
+        )
 
 
 def captured_sets(tabs: list[_Tab], given: dict[str, Any], refused: dict[str, Any]) -> list[dict[str, Any]]:

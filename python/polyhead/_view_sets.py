@@ -60,8 +60,10 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
     """[layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: of texts that words were given for."""
     if isinstance(values, (list, tuple)):
         if not values or not all(_has_shape(layer) for layer in values):
+            _refuse_missing_layers(values, name)
             nested = values and isinstance(values[0], (list, tuple)) and any(map(_has_shape, values[0]))
-            raise TypeError(f"{name} is a {type(values).__name__} of {type(values[0]).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on what it generated" if nested else ""))
+            other = next((layer for layer in values if not _has_shape(layer)), None)
+            raise TypeError(f"{name} is a {type(values).__name__} of {type(other).__name__ if values else 'nothing'}; it must be {kinds}" + ("; generate() returns a list per step: call the model once on what it generated" if nested else ""))
         shapes = {tuple(layer.shape) for layer in values}
         first = _shape(values[0])
         if len(shapes) > 1 or len(first) not in (3, 4):
@@ -86,6 +88,22 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
     if dims not in (2, 3, 4):
         raise ValueError(f"{name} is {_shape(values)}; it must be {kinds}")
     return values[(None,) * (4 - dims)] if dims < 4 else values, None
+
+
+def _refuse_missing_layers(values: Sequence[Any], name: str) -> None:
+    """Raises ValueError for None in place of a layer, as models give it for layers without attention. The page numbers the layers that it is given."""
+    missing = [place for place, layer in enumerate(values) if layer is None]
+    if not missing:
+        return
+    if len(missing) == len(values):
+        raise ValueError(f"{name} has None for every layer; call the model with output_attentions=True (and attn_implementation='eager')")
+    listed = f"layer {missing[0]}" if len(missing) == 1 else f"the layers {', '.join(map(str, missing))}"
+    numbers = [place for place in range(len(values)) if place not in missing]
+    shown = ", ".join(f"{number} as {place}" for place, number in enumerate(numbers) if place != number)
+    raise ValueError(
+        f"{name} has None for {listed} (counted from 0), and the page numbers the layers that it is given; give the others alone, "
+        f"[layer for layer in attentions if layer is not None]{f': the page then shows layer {shown}' if shown else ''}"
+    )
 
 
 _VECTORS = "[T, H], [heads, T, H], [layers, heads, T, H] or a list with one [heads, T, H] or [B, heads, T, H] per layer"
@@ -288,6 +306,14 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
     return [image] if batch is None else [image[place] for place in range(batch)]
 
 
+def require_count(name: str, words: Any, size: int, text: int, count: int | None) -> None:
+    """Raises ValueError for words that are not as many as the queries or keys. count: of texts; None: of one, which is no batch."""
+    words = plain(words)
+    if is_list(words) and len(words) != size:
+        of = name if count is None else f"text {text} of {count} (counted from 0): {name}"
+        raise ValueError(f"{of} has {len(words)} words; source has {size} {'queries' if name == 'tokens' else 'keys'}, and each needs one")
+
+
 def counted(tokens: Any, text: Any) -> int | None:
     """How many texts the words are for; None for one."""
     tokens = plain(tokens)
@@ -354,6 +380,9 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
     two = len(sizes) == 2 and not alone
     if not two and words["key"] is not None:
         raise ValueError("keys are given, but the keys of source are its tokens")
+    for side, name in (("query", "tokens"), ("key", "keys")):
+        if side in sizes:
+            require_count(name, words[side], sizes[side], place, batch)
     special_of, segments_of = both(part(named_special(special), "special"), "special", two), both(part(segments, "segments"), "segments", two)
     sides = {side: Side("tokens" if side == "query" else "keys", sizes[side], words[side], special_of[at], segments_of[at])
              for at, side in enumerate(("query", "key")) if side in sizes}

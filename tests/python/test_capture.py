@@ -305,6 +305,33 @@ def test_encoder_layers_in_one_kernel(norm_first: bool) -> None:
             assert ((one.maps - other.maps).mT.abs().amax((1, 2)) * real).max() <= 1e-6
 
 
+@pytest.mark.parametrize("layer", ["torch", "polyhead"])
+def test_encoders_that_make_nested_tensors_of_padded_texts(layer: str) -> None:
+    """torch.nn.TransformerEncoder as it is by default, in evaluation."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, N, 32, batch_first=True), 2).eval()
+    plain = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, N, 32, batch_first=True), 2, enable_nested_tensor=False).eval()
+    plain.load_state_dict(model.state_dict())
+    if layer == "polyhead":
+        for one in (*model.layers, *plain.layers):
+            own = polyhead.torch.MultiheadAttention(16, N, batch_first=True).eval()
+            own.load_state_dict(one.self_attn.state_dict())
+            one.self_attn = own
+    x = torch.randn(B, T, 16)
+    padding = torch.zeros(B, T, dtype=torch.bool)
+    padding[1, 3:] = True
+    with torch.inference_mode():
+        captured = captured_of(lambda: model(x, src_key_padding_mask=padding), model)
+        expected = captured_of(lambda: plain(x, src_key_padding_mask=padding), plain)
+    assert captured.missed == [] and len(captured) == 2
+    real = (~padding)[:, None, :, None]
+    for one, other in zip(captured, expected):
+        assert one.shape == (B, N, T, T) == other.shape
+        assert ((one.maps - other.maps) * real).abs().max() <= 1e-6
+        assert one.maps[1, :, :3, 3:].abs().max() == 0
+        if layer == "torch":
+            assert (one.maps * ~real).abs().max() == 0, "padding has no rows"
+
+
 def test_gradients_have_the_same_bits_and_a_repeated_forward_pass_is_not_taken_twice() -> None:
     model = nn.TransformerDecoderLayer(16, N, 32, batch_first=True)
     x, memory = torch.randn(B, T, 16), torch.randn(B, S, 16)
@@ -431,12 +458,9 @@ def test_what_is_not_captured_is_said_by_name() -> None:
     assert [missed.name for missed in captured.missed] == ["own"] and "SigmoidAttention" in captured.missed[0].reason
     assert "missed: own: SigmoidAttention" in repr(captured)
 
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, N, 32, batch_first=True), 1).eval()
-    padding = torch.zeros(B, T, dtype=torch.bool)
-    padding[1, 3:] = True
-    with torch.inference_mode():
-        captured = captured_of(lambda: encoder(torch.ones(B, T, 16), src_key_padding_mask=padding), encoder)
-    assert captured.calls == [] and [missed.name for missed in captured.missed] == ["layers.0"] and "nested" in captured.missed[0].reason
+    nested = torch.nested.nested_tensor([torch.randn(N, 3, H), torch.randn(N, T, H)])
+    captured = captured_of(lambda: F.scaled_dot_product_attention(nested, nested, nested).to_padded_tensor(0.0))
+    assert captured.calls == [] and "nested" in captured.missed[0].reason
 
     from torch.nn.attention.flex_attention import flex_attention
 

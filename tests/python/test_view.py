@@ -276,6 +276,36 @@ def pooled_weights(entry):
     return np.array([[decoded(head, *entry["blocks"]) for head in heads] for heads in entry["weights"]])
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_layers_without_maps_are_named(kind):
+    layer = maps(1, 2, 3, 3)
+    with pytest.raises(ValueError, match=r"source has None for layer 1 \(counted from 0\).*shows layer 2 as 1$"):
+        polyhead.view(kind([layer, None, layer]))
+    with pytest.raises(ValueError, match=r"None for the layers 0, 2 \(counted from 0\).*shows layer 1 as 0, 3 as 1$"):
+        polyhead.view(kind([None, layer, None, layer]))
+    with pytest.raises(ValueError, match=r"None for layer 2 \(counted from 0\).*if layer is not None\]$"):
+        polyhead.view(kind([layer, layer, None]))
+    with pytest.raises(ValueError, match=r"source.attentions has None for layer 0"):
+        polyhead.view({"attentions": kind([None, layer])})
+    with pytest.raises(ValueError, match="None for every layer; call the model with output_attentions=True"):
+        polyhead.view(kind([None, None]))
+    with pytest.raises(TypeError, match=f"source is a {kind.__name__} of str"):
+        polyhead.view(kind([layer, "layer"]))
+
+
+def test_a_wrong_number_of_words_is_named_with_its_text():
+    batch, words = maps(2, 2, 3, 3), list("abc")
+    for options, message in (
+        ({"tokens": [words, list("ab")]}, r"text 1 of 2 \(counted from 0\): tokens has 2 words; source has 3 queries, and each needs one"),
+        ({"tokens": [list("abcd"), words]}, r"text 0 of 2 \(counted from 0\): tokens has 4 words"),
+        ({"tokens": [words] * 2, "keys": [words, list("ab")]}, r"text 1 of 2 \(counted from 0\): keys has 2 words; source has 3 keys"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            polyhead.view([batch], **options)
+    with pytest.raises(ValueError, match="^tokens has 2 words; source has 3 queries"):
+        polyhead.view(batch[0], tokens=list("ab"))
+
+
 @pytest.mark.parametrize("pooling, of", [("largest", np.max), ("mean", lambda block: block.sum(1).mean()), ("sum", lambda block: block.sum(1).mean())])
 def test_pooled_pages_have_the_blocks_of_the_whole_map(pooling, of):
     q, k = random.standard_normal((2, 3, 50, 8)).astype(np.float32), random.standard_normal((2, 3, 34, 8)).astype(np.float32)

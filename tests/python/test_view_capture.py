@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -186,6 +187,45 @@ def test_generating_decoders_have_the_tabs_of_one_pass(make: Callable[[], Any], 
     encoder, decoder, cross = (weights(entry) for entry in entries[3:])
     assert decoder.shape[-1] == decoder.shape[-2] == cross.shape[-2] and cross.shape[-1] == encoder.shape[-1]
     assert np.abs(np.triu(decoder, 1)).max() == 0 and np.abs(decoder.sum(-1) - 1).max() < 1e-3 and np.abs(cross.sum(-1) - 1).max() < 1e-3
+
+
+def steps_of_cross_attention(**options: Any) -> polyhead.Capture:
+    return built(bart, lambda model: model.generate(ids(2, 6), max_new_tokens=4, min_new_tokens=4, **DECODING), **options)
+
+
+def test_cross_attention_is_one_map_also_where_it_is_selected_alone() -> None:
+    captured = steps_of_cross_attention()
+    expected = next(entry for entry in sets_of(polyhead.view(captured)) if entry["name"] == "Cross-attention")
+    calls = [call for call in captured if "encoder_attn" in call.name]
+    assert expected["layers"] == 3 and len(calls) == 12
+    for chosen in (captured.select("model.decoder.layers.1.encoder_attn"), polyhead.Capture([call for call in calls if "layers.1" in call.name])):
+        (entry,) = sets_of(polyhead.view(chosen, tokens=[list("abcd")] * 2, keys=[list("uvwxyz")] * 2))[:1]
+        assert entry["layers"] == 1
+        assert np.abs(weights(entry)[0] - weights(expected)[1]).max() <= 2 * BOUND
+    again = pickle.loads(pickle.dumps(captured.select("model.decoder.layers.1.encoder_attn")))
+    assert sets_of(polyhead.view(again))[0]["layers"] == 1
+
+
+def test_steps_of_cross_attention_that_are_over_the_budget_are_rows_of_pooled_maps() -> None:
+    whole = steps_of_cross_attention()
+    used = sum(call.maps.numel() * 4 for call in whole)
+    captured = steps_of_cross_attention(budget=used - 1)
+    assert [call.name for call in captured if call.maps is None] == ["model.decoder.layers.2.encoder_attn"]
+    pooled = next(entry for entry in sets_of(polyhead.view(captured)) if "Pooled" in entry["name"])
+    exact = next(entry for entry in sets_of(polyhead.view(whole)) if entry["name"] == "Cross-attention")
+    assert pooled["layers"] == 3 and pooled["pooled"] == "share"
+    assert np.abs(pooled_weights(pooled) - weights(exact)).max() <= 2 * BOUND + 1e-6
+
+
+def test_words_that_do_not_fit_are_named_with_their_text() -> None:
+    captured = built(bart, lambda model: model(input_ids=ids(2, 6), decoder_input_ids=ids(2, 5)))
+    with pytest.raises(ValueError, match=r"text 1 of 2 \(counted from 0\): tokens has 4 entries, and no set of the capture has so many tokens: Encoder: 6 queries"):
+        polyhead.view(captured, tokens=[list("abcde"), list("abcd")])
+    with pytest.raises(ValueError, match=r"text 0 of 2 \(counted from 0\): keys has 7 entries"):
+        polyhead.view(captured, tokens=[list("abcde")] * 2, keys=[list("uvwxyz1"), list("uvwxyz")])
+    alone = captured.select("model.decoder.layers.0.self_attn")
+    with pytest.raises(ValueError, match=r"text 1 of 2 \(counted from 0\): tokens has 4 words; source has 5 queries, and each needs one"):
+        polyhead.view(alone, tokens=[list("abcde"), list("abcd")])
 
 
 def test_two_passes_are_not_steps() -> None:

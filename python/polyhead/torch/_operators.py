@@ -64,14 +64,26 @@ def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: 
     return Problem("polyhead.attention", q, k, _ops.keywords(q, _ops.Options(*given, **named)))
 
 
+def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
+    """Nested sequences as ``[B,T,E]``, and which of the positions they have, ``[B,T]``."""
+    if sequences.layout != torch.strided:
+        raise ValueError("nested tensors of the layout torch.jagged have no maps here")
+    lengths = torch.tensor([x.size(0) for x in sequences.unbind()])
+    padded = sequences.to_padded_tensor(0.0)
+    return padded, torch.arange(padded.size(1)) < lengths[:, None]
+
+
 def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:
-    for tensor in (query, key):
-        if tensor.is_nested:
-            raise ValueError("nested tensors have no maps here; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
     """kind of the mask: 0 of [T,S], 1 of the keys [B,S], 2 of [B,N,T,S]; bool: True may not attend."""
+    there = None
+    if query.is_nested or key.is_nested:
+        if mask is not None:
+            raise ValueError("nested tensors with a mask have no maps here; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
+        (query, of_query), (key, of_key) = _padded(query), _padded(key)
+        there = (of_query[:, :, None] & of_key[:, None, :])[:, None]  # the rows of padding are 0
     weights, biases = weight.chunk(3), bias.chunk(3)
     q, k = (F.linear(x, weights[i], biases[i]).unflatten(-1, (heads, -1)).transpose(1, 2) for i, x in enumerate((query, key)))
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if there is None else {"attend": there}
     if mask is not None:
         mask = mask[:, None, None, :] if kind == 1 or kind is None and mask.shape == (query.size(0), key.size(1)) != (query.size(1), key.size(1)) else mask
         # The fused kernels take masks of numbers, as nn.MultiheadAttention makes them of booleans, for booleans: what is not 0 is masked.
@@ -91,6 +103,8 @@ def _encoder_layer(
     eps: float, norm_weight: Tensor, norm_bias: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, linear_weight: Tensor, linear_bias: Tensor,
     linear_weight_2: Tensor, linear_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None, **_: Any,
 ) -> Problem:  # fmt: skip
+    if x.is_nested and norm_first:
+        raise ValueError("nested tensors with norm_first have no maps here; enable_nested_tensor=False of nn.TransformerEncoder avoids them")
     x = F.layer_norm(x, (width,), norm_weight, norm_bias, eps) if norm_first else x
     return _projected("nn.TransformerEncoderLayer", x, x, heads, weight, bias, mask, mask_type)
 
