@@ -265,7 +265,7 @@ class View {
                             .attentions = results_[i].attentions,
                             .without = without_[i],
                             .left_out = left_out_[i]});
-      if (results_[i].q) page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v};
+      if (results_[i].q) page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .bias = results_[i].bias, .attend = results_[i].attend};
     }
     return viewer::render(page);
   }

@@ -125,7 +125,7 @@ std::vector<models::TokenizedText> tokenize(const models::SentenceModel& model, 
     }
     const models::TokenizedText& tokens = result.back();
     const std::int64_t length = static_cast<std::int64_t>(tokens.ids.size()) + tokens.dropped_tokens,
-                       positions = model.encoder.config.positions;
+                       positions = model.encoder.config.longest();
     if (tokens.dropped_tokens > 0 && !truncate)
       fail(ErrorCode::invalid_argument, which(texts, i), " has ", length, " tokens; the model takes at most ", positions,
            "; --truncate leaves out the end");

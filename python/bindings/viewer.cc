@@ -144,7 +144,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
                             .attentions = results[i].attentions,
                             .left_out = left_out[i]});
       for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, models::change_without_head(model, results[i], layer, head)});
-      if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v};
+      if (results[i].q) page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v, .bias = results[i].bias, .attend = results[i].attend};
     }
     return viewer::render(page);
   });
