@@ -240,7 +240,10 @@ void trace_text(const Options& o) {
   models::EncoderLayer& own = model.encoder.layers[model.encoder.parameters_of(*layer)];
   call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
   const bool norms_first = own.norm_position == nn::NormPosition::pre && own.attention_norm.weight;
-  if (norms_first) own.attention_norm.forward(Tensor::copy_of(call.query), call.query);
+  if (norms_first) {
+    const Tensor unnormed = Tensor::copy_of(call.query);
+    own.attention_norm.forward(unnormed, call.query);
+  }
   const models::BertEncoder::RotaryTables rotary = model.encoder.rotary_tables(length);
   call.options = model.encoder.attention_options(*layer, rotary);
   const io::LayoutDescription layout = layout_called("bert");
