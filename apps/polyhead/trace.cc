@@ -246,10 +246,9 @@ void trace_text(const Options& o) {
   }
   const models::BertEncoder::RotaryTables rotary = model.encoder.rotary_tables(length);
   call.options = model.encoder.attention_options(*layer, rotary);
-  const io::LayoutDescription layout = layout_called("bert");
-  TracedLayer traced{.loaded = {.layer = std::move(own.attention), .layout = "bert"},
+  TracedLayer traced{.loaded = {.layer = std::move(own.attention), .layout = config.family},
                      .title = cat("layer ", *layer, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", config.layers - 1),
-                     .names = layout.projections};
+                     .names = models::attention_names(config.family)};
   set_input(traced.loaded, &call);
   print_steps(o, traced, call, cat(counted(length, "token"), norms_first ? ", normed" : "", ": ", join(result.tokens.pieces, printable, " ")));
 }

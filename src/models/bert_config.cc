@@ -225,6 +225,13 @@ std::vector<std::string_view> encoder_families() {
   return names;
 }
 
+std::map<std::string, std::string> attention_names(std::string_view family) {
+  const EncoderTensors& names = find_encoder_family("attention_names", family).tensors;
+  const bool packed = names.k.empty();
+  const auto named = [&](std::string_view name, const char* part) { return packed ? cat(names.q, " ", part) : std::string(name); };
+  return {{"q", named(names.q, "q")}, {"k", named(names.k, "k")}, {"v", named(names.v, "v")}, {"output", std::string(names.attention_output)}};
+}
+
 BertConfig read_bert_config(const std::filesystem::path& path) { return Reader(path).read(); }
 
 }  // namespace polyhead::models

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,8 @@ struct BertConfig {
 
 // Names of the known families, as model_type in config.json.
 std::vector<std::string_view> encoder_families();
+// What a family's files call the projections of a layer's attention: "q" -> "attention.self.query". A tensor that holds several: "attn.Wqkv q".
+std::map<std::string, std::string> attention_names(std::string_view family);
 
 // Reads a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
 // when a key asks for what is not supported, or when the heads do not divide the width.
