@@ -237,13 +237,20 @@ void trace_text(const Options& o) {
   require_small({1, config.heads, length, length});
   const models::SentenceResult result = model.run(std::move(tokens), {.attentions = false, .all_hidden = true});
   LayerCall call;
+  models::EncoderLayer& own = model.encoder.layers[model.encoder.parameters_of(*layer)];
   call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
-  const io::LayoutDescription layout = layout_called("bert");
-  TracedLayer traced{.loaded = {.layer = std::move(model.encoder.layers[static_cast<std::size_t>(*layer)].attention), .layout = "bert"},
+  const bool norms_first = own.norm_position == nn::NormPosition::pre && own.attention_norm.weight;
+  if (norms_first) {
+    const Tensor unnormed = Tensor::copy_of(call.query);
+    own.attention_norm.forward(unnormed, call.query);
+  }
+  const models::BertEncoder::RotaryTables rotary = model.encoder.rotary_tables(length);
+  call.options = model.encoder.attention_options(*layer, rotary);
+  TracedLayer traced{.loaded = {.layer = std::move(own.attention), .layout = config.family},
                      .title = cat("layer ", *layer, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", config.layers - 1),
-                     .names = layout.projections};
+                     .names = models::attention_names(config.family)};
   set_input(traced.loaded, &call);
-  print_steps(o, traced, call, cat(counted(length, "token"), ": ", join(result.tokens.pieces, printable, " ")));
+  print_steps(o, traced, call, cat(counted(length, "token"), norms_first ? ", normed" : "", ": ", join(result.tokens.pieces, printable, " ")));
 }
 
 void run_trace(const Options& o) {

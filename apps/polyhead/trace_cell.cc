@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -66,7 +67,8 @@ Cell read_cell(const std::string& given, const models::BertConfig& config, const
 
 struct Key {
   Numbers k, v;
-  double dot = 0, score = 0, exp = 0, weight = 0;
+  double dot = 0, bias = 0, score = 0, exp = 0, weight = 0;
+  bool attended = true;  // false: outside the layer's window
 };
 
 // The steps of one row in float64.
@@ -74,6 +76,7 @@ struct Worked {
   Numbers q, output;
   std::vector<Key> keys;
   double root = 0, largest = 0, sum = 0, of_map = 0;
+  bool has_bias = false;
 };
 
 Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t position) {
@@ -84,15 +87,21 @@ Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t position) {
 Worked work_out(const models::SentenceResult& result, const Cell& cell) {
   Worked worked{.q = row_of(result.q, cell, cell.query)};
   worked.root = std::sqrt(static_cast<double>(worked.q.size()));
+  worked.has_bias = static_cast<bool>(result.bias);
+  const auto bias = [&](std::int64_t s) { return Tensor::copy_of(result.bias.view().select(0, 0).select(0, cell.head).select(0, cell.query).select(0, s), DType::f64).data<double>()[0]; };
+  const auto attends = [&](std::int64_t s) { return !result.attend || result.attend.view().select(0, cell.layer).select(0, 0).select(0, cell.query).select(0, s).data<bool>()[0]; };
+  worked.largest = -std::numeric_limits<double>::infinity();
   worked.output.resize(worked.q.size());
   for (std::int64_t s = 0; s < std::ssize(result.tokens.pieces); ++s) {
     Key key{.k = row_of(result.k, cell, s), .v = row_of(result.v, cell, s)};
     key.dot = std::inner_product(key.k.begin(), key.k.end(), worked.q.begin(), 0.0);
-    key.score = key.dot / worked.root;
-    worked.largest = s == 0 ? key.score : std::max(worked.largest, key.score);
+    if (worked.has_bias) key.bias = bias(s);
+    key.score = key.dot / worked.root + key.bias;
+    key.attended = attends(s);
+    if (key.attended) worked.largest = std::max(worked.largest, key.score);
     worked.keys.push_back(std::move(key));
   }
-  for (Key& key : worked.keys) worked.sum += key.exp = std::exp(key.score - worked.largest);
+  for (Key& key : worked.keys) worked.sum += key.exp = key.attended ? std::exp(key.score - worked.largest) : 0;
   for (Key& key : worked.keys) {
     key.weight = key.exp / worked.sum;
     for (std::size_t i = 0; i < key.v.size(); ++i) worked.output[i] += key.weight * key.v[i];
@@ -135,9 +144,10 @@ std::string text_of(const Worked& worked, const Cell& cell, const std::vector<st
     output.push_back({cat(i), digits(key.v[i]), digits(key.weight * key.v[i]), digits(worked.output[i])});
   }
   steps.push_back({"q . k, the sum of the products", digits(key.dot)});
-  steps.push_back({cat("/ sqrt(", worked.q.size(), ")"), digits(key.score)});
+  steps.push_back({cat("/ sqrt(", worked.q.size(), ")"), digits(key.dot / worked.root)});
+  if (worked.has_bias) steps.push_back({cat("+ ", digits(key.bias), ", the relative bias"), digits(key.score)});
   steps.push_back({cat("- ", digits(worked.largest), ", the row's largest score"), digits(key.score - worked.largest)});
-  steps.push_back({"exp", digits(key.exp)});
+  steps.push_back({key.attended ? "exp" : "0, because the key is outside the layer's window", digits(key.exp)});
   steps.push_back({cat("/ ", digits(worked.sum), ", the row's sum: weight"), fixed(key.weight, 6)});
   for (std::size_t s = 0; s < worked.keys.size(); ++s) {
     const Key& one = worked.keys[s];
@@ -167,7 +177,7 @@ Json json_of(const Worked& worked, const Cell& cell, const std::vector<std::stri
   }
   return {{"text", o.text}, {"layer", cell.layer}, {"head", cell.head}, {"query", cell.query}, {"key", cell.key},
           {"q", list(worked.q)}, {"k", list(key.k)}, {"products", list(products)}, {"dot", number(key.dot)}, {"scale", number(1 / worked.root)},
-          {"score", number(key.score)}, {"largest", number(worked.largest)}, {"exp", number(key.exp)}, {"sum", number(worked.sum)},
+          {"bias", worked.has_bias ? number(key.bias) : Json()}, {"score", number(key.score)}, {"largest", number(worked.largest)}, {"exp", number(key.exp)}, {"sum", number(worked.sum)},
           {"weight", number(key.weight)}, {"keys", keys}, {"output", list(worked.output)}};
 }
 

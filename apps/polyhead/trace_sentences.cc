@@ -77,6 +77,7 @@ class Writer {
       case TraceKind::softcap:
         return say("softcap", "c tanh(scores / c)", cat("scores bounded smoothly to -", c_.softcap, " .. ", c_.softcap));
       case TraceKind::bias:
+        if (options_.relative_bias) return say("bias", "scores + bias[s - t]", cat("adds the relative bias ", options_.relative_bias.parameter().shape(), ": a number for each head and distance of key and query"));
         return say("bias", "scores + bias", cat("adds the bias ", options_.bias.shape(), options_.bias.numel() < numel(maps_) ? ", which broadcasts" : ""));
       case TraceKind::mask: return say("mask", mask_parts(options_.mask), mask_meaning(*traced.mask));
       case TraceKind::softmax:

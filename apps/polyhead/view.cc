@@ -286,7 +286,7 @@ class View {
                             .without = without_[i],
                             .left_out = left_out_[i]});
       if (results_[i].q)
-        page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .scale = results_[i].scale, .attend = results_[i].attend};
+        page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .scale = results_[i].scale, .bias = results_[i].bias, .attend = results_[i].attend};
     }
     return viewer::render(page);
   }

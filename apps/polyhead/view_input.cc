@@ -128,7 +128,7 @@ std::string model_name(const fs::path& directory) {
 
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text) {
   const auto tokenizer = [&](const InputText& input) { return model.tokenize(input.text, models::WhenTooLong::longest_first); };
-  return std::move(tokenize(tokenizer, model.encoder.config.positions, {{text, std::nullopt}}, false)[0]);
+  return std::move(tokenize(tokenizer, model.encoder.config.longest(), {{text, std::nullopt}}, false)[0]);
 }
 
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,

@@ -8,6 +8,8 @@
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
+#include "polyhead/error.h"
+#include "polyhead/models/bert.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/image_classifier.h"
 #include "polyhead/models/language_model.h"
@@ -97,6 +99,52 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
+Shape joined(Shape first, const Shape& rest) {
+  for (const std::int64_t extent : rest) first.push_back(extent);
+  return first;
+}
+
+// An encoder with the memory that its calls reuse.
+struct HeldTextEncoder {
+  models::BertEncoder model;
+  Workspace workspace{Parameters::constant};
+};
+
+// The outputs whose names are in `wanted`, float32 or, of a float64 model, float64.
+ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::handle segments_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
+  const models::BertConfig& config = held.model.config;
+  const Array ids = Array::required(ids_given, "ids"), segments = Array::input(segments_given, "segments"), attend_keys = Array::input(attend_keys_given, "attend_keys");
+  if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
+  const DType dtype = config.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const Shape rows = joined(shape, {config.width}), of_layers = joined({config.layers}, lead), heads = joined(of_layers, {config.heads, shape[-1], config.width / config.heads});
+  models::BertOutput output;
+  const std::tuple<std::string_view, TensorView*, Shape> all[] = {{"hidden", &output.hidden, rows},
+                                                                  {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
+                                                                  {"attentions", &output.attentions, joined(of_layers, {config.heads, shape[-1], shape[-1]})},
+                                                                  {"q", &output.q, heads},
+                                                                  {"k", &output.k, heads},
+                                                                  {"v", &output.v, heads}};
+  std::vector<std::pair<std::string, Tensor>> results;
+  results.reserve(std::size(all));
+  for (const std::string& name : read_words(wanted_given, "outputs")) {
+    const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
+    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k and v are known").c_str());
+    TensorView& view = *std::get<1>(*known);
+    const bool is_hidden = name.ends_with("hidden");  // written in the model's dtype
+    if (!view) view = results.emplace_back(name, Tensor::uninitialised(is_hidden ? config.dtype : dtype, std::get<2>(*known))).second.view();
+  }
+  without_gil([&] {
+    held.model.forward({.ids = ids.view(), .segments = segments.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
+    for (auto& [name, tensor] : results)
+      if (tensor.dtype() != dtype) tensor = Tensor::copy_of(Tensor(std::move(tensor)), dtype);
+  });
+  nb::dict by_name;
+  for (auto& [name, tensor] : results) by_name[name.c_str()] = array_of(std::move(tensor));
+  return by_name;
+}
+
 // A language model with the memory that its calls reuse.
 struct HeldLanguageModel {
   models::LanguageModel model;
@@ -110,10 +158,6 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
-  const auto joined = [](Shape first, const Shape& rest) {
-    for (const std::int64_t extent : rest) first.push_back(extent);
-    return first;
-  };
   const nn::EncoderLayerConfig& layer = config.layer;
   const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
@@ -173,7 +217,7 @@ std::vector<std::int64_t> generate_tokens(const HeldLanguageModel& held, nb::han
   return answer;
 }
 
-constexpr std::string_view kLanguageModel = "language-model";
+constexpr std::string_view kLanguageModel = "language-model", kTextEncoder = "text-encoder";
 
 template <class M>
 nb::object loaded(M (*load)(const std::filesystem::path&), const std::filesystem::path& folder) {
@@ -210,7 +254,22 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
     without_gil([&] { held->model = models::load_language_model(folder); });
     return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
   }
+  const std::vector<std::string_view> encoders = models::encoder_families();
+  if (std::ranges::find(encoders, type) != encoders.end()) {
+    auto held = std::make_unique<HeldTextEncoder>();
+    without_gil([&] { held->model = models::load_bert_encoder(folder); });
+    return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(std::move(held)));
+  }
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
+  if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) {
+    std::string decoders;
+    for (const std::string_view family : families) decoders += text(decoders.empty() ? "" : ", ", family);
+    try {
+      models::read_bert_config(folder / "config.json");
+    } catch (const Error& error) {
+      throw nb::value_error(text("source: '", name, "': ", error.what(), "; known decoders are ", decoders).c_str());
+    }
+  }
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
   return nb::make_tuple(type, config, kind->load(folder));
 }
@@ -228,6 +287,9 @@ void bind_models(nb::module_& m) {
   }).def("save", &saved<models::Translator, models::save_translator>, any("folder"));
   nb::class_<models::SentenceChooser>(m, "SentenceChooser").def("answer", &choose_sentence, any("text")).def("parameters", &parameters<models::SentenceChooser>)
       .def("save", &saved<models::SentenceChooser, models::save_sentence_chooser>, any("folder"));
+  nb::class_<HeldTextEncoder>(m, "TextEncoder")
+      .def("run", &run_text_encoder, any("ids"), any("segments"), any("attend_keys"), any("outputs"), any("num_threads"))
+      .def("parameters", [](const HeldTextEncoder& held) { return parameters(held.model); });
   nb::class_<HeldLanguageModel>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
       .def("generate", &generate_tokens, any("ids"), nb::arg("options"))

@@ -146,7 +146,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
                             .left_out = left_out[i]});
       for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, model->change_without_head(results[i], layer, head)});
       if (results[i].q)
-        page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v, .scale = results[i].scale, .attend = results[i].attend};
+        page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v, .scale = results[i].scale, .bias = results[i].bias, .attend = results[i].attend};
     }
     return viewer::render(page);
   });

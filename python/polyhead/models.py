@@ -1,4 +1,4 @@
-"""Models that ``polyhead train`` made, small ones that are part of polyhead, and language models that transformers saved.
+"""Models that ``polyhead train`` made, small ones that are part of polyhead, and encoders and language models that transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
@@ -20,7 +20,7 @@ from ._options import Array, NumPyArray
 
 __all__ = [
     "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "LanguageModel", "LanguageRun",
-    "SentenceChooser", "TextClassifier", "Translation", "Translator", "load", "names",
+    "SentenceChooser", "TextClassifier", "TextEncoder", "TextEncoderRun", "Translation", "Translator", "load", "names",
 ]
 
 
@@ -147,6 +147,70 @@ class SentenceChooser(_Model):
         return ChosenSentence(**self._model.answer(text))
 
 
+class _SavedByTransformers(_Model):
+    """A model of a folder as transformers writes it; copies that go elsewhere read the folder again."""
+
+    _source: str | bytes | os.PathLike[Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self._source,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Model:
+        return self._with(self.__dict__)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return super().__repr__().replace(f"{name}(", f"{name}(model={self.config.get('model')!r}, ", 1)
+
+
+def _ids_of(ids: Array | Sequence[int]) -> Any:
+    if not isinstance(ids, (list, tuple)):
+        return ids
+    import numpy
+
+    return numpy.asarray(ids, numpy.int64)
+
+
+class TextEncoderRun(NamedTuple):
+    """The outputs of `TextEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, E width,
+    L layers, N heads, H width of a head. float32, of a float64 model float64."""
+
+    hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if there is one
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, the last one as hidden
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    q: NumPyArray | None = None  # [L,*,N,T,H], rotated if positions are rotary
+    k: NumPyArray | None = None  # [L,*,N,T,H], as q
+    v: NumPyArray | None = None  # [L,*,N,T,H]
+
+
+class TextEncoder(_SavedByTransformers):
+    """An encoder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder as transformers writes it.
+    Calls keep packed parameters, which take as much memory as the model in float32."""
+
+    def run(
+        self,
+        ids: Array | Sequence[int],
+        *,
+        segments: Array | None = None,
+        attend_keys: Array | None = None,
+        outputs: Iterable[str] = ("hidden",),
+        num_threads: int | None = None,
+    ) -> TextEncoderRun:
+        """One pass over whole texts.
+
+        Args:
+            ids: integers ``[*,T]``, token ids, with the special tokens.
+            segments: integers ``[*,T]``, which text of a pair a token is of; None: all 0. Not for encoders without segments.
+            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
+            outputs: names of `TextEncoderRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        return TextEncoderRun(**self._model.run(_ids_of(ids), segments, attend_keys, outputs, num_threads))
+
+
 class LanguageRun(NamedTuple):
     """The outputs of `LanguageModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
     the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head. float32, of a float64 model float64."""
@@ -160,12 +224,10 @@ class LanguageRun(NamedTuple):
     v: NumPyArray | None = None  # [L,*,K,T,H]
 
 
-class LanguageModel(_Model):
+class LanguageModel(_SavedByTransformers):
     """A decoder that predicts the next token: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 or GPT-NeoX, from a folder as transformers writes it.
     The file stays mapped, so it may be replaced but not changed in place. Calls keep packed parameters, which take as much memory as the model in
     float32. A pickle holds the path of the folder."""
-
-    _source: str | bytes | os.PathLike[Any]
 
     def run(
         self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("logits",), num_threads: int | None = None
@@ -181,11 +243,7 @@ class LanguageModel(_Model):
         Raises:
             ValueError, TypeError: an argument that does not fit; the message names it.
         """
-        if isinstance(ids, (list, tuple)):
-            import numpy
-
-            ids = numpy.asarray(ids, numpy.int64)
-        return LanguageRun(**self._model.run(ids, attend_keys, outputs, num_threads))
+        return LanguageRun(**self._model.run(_ids_of(ids), attend_keys, outputs, num_threads))
 
     def generate(
         self,
@@ -222,23 +280,14 @@ class LanguageModel(_Model):
         options = {name: given for name, given in locals().items() if name not in ("self", "ids", "__class__")}
         return self._model.generate(ids, options)  # type: ignore[no-any-return]
 
-    # Read again from its folder.
-    def __reduce__(self) -> tuple[Any, ...]:
-        return load, (self._source,)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
-        return self._with(self.__dict__)  # type: ignore[return-value]
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("LanguageModel(", f"LanguageModel(model={self.config.get('model')!r}, ", 1)
-
-
-_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel]] = {
+_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder]] = {
     "polyhead-image-classifier": ImageClassifier,
     "polyhead-text-classifier": TextClassifier,
     "polyhead-translator": Translator,
     "polyhead-sentence-chooser": SentenceChooser,
     "language-model": LanguageModel,
+    "text-encoder": TextEncoder,
 }
 
 
@@ -247,11 +296,11 @@ def names() -> list[str]:
     return _core.default_models()
 
 
-def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel:
+def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder:
     """Loads a trained model.
 
     Args:
-        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of a decoder that transformers saved.
+        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder or decoder that transformers saved.
 
     Raises:
         OSError: the folder cannot be read.
@@ -262,6 +311,6 @@ def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassi
         raise ValueError(f"source: {source!r} is a model of polyhead and also a folder here; give './{source!s}' for the folder")
     kind, config, model = _core.load_model(source, built_in)
     loaded = _KINDS[kind](config, model)
-    if isinstance(loaded, LanguageModel):
+    if isinstance(loaded, _SavedByTransformers):
         loaded._source = source if isinstance(source, bytes) else os.path.abspath(os.fspath(source))
     return loaded

@@ -23,6 +23,29 @@ class Exchanged {
   Tensor kept_;
 };
 
+// A layer that shares its parameters has a copy of them as long as this object lives, so that a change is one of this layer alone.
+class OwnParameters {
+ public:
+  OwnParameters(BertEncoder* encoder, std::int64_t layer) : encoder_(encoder), layer_(static_cast<std::size_t>(layer)) {
+    if (encoder->config.shared_layers.empty()) return;
+    shared_ = static_cast<std::int64_t>(encoder->parameters_of(layer));
+    encoder->layers.push_back(EncoderLayer(encoder->layers[static_cast<std::size_t>(shared_)]));
+    encoder->config.shared_layers[layer_] = std::ssize(encoder->layers) - 1;
+  }
+  ~OwnParameters() {
+    if (shared_ < 0) return;
+    encoder_->config.shared_layers[layer_] = shared_;
+    encoder_->layers.pop_back();
+  }
+  OwnParameters(const OwnParameters&) = delete;
+  OwnParameters& operator=(const OwnParameters&) = delete;
+
+ private:
+  BertEncoder* encoder_;
+  std::size_t layer_;
+  std::int64_t shared_ = -1;
+};
+
 std::vector<double> unit(const Tensor& embedding) {
   const Tensor wide = Tensor::copy_of(embedding, DType::f64);
   std::vector<double> values(wide.data<double>(), wide.data<double>() + wide.numel());
@@ -37,7 +60,8 @@ double change_without_head(SentenceModel& model, const SentenceResult& with, std
   const BertConfig& config = model.encoder.config;
   require(layer >= 0 && layer < config.layers && head >= 0 && head < config.heads, "change_without_head: there is no head ", layer, ".", head, "; the model has the layers 0 to ",
           config.layers - 1, " and the heads 0 to ", config.heads - 1);
-  nn::MultiHeadAttention& attention = model.encoder.layers[static_cast<std::size_t>(layer)].attention;
+  const OwnParameters own(&model.encoder, layer);
+  nn::MultiHeadAttention& attention = model.encoder.layers[model.encoder.parameters_of(layer)].attention;
   const std::int64_t width = attention.config.value_head_width;
   Tensor without = Tensor::copy_of(attention.output.weight);
   fill(without.view().slice(1, head * width, (head + 1) * width), 0);

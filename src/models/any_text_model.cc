@@ -18,7 +18,7 @@ class AnyEncoder final : public AnyTextModel {
  public:
   explicit AnyEncoder(SentenceModel model) : model_(std::move(model)) {
     const BertConfig& config = model_.encoder.config;
-    sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .longest = config.positions};
+    sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .longest = config.longest()};
   }
 
   TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const override {
@@ -35,7 +35,9 @@ class AnyEncoder final : public AnyTextModel {
             .embedding = std::move(result.embedding),
             .q = std::move(result.q),
             .k = std::move(result.k),
-            .v = std::move(result.v)};
+            .v = std::move(result.v),
+            .bias = std::move(result.bias),
+            .attend = std::move(result.attend)};
   }
 
   double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) override {

@@ -1,10 +1,12 @@
 #include "polyhead/models/bert.h"
 
-#include <numeric>
+#include <algorithm>
 #include <utility>
 
 #include "core/text.h"
+#include "models/bert_embeddings.h"
 #include "nn/check.h"
+#include "nn/elementwise.h"
 #include "nn/initialiser.h"
 
 namespace polyhead::models {
@@ -14,12 +16,6 @@ namespace {
 ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
-}
-
-Tensor position_ids(std::int64_t count) {
-  Tensor ids(DType::i64, {count});
-  std::iota(ids.data<std::int64_t>(), ids.data<std::int64_t>() + count, 0);
-  return ids;
 }
 
 Shape with_leading(Shape shape, std::int64_t extent) {
@@ -40,25 +36,69 @@ void require_floating(const Operand& output, const Shape& shape) {
 }  // namespace
 
 BertEncoder::BertEncoder(const BertConfig& given) : config(given) {
-  require(config.vocabulary >= 1 && config.positions >= 1 && config.segments >= 1 && config.layers >= 0, "BertEncoder: vocabulary is ",
+  constexpr const char* kName = "BertEncoder";
+  require(config.vocabulary >= 1 && config.positions >= 1 && config.segments >= 0 && config.layers >= 0, kName, ": vocabulary is ",
           config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
-          "; the first three must be at least 1 and layers at least 0");
+          "; the first two must be at least 1 and the others at least 0");
+  require(config.longest() >= 1, kName, ": positions is ", config.positions, "; it must be above padding_token + 1");
+  require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
+  std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
+  for (const std::int64_t index : config.shared_layers) {
+    require(index >= 0 && index <= own_layers, kName, ": shared_layers has ", index, " after the indices below ", own_layers, "; each new index follows the last one");
+    own_layers = std::max(own_layers, index + 1);
+  }
+  const std::int64_t embedding_width = config.embedding_width != 0 ? config.embedding_width : config.width;
   nn::Initialiser initialiser(config.seed);
   const auto embedding = [&](std::int64_t count) {
-    return nn::Embedding({.count = count, .width = config.width, .dtype = config.dtype, .seed = initialiser.child_seed()});
+    return nn::Embedding({.count = count, .width = embedding_width, .dtype = config.dtype, .seed = initialiser.child_seed()});
   };
+  const auto norm = [&](std::int64_t width) { return nn::LayerNorm({.width = width, .epsilon = config.epsilon, .bias = config.norm_bias, .dtype = config.dtype}); };
   words = embedding(config.vocabulary);
-  positions = embedding(config.positions);
-  segments = embedding(config.segments);
-  embedding_norm = nn::LayerNorm({.width = config.width, .epsilon = config.epsilon, .dtype = config.dtype});
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    layers.emplace_back(EncoderLayerConfig{.width = config.width,
-                                           .heads = config.heads,
-                                           .hidden_width = config.hidden_width,
-                                           .activation = config.activation,
-                                           .epsilon = config.epsilon,
-                                           .dtype = config.dtype,
-                                           .seed = initialiser.child_seed()});
+  if (!config.rotary) positions = embedding(config.positions);
+  if (config.segments > 0) segments = embedding(config.segments);
+  if (config.embedding_norm) embedding_norm = norm(embedding_width);
+  for (std::int64_t i = 0; i < own_layers; ++i) {
+    EncoderLayer& layer = layers.emplace_back(EncoderLayerConfig{.width = config.width,
+                                                                 .heads = config.heads,
+                                                                 .hidden_width = config.hidden_width,
+                                                                 .activation = config.activation,
+                                                                 .gated = config.gated,
+                                                                 .bias = config.bias,
+                                                                 .output_bias = config.bias,
+                                                                 .feed_forward_bias = config.feed_forward_bias,
+                                                                 .norm_position = config.norm_position,
+                                                                 .epsilon = config.epsilon,
+                                                                 .dtype = config.dtype,
+                                                                 .seed = initialiser.child_seed()});
+    layer.attention_norm = i == 0 && !config.first_norm ? nn::Norm() : nn::Norm(norm(config.width));
+    layer.feed_forward_norm = norm(config.width);
+  }
+  if (config.embedding_width != 0)
+    embedding_projection = nn::Linear({.in_width = embedding_width, .out_width = config.width, .dtype = config.dtype, .seed = initialiser.child_seed()});
+  if (config.relative_buckets > 0) {
+    relative_bias = Tensor(config.dtype, {config.relative_buckets, config.heads});
+    initialiser.normal(relative_bias, 0, 1);
+  }
+  if (config.norm_position != nn::NormPosition::post) final_norm = norm(config.width);
+}
+
+BertEncoder::RotaryTables BertEncoder::rotary_tables(std::int64_t tokens) const {
+  const DType precise = config.dtype == DType::f64 ? DType::f64 : DType::f32;
+  RotaryTables tables;
+  if (config.rotary) tables.all = nn::RotaryEmbedding(*config.rotary).tables(0, tokens, precise);
+  if (config.local_rotary) tables.local = nn::RotaryEmbedding(*config.local_rotary).tables(0, tokens, precise);
+  return tables;
+}
+
+nn::AttentionOptions BertEncoder::attention_options(std::int64_t layer, const RotaryTables& tables) const {
+  nn::AttentionOptions options;
+  const std::int64_t window = config.windows.empty() ? 0 : config.windows.at(static_cast<std::size_t>(layer));
+  if (window > 0) options.mask.window = {.left = window, .right = window};
+  const std::optional<nn::RotaryTables>& rotary = window > 0 && tables.local ? tables.local : tables.all;
+  if (rotary) options.rotary = rotary->rotary();
+  if (relative_bias) options.relative_bias = {.table = relative_bias.view().transpose(0, 1)};  // of MPNet: max_distance 128, both directions
+  return options;
 }
 
 void BertEncoder::forward(const BertInput& given, const BertOutput& output, const BertOptions& options, Saved* saved) const {
@@ -68,13 +108,14 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
   const Shape ids = input.ids.shape();
   const std::int64_t length = ids[-1];
-  require(length <= config.positions, kOperation, ": the text has ", length, " tokens; the model has positions for ", config.positions);
-  if (!input.segments) input.segments = zero_ids(ids);
-  nn::require_shape(kOperation, {"segments", input.segments}, ids);
+  require(config.segments > 0 || !input.segments, kOperation, ": segments are given; this ", config.family, " model has none");
+  if (!input.segments && config.segments > 0) input.segments = zero_ids(ids);
+  if (input.segments) nn::require_shape(kOperation, {"segments", input.segments}, ids);
   if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
 
   const Shape shape = nn::appended(ids, {config.width}), maps = nn::appended(ids.first(ids.size() - 1), {config.heads, length, length});
-  const std::int64_t count = static_cast<std::int64_t>(layers.size());
+  const std::int64_t count = config.layers;
+  for (std::int64_t i = 0; i < count; ++i) require(parameters_of(i) < layers.size(), kOperation, ": config has ", count, " layers; the parameters of layer ", i, " are missing");
   require_output({"hidden", output.hidden}, shape, config.dtype);
   require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
   const Shape heads = nn::appended(ids.first(ids.size() - 1), {config.heads, length, config.width / config.heads});
@@ -89,24 +130,44 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
+  const nn::RunOptions run{options.executor, workspace};
   const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };
-  Tensor embedding_sum = like_hidden(), x = like_hidden();
+  const bool projects = static_cast<bool>(embedding_projection.weight);
+  const auto like_embedded = [&] { return projects ? uninitialised(config.dtype, nn::appended(ids, {words.width()}), workspace) : like_hidden(); };
+  Tensor embedding_sum = like_embedded(), x = like_embedded(), embedded;
   words.forward(input.ids, embedding_sum, {.executor = options.executor});
-  const Tensor numbers = position_ids(length);
-  positions.forward(numbers.view().expand(ids), embedding_sum, {nn::Write::add, options.executor});
-  segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
-  embedding_norm.forward(embedding_sum, x, {.executor = options.executor});
-  if (output.all_hidden) copy(x, output.all_hidden.select(0, 0));
+  Tensor numbers = config.rotary ? Tensor() : position_ids(config, input.ids), scales = config.mask_token ? word_scales(config, input) : Tensor();
+  if (scales) scale_rows(embedding_sum, scales, options.executor);
+  if (numbers) positions.forward(numbers.view().expand(ids), embedding_sum, {nn::Write::add, options.executor});
+  if (input.segments) segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
+  config.embedding_norm ? embedding_norm.forward(embedding_sum, x, {.executor = options.executor}) : copy(embedding_sum, x);
+  if (config.zero_padding && input.attend_keys) scale_rows(x, input.attend_keys, options.executor);
+  if (projects) {
+    embedded = std::move(x);
+    x = like_hidden();
+    embedding_projection.forward(embedded, x, run);
+    if (saved == nullptr) embedding_sum = {};  // of another width: no layer can use its memory
+  }
+  if (output.all_hidden && count > 0) copy(x, output.all_hidden.select(0, 0));
 
-  const nn::AttentionOptions attention{
-      .mask = {.attend_keys = input.attend_keys}, .backend = options.backend, .executor = options.executor, .workspace = workspace};
-  if (saved != nullptr) *saved = Saved{.input = input, .embedding_sum = std::move(embedding_sum)};
+  RotaryTables rotary = rotary_tables(length);
+  if (saved != nullptr) {
+    *saved = Saved{.input = input,
+                   .positions = std::move(numbers),
+                   .word_scales = std::move(scales),
+                   .embedding_sum = std::move(embedding_sum),
+                   .embedded = std::move(embedded),
+                   .rotary = std::move(rotary)};
+  }
+  const RotaryTables& tables = saved != nullptr ? saved->rotary : rotary;
   const bool of_heads = output.attentions || output.q || output.k || output.v;
   Tensor spare = std::move(embedding_sum);  // without `saved`, two tensors alternate as input and output
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved layer_saved;
     Tensor y = spare ? std::move(spare) : like_hidden();
-    layers[static_cast<std::size_t>(i)].forward(x, y, attention, saved != nullptr || of_heads ? &layer_saved : nullptr);
+    nn::AttentionOptions attention = attention_options(i, tables);
+    attention.mask.attend_keys = input.attend_keys, attention.backend = options.backend, attention.executor = options.executor, attention.workspace = workspace;
+    layers[parameters_of(i)].forward(x, y, attention, saved != nullptr || of_heads ? &layer_saved : nullptr);
     if (output.attentions) {
       SdpaOptions sdpa = layer_saved.attention.sdpa;
       sdpa.executor = options.executor;
@@ -116,7 +177,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     if (output.q) copy(one.q_heads, output.q.select(0, i));
     if (output.k) copy(one.k_heads, output.k.select(0, i));
     if (output.v) copy(one.v_heads, output.v.select(0, i));
-    if (output.all_hidden) copy(y, output.all_hidden.select(0, i + 1));
+    if (output.all_hidden && i + 1 < count) copy(y, output.all_hidden.select(0, i + 1));
     if (saved != nullptr) {
       saved->hidden.push_back(std::move(x));  // moving keeps the views in layer_saved valid
       saved->layers.push_back(std::move(layer_saved));
@@ -125,29 +186,55 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     }
     x = std::move(y);
   }
+  if (final_norm.weight) {
+    Tensor y = spare ? std::move(spare) : like_hidden();
+    final_norm.forward(x, y, run);
+    if (saved != nullptr) saved->hidden.push_back(std::move(x));
+    x = std::move(y);
+  }
+  if (output.all_hidden) copy(x, output.all_hidden.select(0, count));
   if (output.hidden) copy(x, output.hidden);
 }
 
 void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options) const {
   constexpr const char* kOperation = "BertEncoder.backward";
-  const Shape& shape = saved.embedding_sum.shape();
+  const Shape ids = saved.input.ids.shape(), shape = nn::appended(ids, {config.width});
   nn::require_exactly(kOperation, {"d_hidden", d_hidden}, shape, config.dtype);
-  require(saved.layers.size() == layers.size(), kOperation, ": saved has ", saved.layers.size(), " layers; the encoder has ",
-          layers.size());
+  require(std::ssize(saved.layers) == config.layers, kOperation, ": saved has ", saved.layers.size(), " layers; the encoder has ", config.layers);
   BertEncoder* const grads = gradients.parameters;
   if (grads == nullptr) return;
   nn::require_gradients(kOperation, *this, *grads, {{"d_hidden", d_hidden}});
   Tensor d_y = Tensor::copy_of(d_hidden), d_x(config.dtype, shape);
-  for (std::size_t i = layers.size(); i-- > 0;) {
-    layers[i].backward(saved.layers[i], d_y, {.x = d_x, .parameters = &grads->layers[i]}, options);
+  if (final_norm.weight) {
+    final_norm.backward(saved.hidden.back(), d_y, {.x = d_x, .parameters = &grads->final_norm}, options);
     std::swap(d_x, d_y);
   }
-  embedding_norm.backward(saved.embedding_sum, d_y, {.x = d_x, .parameters = &grads->embedding_norm}, options);
-  const Shape ids = saved.input.ids.shape();
-  const Tensor numbers = position_ids(ids[-1]);
-  words.backward(saved.input.ids, d_x, {&grads->words}, options);
-  positions.backward(numbers.view().expand(ids), d_x, {&grads->positions}, options);
-  segments.backward(saved.input.segments, d_x, {&grads->segments}, options);
+  Tensor d_bias = relative_bias ? Tensor(config.dtype, {config.heads, config.relative_buckets}) : Tensor(), d_bias_sum = nn::zeros_like(d_bias);
+  std::vector<bool> written(layers.size());
+  for (std::int64_t i = config.layers; i-- > 0;) {
+    const std::size_t own = parameters_of(i);
+    layers[own].backward(saved.layers[static_cast<std::size_t>(i)], d_y,
+                         {.x = d_x, .parameters = &grads->layers[own], .parameters_write = written[own] ? nn::Write::add : nn::Write::replace, .relative_bias = d_bias}, options);
+    written[own] = true;
+    if (d_bias) nn::add(d_bias, d_bias_sum, options.executor);
+    std::swap(d_x, d_y);
+  }
+  if (d_bias) copy(d_bias_sum.view().transpose(0, 1), grads->relative_bias.view());
+  if (embedding_projection.weight) {
+    Tensor d_embedded(config.dtype, saved.embedded.shape());
+    embedding_projection.backward(saved.embedded, d_y, {.x = d_embedded, .parameters = &grads->embedding_projection}, options);
+    d_y = std::move(d_embedded);
+    d_x = Tensor(config.dtype, d_y.shape());
+  }
+  if (config.zero_padding && saved.input.attend_keys) scale_rows(d_y, saved.input.attend_keys, options.executor);
+  if (config.embedding_norm) {
+    embedding_norm.backward(saved.embedding_sum, d_y, {.x = d_x, .parameters = &grads->embedding_norm}, options);
+    std::swap(d_x, d_y);
+  }
+  if (saved.positions) positions.backward(saved.positions.view().expand(ids), d_y, {&grads->positions}, options);
+  if (config.segments > 0) segments.backward(saved.input.segments, d_y, {&grads->segments}, options);
+  if (saved.word_scales) scale_rows(d_y, saved.word_scales, options.executor);
+  words.backward(saved.input.ids, d_y, {&grads->words}, options);
 }
 
 }  // namespace polyhead::models

@@ -178,11 +178,11 @@ TEST(ReadBertConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   }
   EXPECT_ERROR(read([](json& c) { c["num_attention_heads"] = 4; }), format,
                HasSubstr("num_attention_heads is 4; it must divide hidden_size = 6"));
-  EXPECT_ERROR(read([](json& c) { c["hidden_act"] = "swish"; }), unsupported, HasSubstr("hidden_act is 'swish'"));
+  EXPECT_ERROR(read([](json& c) { c["hidden_act"] = "quick_gelu"; }), unsupported, HasSubstr("hidden_act is 'quick_gelu'"));
   EXPECT_ERROR(read([](json& c) { c["hidden_act"] = 3; }), format, HasSubstr("a string is needed"));
   EXPECT_ERROR(read([](json& c) { c["layer_norm_eps"] = "small"; }), format, HasSubstr("a number is needed"));
   EXPECT_ERROR(read([](json& c) { c["layer_norm_eps"] = 0; }), format, HasSubstr("must be above 0"));
-  EXPECT_ERROR(read([](json& c) { c["model_type"] = "roberta"; }), unsupported, HasSubstr("model_type is 'roberta'"));
+  EXPECT_ERROR(read([](json& c) { c["model_type"] = "deberta"; }), unsupported, HasSubstr("model_type is 'deberta'"));
   EXPECT_ERROR(read([](json& c) { c["position_embedding_type"] = "relative_key"; }), unsupported, HasSubstr("relative_key"));
   EXPECT_ERROR(read([](json& c) { c["is_decoder"] = true; }), unsupported, HasSubstr("is_decoder"));
   EXPECT_ERROR(read([](json& c) { c = json::array(); }), format, HasSubstr("an object is needed"));

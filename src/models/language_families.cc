@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
-#include <vector>
 
 #include "core/join.h"
 #include "core/text.h"
+#include "models/nearest_name.h"
 
 namespace polyhead::models {
 namespace {
@@ -105,21 +104,6 @@ constexpr Neutral kNeutral[] = {
     {"use_bidirectional_attention", "false"}, {"full_attn_mod", "1"}, {"interpolate_factor", "1"}, {"pruned_heads", "{}"}, {"partial_rotary_factor", "1"}, {"rope_interleaved", "false"},
 };
 
-// Levenshtein's distance.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t corner = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = corner + (a[i] != b[j]);
-      corner = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, corner + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::span<const Family> families() { return kFamilies; }
@@ -127,8 +111,8 @@ std::span<const Family> families() { return kFamilies; }
 const Family& find_family(std::string_view file, std::string_view model_type) {
   const auto found = std::ranges::find(kFamilies, model_type, &Family::model_type);
   if (found != kFamilies.end()) return *found;
-  const Family& nearest = *std::ranges::min_element(kFamilies, {}, [&](const Family& family) { return distance(family.model_type, model_type); });
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kFamilies, &Family::model_type), "; the nearest is '", nearest.model_type, "'");
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kFamilies, &Family::model_type), "; the nearest is '",
+       nearest_name(kFamilies, &Family::model_type, model_type), "'");
 }
 
 bool is_without_effect(std::string_view key) { return std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect); }

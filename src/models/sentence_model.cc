@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -20,7 +21,31 @@ Tensor int64_tensor(const std::vector<T>& values) {
 }
 
 EncodeOptions limits(const BertEncoder& encoder, WhenTooLong when_too_long) {
-  return {.max_length = encoder.config.positions, .when_too_long = when_too_long};
+  return {.max_length = encoder.config.longest(), .when_too_long = when_too_long};
+}
+
+// The relative bias of every pair.
+Tensor bias_of_pairs(const BertEncoder& encoder, std::int64_t length, DType dtype) {
+  const std::int64_t heads = encoder.config.heads, buckets = encoder.config.relative_buckets;
+  const Tensor table = Tensor::copy_of(encoder.relative_bias, DType::f64);
+  const RelativeBias rule = encoder.attention_options(0, {}).relative_bias;
+  Tensor bias(DType::f64, {1, heads, length, length});
+  double* at = bias.data<double>();
+  for (std::int64_t n = 0; n < heads; ++n)
+    for (std::int64_t t = 0; t < length; ++t)
+      for (std::int64_t s = 0; s < length; ++s)
+        *at++ = table.data<double>()[relative_bucket(s - t, buckets, rule.bidirectional, rule.max_distance) * heads + n];
+  return Tensor::copy_of(bias, dtype);
+}
+
+// Which pairs the windows leave.
+Tensor pairs_of_windows(const std::vector<std::int64_t>& windows, std::int64_t length) {
+  Tensor attend(DType::boolean, {std::ssize(windows), 1, length, length});
+  bool* at = attend.data<bool>();
+  for (const std::int64_t window : windows)
+    for (std::int64_t t = 0; t < length; ++t)
+      for (std::int64_t s = 0; s < length; ++s) *at++ = window == 0 || std::abs(s - t) <= window;
+  return attend;
 }
 
 }  // namespace
@@ -81,7 +106,9 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
     for (Tensor* heads : {&result.q, &result.k, &result.v}) *heads = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
   }
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
-  encoder.forward({.ids = result.ids, .segments = segments},
+  if (options.head_vectors && encoder.relative_bias) result.bias = bias_of_pairs(encoder, length, results);
+  if (options.head_vectors && std::ranges::any_of(config.windows, [](std::int64_t window) { return window > 0; })) result.attend = pairs_of_windows(config.windows, length);
+  encoder.forward({.ids = result.ids, .segments = config.segments > 0 ? ConstTensorView(segments) : ConstTensorView()},
                   {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(result.hidden, {}, result.embedding);
@@ -97,7 +124,8 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
     length = std::max(length, static_cast<std::int64_t>(tokens.back().ids.size()));
   }
   const auto count = static_cast<std::int64_t>(texts.size());
-  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // zero: padding has id 0 and is masked
+  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // false: padding is masked
+  std::fill_n(ids.data<std::int64_t>(), ids.numel(), config.padding_token.value_or(0));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& row = tokens[static_cast<std::size_t>(i)].ids;
     std::copy(row.begin(), row.end(), ids.data<std::int64_t>() + i * length);

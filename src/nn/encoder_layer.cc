@@ -64,13 +64,14 @@ EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(con
 
 void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {
   constexpr const char* kOperation = "EncoderLayer.forward";
-  const DType dtype = attention_norm.weight.dtype();
+  const DType dtype = feed_forward_norm.weight.dtype();
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
   require_separate(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (options.cache != nullptr) require_order(kOperation, options, x);
   const double dropped = dropout_of(kOperation, dropout, options);
   require_part_order(kOperation, part_order, norm_position);
+  require(attention_norm.weight || norm_position == NormPosition::pre, kOperation, ": attention_norm is absent; only layers with norm_position pre may lack it");
   if (saved == nullptr && norm_position == NormPosition::post && dropped == 0) return evaluate(*this, x, y, with_seed(options, 0));
 
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
@@ -100,7 +101,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   constexpr const char* kOperation = "EncoderLayer.backward";
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
-  const DType dtype = attention_norm.weight.dtype();
+  const DType dtype = feed_forward_norm.weight.dtype();
   require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
   require(saved.part_order == part_order, kOperation, ": saved comes from a layer of another part_order");
   const Shape& shape = saved.attended.shape();
@@ -118,7 +119,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   };
   const auto attention_backward = [&](ConstTensorView d_out, TensorView d_in) {
     attention.backward(saved.attention, d_out,
-                       {.query = d_in, .parameters = of(&EncoderLayer::attention), .parameters_write = write, .attention_weights = gradients.attention_weights}, options);
+                       {.query = d_in, .relative_bias = gradients.relative_bias, .parameters = of(&EncoderLayer::attention), .parameters_write = write, .attention_weights = gradients.attention_weights}, options);
   };
   const ResidualNorms of_attention{attention_norm, attention_output_norm, of(&EncoderLayer::attention_norm), of(&EncoderLayer::attention_output_norm), write};
   const ResidualNorms of_feed_forward{feed_forward_norm, feed_forward_output_norm, of(&EncoderLayer::feed_forward_norm), of(&EncoderLayer::feed_forward_output_norm), write};
@@ -153,6 +154,7 @@ void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, cons
 
 void Encoder::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Encoder.backward";
+  require(!gradients.relative_bias, kOperation, ": the gradient of a relative bias is that of one layer; take the sum over backward of each layer");
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
                  gradients.parameters, gradients.parameters_write, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;

@@ -13,7 +13,7 @@
 namespace polyhead::nn {
 
 struct ResidualPart {
-  const Norm& norm;
+  const Norm& norm;         // absent with NormPosition::pre: the part reads x itself
   const Norm& output_norm;  // used with NormPosition::both
   NormPosition position;
   double dropout;      // 0 in evaluation
@@ -28,7 +28,7 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
   const bool is_post = part.position == NormPosition::post, is_both = part.position == NormPosition::both;
   Tensor normed = like_x(), output = is_both ? like_x() : Tensor();
-  if (!is_post) part.norm.forward(x, normed, part.options);
+  if (!is_post) part.norm.weight ? part.norm.forward(x, normed, part.options) : copy(x, normed);
   const TensorView summand = is_post ? normed.view() : y;
   f(is_post ? x : ConstTensorView(normed), is_both ? output.view() : summand);
   if (is_both) part.output_norm.forward(output, y, part.options);
@@ -67,6 +67,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
     norms.output_norm.backward(saved.output, d_out, {.x = d_output, .parameters = norms.output_grads, .parameters_write = norms.parameters_write}, options);
     d_out = d_output;
   }
+  if (!norms.norm.weight) return f(d_out, d_x);
   Tensor d_normed = like_x();
   f(d_out, d_normed.view());
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);

@@ -26,7 +26,7 @@ struct TextRun {
   // between layers.
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
-  Tensor attend{};                         // [L,1,T,T] bool, with q: the keys of each query; absent: all
+  Tensor bias{}, attend{};                 // with q, broadcast to [L,N,T,T]: added to the scores; bool: the keys of each query. Absent: none; all
   std::optional<std::string> generated{};  // the text that a decoder wrote. Its tokens are the last ones and have segment 1
 };
 

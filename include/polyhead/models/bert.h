@@ -1,21 +1,28 @@
-// The encoder of BERT (Devlin et al. 2018): embeddings of words, positions and segments, then post-norm encoder layers. No dropout.
-// Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers.
+// Encoders of the BERT family (Devlin et al. 2018 and those that followed): embeddings, then layers in which every token attends to all tokens.
+// BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 and ModernBERT are configurations of one encoder; load_bert_encoder
+// reads the folders that the `transformers` package writes. No dropout.
+// Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H width of a head.
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "polyhead/models/encoder_layer.h"
 #include "polyhead/nn/embedding.h"
+#include "polyhead/nn/rotary_embedding.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// The comments name the keys of config.json.
+// The comments name the keys of BERT's config.json. The first fields are those of BERT; the others add parts of other families.
 struct BertConfig {
   std::int64_t vocabulary = 30522;                   // vocab_size
-  std::int64_t positions = 512;                      // max_position_embeddings
-  std::int64_t segments = 2;                         // type_vocab_size
+  std::int64_t positions = 512;                      // max_position_embeddings: rows of the position table; with rotary positions, of the longest text in training
+  std::int64_t segments = 2;                         // type_vocab_size; 0: no segments
   std::int64_t width = 768;                          // hidden_size
   std::int64_t layers = 12;                          // num_hidden_layers
   std::int64_t heads = 12;                           // num_attention_heads; must divide the width
@@ -24,24 +31,51 @@ struct BertConfig {
   double epsilon = 1e-12;                            // layer_norm_eps
   DType dtype = DType::f32;
   std::uint64_t seed = 0;  // of the random initial parameters
+
+  std::string family{"bert"};                       // model_type
+  std::int64_t embedding_width = 0;                 // of the embeddings, which a linear layer then projects to the width (ELECTRA, ALBERT); 0: the width, without projection
+  std::vector<std::int64_t> shared_layers{};        // [L]: the index in BertEncoder::layers of each layer's parameters (ALBERT); empty: 0, 1, ...
+  std::int64_t layers_of_a_group = 1;               // inner_group_num, by which ALBERT's files number them
+  // Positions begin at padding_token + 1 and count the tokens that are not padding_token, which itself has the position padding_token (RoBERTa). Absent: 0, 1, ...
+  std::optional<std::int64_t> padding_token{};
+  std::int64_t relative_buckets = 0;                            // of a relative bias that all layers add to their scores (MPNet); 0: none
+  std::optional<nn::RotaryEmbeddingConfig> rotary{};            // replaces the position table (ESM-2)
+  std::optional<nn::RotaryEmbeddingConfig> local_rotary{};      // of the layers with a window (ModernBERT); absent: rotary
+  std::vector<std::int64_t> windows{};                          // [L]: layer i attends to the keys at most windows[i] away; 0 or an empty list: to all
+  nn::NormPosition norm_position = nn::NormPosition::post;      // post or pre; pre ends with one more norm
+  bool embedding_norm = true;
+  bool first_norm = true;  // false: layer 0 does not norm the input of its attention (ModernBERT)
+  bool gated = false;      // the feed-forward parts
+  bool bias = true, feed_forward_bias = true, norm_bias = true;
+  // ESM: tokens of this id are embedded as 0, and the others of a text are scaled by 0.88 / (1 - their share), as if 12 % of them had been masked.
+  std::optional<std::int64_t> mask_token{};
+  bool zero_padding = false;  // embeddings of the tokens that attend_keys leaves out are 0 (ESM)
+
+  // The most tokens of a text that the positions are made for. Rotary positions go on beyond.
+  std::int64_t longest() const { return padding_token && !rotary ? positions - *padding_token - 1 : positions; }
 };
 
+// Names of the known families, as model_type in config.json.
+std::vector<std::string_view> encoder_families();
+// What a family's files call the projections of a layer's attention: "q" -> "attention.self.query". A tensor that holds several: "attn.Wqkv q".
+std::map<std::string, std::string> attention_names(std::string_view family);
+
 // Reads a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
-// or when the heads do not divide the width.
+// when a key asks for what is not supported, or when the heads do not divide the width.
 BertConfig read_bert_config(const std::filesystem::path& path);
 
 struct BertInput {
   ConstTensorView ids;               // [*,T] int64 or int32, in [0, vocabulary)
-  ConstTensorView segments = {};     // [*,T] int64 or int32, in [0, segments); absent: all 0
+  ConstTensorView segments = {};     // [*,T] int64 or int32, in [0, segments); absent: all 0. Error for an encoder without segments.
   ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true
 };
 
 // Each output is optional and does not change the others.
 struct BertOutput {
-  TensorView hidden = {};      // [*,T,E] of the last layer
-  TensorView all_hidden = {};  // [L+1,*,T,E]: the embeddings, then each layer's output
+  TensorView hidden = {};      // [*,T,E] of the last layer, after the final norm if there is one
+  TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, the last one as `hidden`
   TensorView attentions = {};  // [L,*,N,T,T] floating: the attention weights of each layer
-  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H] floating: the projected queries, keys and values of each layer's heads
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H] floating: the projected queries, keys and values of each layer's heads, rotated if positions are rotary
 };
 
 struct BertOptions {
@@ -52,28 +86,47 @@ struct BertOptions {
 
 struct BertEncoder : nn::Module<BertEncoder> {
   BertConfig config;
-  nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E]
-  nn::LayerNorm embedding_norm;
-  std::vector<EncoderLayer> layers;
+  nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E], or of embedding_width; absent where the config has none
+  nn::Norm embedding_norm;
+  std::vector<EncoderLayer> layers;  // those with parameters of their own: config.shared_layers says which ones repeat
+  nn::Linear embedding_projection;   // embedding_width -> E
+  Tensor relative_bias;              // [relative_buckets,N]
+  nn::Norm final_norm;               // with NormPosition::pre
 
+  // Tables of rotary positions for texts of one length.
+  struct RotaryTables {
+    std::optional<nn::RotaryTables> all, local;
+  };
   // What backward needs from a forward pass. `segments` and the mask of the input are only views: the caller keeps their memory.
   struct Saved {
     BertInput input;
+    Tensor positions;            // ids of the position table, [T] or [*,T]; absent with rotary positions
+    Tensor word_scales;          // [*,T] of config.mask_token
     Tensor embedding_sum;        // [*,T,E] before the norm
-    std::vector<Tensor> hidden;  // L tensors [*,T,E]: the input of each layer
+    Tensor embedded;             // [*,T,E] before the projection; absent without one
+    std::vector<Tensor> hidden;  // L tensors [*,T,E]: the input of each layer, and one more where there is a final norm
+    RotaryTables rotary;
     std::vector<EncoderLayer::Saved> layers;
   };
 
   BertEncoder() = default;
   explicit BertEncoder(const BertConfig& config);
 
-  // T may be at most config.positions. Padding has hidden states too, but no token attends to it.
+  // Learned positions allow config.longest() tokens. Padding has hidden states too, but no token attends to it.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
   // d_hidden [*,T,E] -> the gradient of every parameter.
   struct Gradients {
     BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
+
+  // The index in `layers` of the parameters of layer i, 0 <= i < L.
+  std::size_t parameters_of(std::int64_t layer) const {
+    return static_cast<std::size_t>(config.shared_layers.empty() ? layer : config.shared_layers.at(static_cast<std::size_t>(layer)));
+  }
+  RotaryTables rotary_tables(std::int64_t tokens) const;
+  // What layer i's attention gets beside its input: rotary positions, relative bias and window, as views of the encoder and of `tables`.
+  nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
 
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {
@@ -83,6 +136,9 @@ struct BertEncoder : nn::Module<BertEncoder> {
     f("segments", self.segments...);
     f("embedding_norm", self.embedding_norm...);
     f("layers", self.layers...);
+    f("embedding_projection", self.embedding_projection...);
+    f("relative_bias", self.relative_bias...);
+    f("final_norm", self.final_norm...);
   }
 };
 

@@ -25,6 +25,8 @@ struct SentenceResult {
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H] of the heads, as attentions; absent without SentenceOptions::head_vectors
+  Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
+  Tensor attend;         // bool [L,1,T,T], which keys a token attends to; absent without head_vectors or where each attends to all
 };
 
 struct SentenceOptions {
@@ -41,7 +43,7 @@ struct SentenceModel {
   Tokenizer tokenizer;
   BertEncoder encoder;
 
-  // At most encoder.config.positions tokens, special tokens included.
+  // At most encoder.config.longest() tokens, special tokens included.
   TokenizedText tokenize(std::string_view text, WhenTooLong when_too_long = WhenTooLong::error) const;
   TokenizedText tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long = WhenTooLong::error) const;
 

@@ -43,6 +43,7 @@ struct EncoderGradients {
   M* parameters = nullptr;
   Write parameters_write = Write::replace;                           // as in nn::Gradients
   std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
+  TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error with a stack, whose layers share one bias
 };
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
@@ -51,7 +52,7 @@ struct EncoderGradients {
 // PartOrder::parallel:  y = x + attention(attention_norm(x)) + feed_forward(feed_forward_norm(x))
 struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
-  Norm attention_norm;
+  Norm attention_norm;  // may be absent with NormPosition::pre: the attention then reads x itself, as in ModernBERT's first layer
   FeedForward feed_forward;
   Norm feed_forward_norm;
   Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both

@@ -1,0 +1,86 @@
+#include "models/encoder_families.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/join.h"
+#include "core/text.h"
+#include "models/nearest_name.h"
+
+namespace polyhead::models {
+namespace {
+
+constexpr EncoderFamily roberta(std::string_view model_type) { return {.model_type = model_type, .positions = EncoderPositions::after_padding, .padding_token = 1}; }
+
+// A new family is a row here and a row of FAMILIES in tests/python/test_encoders.py.
+constexpr std::array kFamilies{
+    EncoderFamily{.model_type = "bert"},
+    roberta("roberta"),
+    roberta("xlm-roberta"),
+    roberta("camembert"),
+    EncoderFamily{.model_type = "distilbert",
+                  .keys = {.width = "dim", .layers = "n_layers", .heads = "n_heads", .hidden_width = "hidden_dim", .segments = "", .activation = "activation", .epsilon = ""},
+                  .tensors = {.segments = "", .layer = "transformer.layer.", .q = "attention.q_lin", .k = "attention.k_lin", .v = "attention.v_lin", .attention_output = "attention.out_lin",
+                              .attention_norm = "sa_layer_norm", .hidden = "ffn.lin1", .feed_forward_output = "ffn.lin2", .feed_forward_norm = "output_layer_norm"}},
+    EncoderFamily{.model_type = "electra", .keys = {.embedding_width = "embedding_size"}, .tensors = {.embedding_projection = "embeddings_project"}, .embedding_width = 128},
+    EncoderFamily{.model_type = "albert",
+                  .keys = {.embedding_width = "embedding_size"},
+                  .tensors = {.embedding_projection = "encoder.embedding_hidden_mapping_in", .layer = "encoder.albert_layer_groups.", .q = "attention.query", .k = "attention.key",
+                              .v = "attention.value", .attention_output = "attention.dense", .attention_norm = "attention.LayerNorm", .hidden = "ffn",
+                              .feed_forward_output = "ffn_output", .feed_forward_norm = "full_layer_layer_norm"},
+                  .activation = "gelu_new",
+                  .embedding_width = 128,
+                  .grouped_layers = true},
+    EncoderFamily{.model_type = "mpnet",
+                  .keys = {.segments = ""},
+                  .tensors = {.segments = "", .relative_bias = "encoder.relative_attention_bias", .q = "attention.attn.q", .k = "attention.attn.k", .v = "attention.attn.v",
+                              .attention_output = "attention.attn.o", .attention_norm = "attention.LayerNorm"},
+                  .positions = EncoderPositions::after_padding,
+                  .padding_token = 1,
+                  .fixed_padding_token = true},
+    EncoderFamily{.model_type = "esm",
+                  .keys = {.segments = "", .activation = ""},
+                  .tensors = {.segments = "", .embedding_norm = "embeddings.layer_norm", .final_norm = "encoder.emb_layer_norm_after", .attention_norm = "attention.LayerNorm",
+                              .feed_forward_norm = "LayerNorm"},
+                  .positions = EncoderPositions::by_type,
+                  .norm_position = nn::NormPosition::pre,
+                  .token_dropout = true},
+    EncoderFamily{.model_type = "modernbert",
+                  .keys = {.segments = "", .activation = "hidden_activation", .epsilon = "norm_eps"},
+                  .tensors = {.words = "embeddings.tok_embeddings", .segments = "", .embedding_norm = "embeddings.norm", .layer = "layers.", .final_norm = "final_norm", .q = "attn.Wqkv",
+                              .k = "", .v = "", .attention_output = "attn.Wo", .attention_norm = "attn_norm", .hidden = "mlp.Wi", .feed_forward_output = "mlp.Wo",
+                              .feed_forward_norm = "mlp_norm"},
+                  .positions = EncoderPositions::rotary,
+                  .norm_position = nn::NormPosition::pre,
+                  .epsilon = 1e-5,
+                  .modernbert = true},
+};
+
+struct Refused {
+  std::string_view model_type, reason;
+};
+constexpr Refused kRefused[] = {
+    {"deberta", "its scores also multiply contents and relative positions"},
+    {"deberta-v2", "its scores also multiply contents and relative positions"},
+    {"longformer", "its windows have global tokens with projections of their own"},
+    {"big_bird", "its layers attend to random blocks of keys"},
+    {"funnel", "its layers shorten the text"},
+    {"convbert", "its layers have convolutions"},
+    {"xlm-roberta-xl", "its layers norm their inputs, unlike those of xlm-roberta"},
+    {"roberta-prelayernorm", "its layers norm their inputs, unlike those of roberta"},
+};
+
+}  // namespace
+
+std::span<const EncoderFamily> encoder_family_rows() { return kFamilies; }
+
+const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type) {
+  const auto found = std::ranges::find(kFamilies, model_type, &EncoderFamily::model_type);
+  if (found != kFamilies.end()) return *found;
+  const auto refused = std::ranges::find(kRefused, model_type, &Refused::model_type);
+  const std::string known = join(kFamilies, &EncoderFamily::model_type);
+  if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->reason, "; known encoders are ", known);
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; the nearest is '", nearest_name(kFamilies, &EncoderFamily::model_type, model_type), "'");
+}
+
+}  // namespace polyhead::models

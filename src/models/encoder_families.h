@@ -1,0 +1,53 @@
+// The encoder families as data: how each names its keys in config.json and its tensors, and which parts it has.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "polyhead/nn/residual.h"
+
+namespace polyhead::models {
+
+// Keys of config.json. Empty: the family has none.
+struct EncoderKeys {
+  std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", hidden_width = "intermediate_size",
+                   positions = "max_position_embeddings", segments = "type_vocab_size", activation = "hidden_act", epsilon = "layer_norm_eps", embedding_width = "";
+};
+
+// Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
+struct EncoderTensors {
+  std::string_view words = "embeddings.word_embeddings", positions = "embeddings.position_embeddings", segments = "embeddings.token_type_embeddings",
+                   embedding_norm = "embeddings.LayerNorm", embedding_projection = "", relative_bias = "", layer = "encoder.layer.", final_norm = "";
+  std::string_view q = "attention.self.query", k = "attention.self.key", v = "attention.self.value";  // without k and v: q holds all three
+  std::string_view attention_output = "attention.output.dense", attention_norm = "attention.output.LayerNorm";
+  std::string_view hidden = "intermediate.dense", feed_forward_output = "output.dense", feed_forward_norm = "output.LayerNorm";  // gated: hidden holds the gate, then itself
+};
+
+enum class EncoderPositions : std::uint8_t {
+  from_zero,      // learned: 0, 1, ...
+  after_padding,  // learned: pad_token_id + 1, ... of the tokens that are not padding
+  rotary,
+  by_type,  // after_padding or rotary, as the key position_embedding_type says
+};
+
+struct EncoderFamily {
+  std::string_view model_type;
+  EncoderKeys keys{};
+  EncoderTensors tensors{};
+  EncoderPositions positions = EncoderPositions::from_zero;
+  nn::NormPosition norm_position = nn::NormPosition::post;
+  std::string_view activation = "gelu";  // where the key is missing
+  double epsilon = 1e-12;                // where the key is missing
+  std::int64_t embedding_width = 0;      // where the key is missing; 0: the family has no such key
+  std::int64_t padding_token = -1;       // where pad_token_id is missing; -1: it is required if positions come after it
+  bool fixed_padding_token = false;      // pad_token_id is not read
+  bool grouped_layers = false;           // num_hidden_groups, inner_group_num: layers that share parameters (ALBERT)
+  bool token_dropout = false;            // ESM: token_dropout, emb_layer_norm_before; embeddings of padding are zero
+  bool modernbert = false;               // gated, windows by local_attention, biases by keys, layer 0 does not norm its input
+};
+
+std::span<const EncoderFamily> encoder_family_rows();
+// Error that lists the known families, with the reason for some that are refused.
+const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
+
+}  // namespace polyhead::models
