@@ -60,7 +60,7 @@ PYTHON_MUTANTS = [
     Mutant("torch: rows of a table without keys are 0", TRIANGLE, '"zero" if keep is None else "uniform"', '"zero"', "they have the mean of the values, as in cuEquivariance",
            ("test_triangle_attention.py",)),
     Mutant("transformers: unknown arguments ignored", TRANSFORMERS, "        _check_argument(module, name, given)\n", "", "an argument that is not known is refused", ("test_transformers.py",)),
-    Mutant("transformers: one query is causal", TRANSFORMERS, "attention_mask is None and query.size(2) > 1\n    if bias", "attention_mask is None\n    if bias",
+    Mutant("transformers: one query is causal", TRANSFORMERS, "attention_mask is None and query.size(2) > 1\n    if is_causal", "attention_mask is None\n    if is_causal",
            "one query attends to the whole cache", ("test_transformers.py",)),
     Mutant("transformers: a mask beside a position bias ignored", TRANSFORMERS, "else bias + attention_mask", "else bias", "mask and position bias are both added",
            ("test_transformers.py",)),

@@ -22,7 +22,7 @@ struct TextRun {
   Tensor attentions{};  // [L,N,T,T] floating
   Tensor hidden{};      // [T,E] of the last layer
   Tensor embedding{};   // [E]; absent from decoders
-  // q [L,N,T,H], k and v [L,K,T,H]. Absent if they were not asked for, or if the weights do not follow from them alone: with capped scores, a sink, or a scale that differs
+  // q [L,N,T,H], k and v [L,K,T,H]. Absent if they were not asked for, or if attention weights do not follow from them alone: with capped scores, a sink, or a scale that differs
   // between layers.
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
