@@ -1,7 +1,8 @@
 // Answers of a language model, greedy, with a cache of float32, bfloat16 or int8:
-//   llama FOLDER CACHE TOKENS ID...     of a checkpoint that transformers saved; without arguments of a small random Llama
+//   llama FOLDER TEXT [CACHE [TOKENS]]    a checkpoint that transformers saved continues the text; without arguments a small random Llama answers four ids
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 
 #include "check.h"
 #include "polyhead/models.h"
@@ -20,29 +21,31 @@ models::LanguageModelConfig small_llama() {
 }
 
 int run(int argc, char** argv) {
-  const models::LanguageModel model = argc > 1 ? models::load_language_model(argv[1]) : models::LanguageModel(small_llama());
-  const std::string_view name = argc > 2 ? argv[2] : "float32";
+  if (argc == 2) return std::fprintf(stderr, "llama: a text is missing: llama FOLDER TEXT [CACHE [TOKENS]]\n"), 1;
+  const models::LanguageModel model = argc > 2 ? models::load_language_model(argv[1]) : models::LanguageModel(small_llama());
+  const std::optional<models::Tokenizer> tokenizer = argc > 2 ? std::optional(models::load_tokenizer(argv[1])) : std::nullopt;
+  const std::vector<std::int64_t> prompt = tokenizer ? tokenizer->encode(argv[2]).ids : std::vector<std::int64_t>{1, 5, 25, 125};
+  const std::string_view name = argc > 3 ? argv[3] : "float32";
   const DType cache = name == "int8" ? DType::i8 : name == "bfloat16" ? DType::bf16 : DType::f32;
   if (info(cache).name != name) return std::fprintf(stderr, "llama: CACHE may be float32, bfloat16 or int8\n"), 1;
-  const std::int64_t tokens = argc > 3 ? std::atoll(argv[3]) : 24;
-  std::vector<std::int64_t> prompt;
-  for (int i = 4; i < argc; ++i) prompt.push_back(std::atoll(argv[i]));
-  if (prompt.empty()) prompt = {1, 5, 25, 125};
+  const std::int64_t tokens = argc > 4 ? std::atoll(argv[4]) : 24;
 
   using Clock = std::chrono::steady_clock;
   const Workspace workspace(Parameters::constant);  // keeps packed parameters between tokens
   const Clock::time_point start = Clock::now();
   Clock::time_point first = start;
   std::vector<std::int64_t> seen;
-  const std::vector<std::int64_t> answer = model.generate(prompt, {.max_tokens = tokens, .cache_dtype = cache, .on_token = [&](std::int64_t id) {
-                                                                     if (seen.empty()) first = Clock::now();
-                                                                     seen.push_back(id);
-                                                                     std::printf("%lld ", static_cast<long long>(id)), std::fflush(stdout);
-                                                                     return true;
-                                                                   }, .workspace = &workspace});
+  const auto on_token = [&](std::int64_t id) {
+    if (seen.empty()) first = Clock::now();
+    seen.push_back(id);
+    return true;
+  };
+  const std::vector<std::int64_t> answer = model.generate(prompt, {.max_tokens = tokens, .cache_dtype = cache, .on_token = on_token, .workspace = &workspace});
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
-  std::printf("\nprompt of %zu tokens: %.3f s; then %.1f tokens per second\n", prompt.size(), seconds(first - start),
-              static_cast<double>(answer.size() - 1) / seconds(Clock::now() - first));
+  const double rest = seconds(Clock::now() - first);
+  if (tokenizer) std::printf("%s", tokenizer->decode(answer).c_str());
+  for (std::size_t i = 0; !tokenizer && i < answer.size(); ++i) std::printf("%lld ", static_cast<long long>(answer[i]));
+  std::printf("\nprompt of %zu tokens: %.3f s; then %.1f tokens per second\n", prompt.size(), seconds(first - start), static_cast<double>(answer.size() - 1) / rest);
   example::Claims claims;
   claims.add("each token is given as it is chosen", seen == answer);
   return claims.status();
