@@ -134,6 +134,20 @@ TEST(EncoderFamilies, RotaryPositionsGoOnBeyondTheConfig) {
   BertEncoder(config).forward({.ids = ids}, {.hidden = hidden});
 }
 
+TEST(EncoderFamilies, LayersWithAWindowHaveTheLocalAngles) {
+  BertConfig local = tiny(), plain = tiny();
+  local.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 100};
+  local.local_rotary = plain.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 10};
+  local.windows = {9, 9, 9};  // wider than the text
+  Tensor a(DType::f64, {2, 5, 8}), b(DType::f64, {2, 5, 8});
+  random_encoder(local, 12).forward({.ids = kIds}, {.hidden = a});
+  random_encoder(plain, 12).forward({.ids = kIds}, {.hidden = b});
+  EXPECT_TRUE(test::near(a, b, 1e-12));
+  local.windows = {0, 0, 0};
+  random_encoder(local, 12).forward({.ids = kIds}, {.hidden = a});
+  EXPECT_FALSE(test::near(a, b, 1e-3));
+}
+
 TEST(EncoderFamilies, AHeadIsSwitchedOffInItsOwnLayer) {
   BertConfig config = tiny();
   config.shared_layers = {0, 0, 0};

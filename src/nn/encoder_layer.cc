@@ -82,7 +82,9 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   };
   const bool is_parallel = part_order == PartOrder::parallel;
   Tensor attended = uninitialised(dtype, x.shape(), options.workspace);
-  SavedResidual first = residual_forward(part(attention_norm, attention_output_norm, 1, x), x, attended, [&](ConstTensorView in, TensorView out) {
+  ResidualPart of_attention = part(attention_norm, attention_output_norm, 1, x);
+  of_attention.norm_is_optional = true;
+  SavedResidual first = residual_forward(of_attention, x, attended, [&](ConstTensorView in, TensorView out) {
     attention.forward({.query = in}, out, with_seed(options, 0), of_saved(&Saved::attention));
   });
   const ConstTensorView read = is_parallel ? x : ConstTensorView(attended);

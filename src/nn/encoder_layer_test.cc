@@ -1,5 +1,7 @@
 #include "polyhead/nn/encoder_layer.h"
 
+#include <gmock/gmock.h>
+
 #include "support/gradients.h"
 #include "support/random.h"
 
@@ -84,6 +86,53 @@ TEST(EncoderLayer, ParallelPartsHaveTheGradientsOfCentralDifferences) {
     config.part_order = PartOrder::parallel, config.dropout = 0.2;
     expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 34 : 42, 6);
   }
+}
+
+// ModernBERT's first layer.
+TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
+  EncoderLayer layer(tiny(Activation::gelu, NormPosition::pre));
+  layer.attention_norm = Norm();
+  expect_central_differences(layer, 14, 7);
+  Random random(8);
+  scramble(layer, random);
+  const Tensor x = random.tensor(DType::f64, {4, 6});
+  Tensor y(DType::f64, {4, 6}), sum(DType::f64, {4, 6}), normed(DType::f64, {4, 6}), part(DType::f64, {4, 6});
+  layer.attention.forward({.query = x}, sum);
+  for (std::int64_t i = 0; i < 24; ++i) sum.data<double>()[i] += x.data<double>()[i];
+  layer.feed_forward_norm.forward(sum, normed);
+  layer.feed_forward.forward(normed, part);
+  for (std::int64_t i = 0; i < 24; ++i) sum.data<double>()[i] += part.data<double>()[i];
+  layer.forward(x, y);
+  EXPECT_TRUE(test::near(y, sum, 1e-12));
+  for (const NormPosition position : {NormPosition::post, NormPosition::both}) {
+    EncoderLayer lacks(tiny(Activation::gelu, position));
+    lacks.attention_norm = Norm();
+    EXPECT_EQ(error_message([&] { lacks.forward(x, y); }), "EncoderLayer.forward: attention_norm is absent; only layers with norm_position pre may lack it");
+  }
+}
+
+// One table for all layers (MPNet): its gradient is the sum of theirs.
+TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
+  Random random(12);
+  EncoderLayer layer(tiny());
+  scramble(layer, random);
+  const Shape shape{2, 5, 6};
+  const Tensor x = random.tensor(DType::f64, shape), d_y = random.tensor(DType::f64, shape);
+  Tensor table = random.tensor(DType::f64, {2, 8}), d_table(DType::f64, {2, 8}), y(DType::f64, shape), d_x(DType::f64, shape);
+  const AttentionOptions options{.relative_bias = {.table = table}};
+  EncoderLayer::Saved saved;
+  layer.forward(x, y, options, &saved);
+  layer.backward(saved, d_y, {.x = d_x, .relative_bias = d_table});
+  test::expect_gradients(
+      [&] {
+        layer.forward(x, y, options);
+        return test::weighted_sum(y, d_y);
+      },
+      {{"table", table, d_table}});
+  Encoder stack(tiny(), 2);
+  Encoder::Saved of_stack;
+  stack.forward(x, y, options, &of_stack);
+  EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("Encoder.backward: the gradient of a relative bias is that of one layer"));
 }
 
 // The formulas of the header, from the layer's parts.

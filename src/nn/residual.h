@@ -13,13 +13,14 @@
 namespace polyhead::nn {
 
 struct ResidualPart {
-  const Norm& norm;         // absent with NormPosition::pre: the part reads x itself
+  const Norm& norm;
   const Norm& output_norm;  // used with NormPosition::both
   NormPosition position;
   double dropout;      // 0 in evaluation
   std::uint64_t seed;  // of the dropout
   RunOptions options;
   ConstTensorView sum = {};  // what the part is added to; absent: x. Not with NormPosition::post.
+  bool norm_is_optional = false;  // with NormPosition::pre: without a norm the part reads x itself
 };
 
 // f(in, out) computes the part. x and y do not overlap.
@@ -28,7 +29,8 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
   const bool is_post = part.position == NormPosition::post, is_both = part.position == NormPosition::both;
   Tensor normed = like_x(), output = is_both ? like_x() : Tensor();
-  if (!is_post) part.norm.weight ? part.norm.forward(x, normed, part.options) : copy(x, normed);
+  const bool reads_x = part.norm_is_optional && !part.norm.weight;
+  if (!is_post) reads_x ? copy(x, normed) : part.norm.forward(x, normed, part.options);
   const TensorView summand = is_post ? normed.view() : y;
   f(is_post ? x : ConstTensorView(normed), is_both ? output.view() : summand);
   if (is_both) part.output_norm.forward(output, y, part.options);

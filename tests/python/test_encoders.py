@@ -246,6 +246,17 @@ def test_other_families_are_refused_by_name(model_type: str, message: str, tmp_p
         polyhead.models.load(tmp_path)
 
 
+def test_the_page_of_encoders_lists_the_families(tmp_path: Path) -> None:
+    saved_model("bert", tmp_path)
+    change_config(tmp_path, model_type="nothing")
+    with pytest.raises(ValueError) as refused:
+        polyhead.models.load(tmp_path)
+    known = str(refused.value).split("known encoders are ")[1].split(";")[0].split(", ")
+    page = Path(__file__).parents[2] / "docs" / "encoders.md"
+    rows = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("| `") and "model_type" not in line]
+    assert rows == known == FAMILIES
+
+
 def test_a_run_names_what_does_not_fit(tmp_path: Path) -> None:
     saved_model("distilbert", tmp_path)
     ours = polyhead.models.load(tmp_path)
