@@ -249,7 +249,8 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
   for (const models::ConfigEntry& entry : models::read_config(folder))
     std::visit([&](const auto& value) { config[entry.name.c_str()] = nb::cast(value); }, entry.value);
   const std::string type = config.contains("model") && nb::isinstance<nb::str>(config["model"]) ? nb::cast<std::string>(config["model"]) : "";
-  if (!type.empty() && !type.starts_with("polyhead-")) {
+  const std::vector<std::string_view> decoders = models::language_families();
+  if (std::ranges::find(decoders, type) != decoders.end()) {
     auto held = std::make_unique<HeldLanguageModel>();
     without_gil([&] { held->model = models::load_language_model(folder); });
     return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
@@ -262,12 +263,12 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
   }
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
   if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) {
-    std::string decoders;
-    for (const std::string_view family : families) decoders += text(decoders.empty() ? "" : ", ", family);
+    std::string known;
+    for (const std::string_view family : decoders) known += text(known.empty() ? "" : ", ", family);
     try {
       models::read_bert_config(folder / "config.json");
     } catch (const Error& error) {
-      throw nb::value_error(text("source: '", name, "': ", error.what(), "; known decoders are ", decoders).c_str());
+      throw nb::value_error(text("source: '", name, "': ", error.what(), "; known decoders are ", known).c_str());
     }
   }
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
