@@ -202,6 +202,9 @@ def test_cross_attention_is_one_map_also_where_it_is_selected_alone() -> None:
         (entry,) = sets_of(polyhead.view(chosen, tokens=[list("abcd")] * 2, keys=[list("uvwxyz")] * 2))[:1]
         assert entry["layers"] == 1
         assert np.abs(weights(entry)[0] - weights(expected)[1]).max() <= 2 * BOUND
+    twice = built(bart, lambda model: [model.generate(ids(2, 6), max_new_tokens=4, min_new_tokens=4, **DECODING) for _ in range(2)])
+    entry = sets_of(polyhead.view(twice.select("model.decoder.layers.1.encoder_attn")))[0]
+    assert len(entry["queries"]["pieces"]) == 4, "each text has its own steps"
     again = pickle.loads(pickle.dumps(captured.select("model.decoder.layers.1.encoder_attn")))
     assert sets_of(polyhead.view(again))[0]["layers"] == 1
 
