@@ -8,7 +8,6 @@
 #include "bind.h"
 #include "gil.h"
 #include "options.h"
-#include "polyhead/error.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/image_classifier.h"
@@ -262,15 +261,7 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
     return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(std::move(held)));
   }
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
-  if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) {
-    std::string known;
-    for (const std::string_view family : decoders) known += text(known.empty() ? "" : ", ", family);
-    try {
-      models::read_bert_config(folder / "config.json");
-    } catch (const Error& error) {
-      throw nb::value_error(text("source: '", name, "': ", error.what(), "; known decoders are ", known).c_str());
-    }
-  }
+  if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // Error that says what is known
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());
   return nb::make_tuple(type, config, kind->load(folder));
 }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <vector>
 
 #include "core/join.h"
 #include "core/text.h"
 #include "models/nearest_name.h"
+#include "polyhead/models/language_model.h"
 
 namespace polyhead::models {
 namespace {
@@ -80,7 +83,12 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   const auto refused = std::ranges::find(kRefused, model_type, &Refused::model_type);
   const std::string known = join(kFamilies, &EncoderFamily::model_type);
   if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->reason, "; known encoders are ", known);
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; the nearest is '", nearest_name(kFamilies, &EncoderFamily::model_type, model_type), "'");
+  std::vector<std::string_view> names = language_families();
+  if (std::ranges::find(names, model_type) != names.end()) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a decoder; known encoders are ", known);
+  const std::string decoders = join(names);
+  for (const EncoderFamily& family : kFamilies) names.push_back(family.model_type);
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; the nearest is '",
+       nearest_name(names, std::identity(), model_type), "'");
 }
 
 }  // namespace polyhead::models

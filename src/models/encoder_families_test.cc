@@ -314,6 +314,7 @@ TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
 TEST(EncoderConfigs, OtherKindsOfModelsAreRefusedWithTheKnownOnes) {
   EXPECT_ERROR(read(json{{"model_type", "deberta-v2"}}), unsupported, AllOf(HasSubstr("model_type is 'deberta-v2', which is not supported: its scores"), HasSubstr("modernbert")));
   EXPECT_ERROR(read(json{{"model_type", "xlm_roberta"}}), unsupported, AllOf(HasSubstr("known encoders are bert, roberta"), HasSubstr("the nearest is 'xlm-roberta'")));
+  EXPECT_ERROR(read(json{{"model_type", "llama"}}), unsupported, HasSubstr("model_type is 'llama', a decoder; known encoders are bert"));
   EXPECT_ERROR(read(json{{"model_type", 3}}), format, HasSubstr("a string is needed"));
 }
 

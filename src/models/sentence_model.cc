@@ -80,6 +80,9 @@ TokenizedText SentenceModel::tokenize(std::string_view text, WhenTooLong when_to
 }
 
 TokenizedText SentenceModel::tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long) const {
+  // MPNet was trained with two separators between the texts. A tokenizer of vocab.txt alone puts one there, as BERT's.
+  if (encoder.config.family == "mpnet" && tokenizer.encode("", "").ids.size() != 4)
+    fail(ErrorCode::unsupported, "text model: this tokenizer puts one separator between the texts of a pair, and models of the type mpnet need two; save it as tokenizer.json");
   return tokenizer.encode(text, pair, limits(encoder, when_too_long));
 }
 

@@ -116,6 +116,23 @@ class Families(ProgramTest):
         self.assertIn("attention.attn.q(query)", steps)
         self.assertIn(f"adds the relative bias [{HEADS},32]", steps)
 
+    def test_a_pair_for_mpnet_needs_its_two_separators(self):
+        self.bias = [0.0] * (32 * HEADS)
+        model = self.family("mpnet")
+        self.fails(1, "view", model, "--text", TEXT, "--text-pair", "the dog", mentions=["one separator", "tokenizer.json"])
+        vocabulary = {word: index for index, word in enumerate(tiny_model.WORDS)}
+        special = lambda word: {"SpecialToken": {"id": word, "type_id": 0}}
+        a, b = ({"Sequence": {"id": letter, "type_id": 0}} for letter in "AB")
+        (model / "tokenizer.json").write_text(json.dumps({
+            "version": "1.0", "truncation": None, "padding": None, "decoder": None, "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+            "added_tokens": [{"id": vocabulary[word], "content": word, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for word in ("[UNK]", "[CLS]", "[SEP]")],
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {"type": "TemplateProcessing", "single": [special("[CLS]"), a, special("[SEP]")], "pair": [special("[CLS]"), a, special("[SEP]"), special("[SEP]"), b, special("[SEP]")],
+                               "special_tokens": {word: {"id": word, "ids": [vocabulary[word]], "tokens": [word]} for word in ("[CLS]", "[SEP]")}},
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocabulary}}))  # fmt: skip
+        text = json.loads(self.succeeds("view", model, "--text", TEXT, "--text-pair", "the dog", "--json").stdout)["texts"][0]
+        self.assertEqual(text["tokens"], ["[CLS]", *TEXT.split(), "[SEP]", "[SEP]", "the", "dog", "[SEP]"])
+
     def test_a_family_that_is_not_supported_is_refused_by_name(self):
         model = write(self.folder / "deberta", "deberta-v2", self.tensors)
         self.fails(1, "view", model, "--text", TEXT, mentions=["deberta-v2", "is not supported", "known encoders are bert, roberta"])

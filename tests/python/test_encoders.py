@@ -237,7 +237,8 @@ def test_tensors_of_tensorflow_and_without_a_model_type_open(tmp_path: Path) -> 
     ("deberta-v2", "'deberta-v2', which is not supported"),
     ("longformer", "tokens with projections of their own"),
     ("big_bird", "random blocks"),
-    ("robertta", "model_type is 'robertta'; known encoders are bert, roberta, .*; the nearest is 'roberta'"),
+    ("robertta", "model_type is 'robertta'; known encoders are bert, roberta, .*; known decoders are gpt2, .*; the nearest is 'roberta'"),
+    ("llama4", "the nearest is 'llama'"),
 ])  # fmt: skip
 def test_other_families_are_refused_by_name(model_type: str, message: str, tmp_path: Path) -> None:
     saved_model("bert", tmp_path)
