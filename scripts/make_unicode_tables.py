@@ -4,7 +4,7 @@
     build/venv/bin/python scripts/make_unicode_tables.py [--check]
 
 The parts of `tokenizers` follow different versions of Unicode. Each table is found by asking the package for every code point, so that the C++ code
-splits text as the package does, whatever version utf8proc and Oniguruma have. --check compares with the file instead of writing it. Takes two minutes.
+splits text as the package does, whatever version utf8proc and Oniguruma have. --check compares with the file instead of writing it. Takes four minutes.
 """
 import pathlib
 import struct

@@ -248,7 +248,8 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
   for (const models::ConfigEntry& entry : models::read_config(folder))
     std::visit([&](const auto& value) { config[entry.name.c_str()] = nb::cast(value); }, entry.value);
   const std::string type = config.contains("model") && nb::isinstance<nb::str>(config["model"]) ? nb::cast<std::string>(config["model"]) : "";
-  if (!type.empty() && !type.starts_with("polyhead-")) {
+  const std::vector<std::string_view> decoders = models::language_families();
+  if (std::ranges::find(decoders, type) != decoders.end()) {
     auto held = std::make_unique<HeldLanguageModel>();
     without_gil([&] { held->model = models::load_language_model(folder); });
     return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));

@@ -206,8 +206,8 @@ def capture(
         ImportError: torch is not installed.
 
     What ran and was not captured is listed in ``missed`` with its module and the reason: modules whose name says attention and in which no call was seen,
-    operators that are not known, nested tensors, tensors without memory. Calls in other threads, and those that a backward pass repeats
-    (checkpoint), are not recorded.
+    operators that are not known, nested tensors (but those that nn.TransformerEncoder makes of padded texts, whose rows of padding are 0), tensors without
+    memory. Calls in other threads, and those that a backward pass repeats (checkpoint), are not recorded.
     """
     if not isinstance(keep, (tuple, list, set, frozenset)):
         raise TypeError(f"keep is of type {type(keep).__name__}; it must be a sequence of {', '.join(map(repr, KEPT))}")

@@ -137,11 +137,11 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   Tensor embedding_sum = like_embedded(), x = like_embedded(), embedded;
   words.forward(input.ids, embedding_sum, {.executor = options.executor});
   Tensor numbers = config.rotary ? Tensor() : position_ids(config, input.ids), scales = config.mask_token ? word_scales(config, input) : Tensor();
-  if (scales) scale_rows(embedding_sum, scales, options.executor);
+  if (scales) nn::scale_rows(embedding_sum, scales, options.executor);
   if (numbers) positions.forward(numbers.view().expand(ids), embedding_sum, {nn::Write::add, options.executor});
   if (input.segments) segments.forward(input.segments, embedding_sum, {nn::Write::add, options.executor});
   config.embedding_norm ? embedding_norm.forward(embedding_sum, x, {.executor = options.executor}) : copy(embedding_sum, x);
-  if (config.zero_padding && input.attend_keys) scale_rows(x, input.attend_keys, options.executor);
+  if (config.zero_padding && input.attend_keys) nn::scale_rows(x, input.attend_keys, options.executor);
   if (projects) {
     embedded = std::move(x);
     x = like_hidden();
@@ -226,14 +226,14 @@ void BertEncoder::backward(const Saved& saved, ConstTensorView d_hidden, const G
     d_y = std::move(d_embedded);
     d_x = Tensor(config.dtype, d_y.shape());
   }
-  if (config.zero_padding && saved.input.attend_keys) scale_rows(d_y, saved.input.attend_keys, options.executor);
+  if (config.zero_padding && saved.input.attend_keys) nn::scale_rows(d_y, saved.input.attend_keys, options.executor);
   if (config.embedding_norm) {
     embedding_norm.backward(saved.embedding_sum, d_y, {.x = d_x, .parameters = &grads->embedding_norm}, options);
     std::swap(d_x, d_y);
   }
   if (saved.positions) positions.backward(saved.positions.view().expand(ids), d_y, {&grads->positions}, options);
   if (config.segments > 0) segments.backward(saved.input.segments, d_y, {&grads->segments}, options);
-  if (saved.word_scales) scale_rows(d_y, saved.word_scales, options.executor);
+  if (saved.word_scales) nn::scale_rows(d_y, saved.word_scales, options.executor);
   words.backward(saved.input.ids, d_y, {&grads->words}, options);
 }
 

@@ -3,9 +3,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "core/parallel.h"
 #include "core/text.h"
-#include "nn/rows.h"
 
 namespace polyhead::models {
 namespace {
@@ -58,23 +56,6 @@ Tensor word_scales(const BertConfig& config, const BertInput& input) {
   };
   scales.dtype() == DType::f64 ? write(scales.data<double>()) : write(scales.data<float>());
   return scales;
-}
-
-void scale_rows(TensorView x, ConstTensorView factors, Executor* executor) {
-  const bool is_mask = factors.dtype() == DType::boolean;
-  const Tensor scales = Tensor::copy_of(factors, is_mask ? DType::boolean : DType::f64);
-  dispatch_floating(x.dtype(), [&](auto type) {
-    using T = typename decltype(type)::type;
-    using A = Accumulator<T>;
-    const nn::Rows<T> rows(x);
-    parallel_for(x.numel() == 0 ? 0 : rows.count(), nn::row_grain(x.extent(-1), 1), executor, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t r = first; r < last; ++r) {
-        const A scale = is_mask ? A{scales.data<bool>()[r] ? 1.0f : 0.0f} : static_cast<A>(scales.data<double>()[r]);
-        const auto row = rows[r];
-        for (std::int64_t e = 0; e < x.extent(-1); ++e) row[e] = scale == 0 ? store<T>(A{0}) : store<T>(load(row[e]) * scale);
-      }
-    });
-  });
 }
 
 }  // namespace polyhead::models

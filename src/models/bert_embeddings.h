@@ -1,4 +1,4 @@
-// What an encoder adds and scales in its embeddings, forward and backward.
+// What an encoder adds to its embeddings, and scales them by.
 #pragma once
 
 #include "polyhead/models/bert.h"
@@ -10,8 +10,5 @@ Tensor position_ids(const BertConfig& config, ConstTensorView ids);
 
 // The factors [*,T] of the word embeddings with config.mask_token, float32 or float64. Error where a text has mask tokens alone.
 Tensor word_scales(const BertConfig& config, const BertInput& input);
-
-// x[..., e] *= factors[...]; where a factor is 0, x becomes 0 even if it is not finite. factors [*] float32, float64 or bool.
-void scale_rows(TensorView x, ConstTensorView factors, Executor* executor);
 
 }  // namespace polyhead::models

@@ -68,6 +68,23 @@ void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* ex
   });
 }
 
+void scale_rows(TensorView x, ConstTensorView factors, Executor* executor) {
+  const bool is_mask = factors.dtype() == DType::boolean;
+  const Tensor scales = Tensor::copy_of(factors, is_mask ? DType::boolean : DType::f64);
+  dispatch_floating(x.dtype(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = Accumulator<T>;
+    const Rows<T> rows(x);
+    parallel_for(x.numel() == 0 ? 0 : rows.count(), row_grain(x.extent(-1), 1), executor, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r) {
+        const A scale = is_mask ? A{scales.data<bool>()[r] ? 1.0f : 0.0f} : static_cast<A>(scales.data<double>()[r]);
+        const auto row = rows[r];
+        for (std::int64_t e = 0; e < x.extent(-1); ++e) row[e] = scale == 0 ? store<T>(A{0}) : store<T>(load(row[e]) * scale);
+      }
+    });
+  });
+}
+
 void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView d_view, TensorView d_x, Executor* executor) {
   dispatch_floating(d_x.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;

@@ -12,6 +12,9 @@ namespace polyhead::nn::inline internal {
 // out = a * b, shapes broadcast to out's
 void multiply(ConstTensorView a, ConstTensorView b, TensorView out, Executor* executor);
 
+// Row r of x [*,E] times factor r of [*], floating or bool. A factor of 0 gives zeros, whatever the row holds.
+void scale_rows(TensorView x, ConstTensorView factors, Executor* executor);
+
 // Gradient of gated = attended * y, y = sigmoid(x), in one pass: d_x = d * attended * y * (1 - y), then d *= y. attended broadcasts to y.
 void gate_backward(ConstTensorView y, ConstTensorView attended, TensorView d, TensorView d_x, Executor* executor);
 

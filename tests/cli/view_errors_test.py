@@ -31,6 +31,10 @@ class Models(Errors):
             self.refuses("--text", "a", mentions=[name, str(self.model)])
             (self.model / name).write_bytes(content)
 
+    def test_a_folder_with_a_model_of_sentencepiece_alone_says_how_to_convert_it(self):
+        (self.model / "vocab.txt").rename(self.model / "spiece.model")
+        self.refuses("--text", "a", mentions=["spiece.model", "sentencepiece", "save_pretrained"])
+
     def test_the_folder_above_names_the_one_that_was_meant(self):
         self.fails(1, "view", self.folder, "--text", "a", mentions=["lacks config.json", f"did you mean '{self.model}'?"])
 

@@ -41,6 +41,19 @@ class Json(ViewTest):
         self.assertEqual(len(text["embedding"]), 8)
         self.assertAlmostEqual(sum(x * x for x in text["embedding"]), 1, places=5)
 
+    def test_a_folder_that_transformers_5_saves_has_no_vocab_txt(self):
+        expected = self.json("--text", "the Jumps, études")
+        (self.model / "vocab.txt").unlink()
+        special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        tokenizer = {"version": "1.0", "added_tokens": [{"id": i, "content": tiny_model.WORDS[i], **special} for i in range(4)], "normalizer": {"type": "BertNormalizer"},
+                     "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+                     "model": {"type": "WordPiece", "vocab": {word: i for i, word in enumerate(tiny_model.WORDS)}}}
+        (self.model / "tokenizer.json").write_text(json.dumps(tokenizer))
+        self.assertEqual(self.json("--text", "the Jumps, études"), expected)
+        tokenizer["pre_tokenizer"] = {"type": "UnicodeScripts"}
+        (self.model / "tokenizer.json").write_text(json.dumps(tokenizer))
+        self.fails(1, "view", self.model, "--text", "the fox", mentions=[str(self.model), "pre_tokenizer.type is 'UnicodeScripts'", "BertPreTokenizer"])
+
     def test_unknown_tokens_are_counted_in_a_note(self):
         told = self.succeeds("view", self.model, "--text", "the Ω fox Ж", "--json")
         self.assertIn("2 of 6 tokens of the text are unknown to this model", told.stderr.decode())

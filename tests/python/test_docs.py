@@ -58,7 +58,7 @@ class Public:
 
 
 # What calls return, and protocols; nobody makes one.
-RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch", "polyhead.distributed.Communicator", "polyhead.distributed.Transfer"}
+RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.Communicator", "polyhead.distributed.Transfer"}
 
 
 def own_doc(value: Any) -> str:

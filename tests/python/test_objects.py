@@ -196,6 +196,7 @@ def examples() -> dict[str, Callable[[], Any]]:
         "polyhead.torch.MultiheadAttention": lambda: polyhead.torch.MultiheadAttention(8, 2),
         "polyhead.torch.GatedAttention": lambda: polyhead.torch.GatedAttention(8, 4, 2),
         "polyhead.patch.Patch": lambda: object.__new__(polyhead.patch.Patch),
+        "polyhead.torch.SdpaReplacement": polyhead.torch.sdpa,
         "polyhead.distributed.TorchCommunicator": lambda: object.__new__(polyhead.distributed.TorchCommunicator),
         "polyhead.distributed.MpiCommunicator": lambda: object.__new__(polyhead.distributed.MpiCommunicator),
     }
@@ -221,7 +222,7 @@ def captured() -> polyhead.Capture:
 
 # test_models.py, test_language_models.py and test_encoders.py make and copy these.
 TRAINED = {"polyhead.models.ImageClassifier", "polyhead.models.LanguageModel", "polyhead.models.SentenceChooser", "polyhead.models.TextEncoder"}
-REFUSED = {"polyhead.Saved", "polyhead.patch.Patch", "polyhead.distributed.TorchCommunicator", "polyhead.distributed.MpiCommunicator"}
+REFUSED = {"polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.TorchCommunicator", "polyhead.distributed.MpiCommunicator"}
 
 
 @pytest.mark.parametrize("name", sorted(public_classes().keys() - TRAINED))

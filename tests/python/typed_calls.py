@@ -57,6 +57,11 @@ def numpy_calls(q: Array, flag: bool) -> None:
 def torch_calls(q: Tensor, flag: bool) -> None:
     assert_type(polyhead.sdpa(q, q, q), Tensor)
     assert_type(polyhead.torch.attention(q, q, q), Tensor)
+    with polyhead.torch.sdpa() as replaced:
+        assert_type(replaced.passed_on, dict[str, int])
+    polyhead.transformers.register()  # parts that no import names
+    assert_type(polyhead.patch.esm().applied, bool)
+    polyhead.tensorflow  # type: ignore[attr-defined]
     assert_type(polyhead.torch.attention(q, q, q, return_lse=True), tuple[Tensor, Tensor])
     assert_type(polyhead.torch.attention(q, q, q, return_lse=True, return_attention_weights=True, bias=q), tuple[Tensor, Tensor, Tensor])
     assert_type(polyhead.torch.attention(q, q, q, return_attention_weights=flag), Tensor | tuple[Tensor, ...])

@@ -44,6 +44,7 @@ TEST(NormalForm, ComposesAndDecomposesWithTheBytesOfItsParts) {
   EXPECT_EQ(normal("é", NormalForm{}), "e\u0301");
   EXPECT_THAT(normal_spans("é", NormalForm{}), ElementsAre(ByteSpan{0, 2}, ByteSpan{0, 2}, ByteSpan{0, 2}));
   EXPECT_EQ(normal("e\u0323\u0308o", NormalForm{.composed = true}), "ẹ\u0308o");
+  EXPECT_THAT(normal_spans("e\u0301o", NormalForm{.composed = true}), ElementsAre(ByteSpan{0, 1}, ByteSpan{0, 1}, ByteSpan{3, 4}));  // as the package: of the first part
   EXPECT_EQ(normal("\u1100\u1161\u11a8", NormalForm{.composed = true}), "각");
   EXPECT_EQ(normal("ﬁ²", NormalForm{.compatible = true}), "fi2");
   EXPECT_EQ(normal("ﬁ²", NormalForm{.composed = true}), "ﬁ²");

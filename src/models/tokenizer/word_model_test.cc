@@ -67,6 +67,7 @@ TEST(BytePairs, TheMergeOfLeastRankGoesFirstAndThenTheLeftmost) {
   const Vocabulary known = vocabulary({"a", "b", "c", "bc", "ab", "abc", "aa"});
   EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "ab c"}), known), ElementsAre("a", "bc"));
   EXPECT_THAT(pieces("abc", byte_pairs(known, {"a b", "b c", "ab c"}), known), ElementsAre("abc"));
+  EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "a bc"}), known), ElementsAre("abc"));  // "a b" is gone once "b c" is merged
   EXPECT_THAT(pieces("aaa", byte_pairs(known, {"a a"}), known), ElementsAre("aa", "a"));
   EXPECT_THAT(spans("aaab", byte_pairs(known, {"a a", "a b"}), known), ElementsAre(ByteSpan{0, 2}, ByteSpan{2, 4}));
 }
