@@ -287,7 +287,7 @@ MUTANTS = [
            "layers that share parameters sum their gradients", ("models",)),
     Mutant("encoder: the first layer has the gradient of the relative bias", "src/models/bert.cc", "if (d_bias) nn::add(d_bias, d_bias_sum, options.executor);", "if (d_bias) copy(d_bias, d_bias_sum);",
            "all layers share one relative bias", ("models",)),
-    Mutant("encoder: gradients of mask tokens", "src/models/bert.cc", "  if (saved.word_scales) scale_rows(d_y, saved.word_scales, options.executor);\n", "", "mask tokens are embedded as 0", ("models",)),
+    Mutant("encoder: gradients of mask tokens", "src/models/bert.cc", "  if (saved.word_scales) nn::scale_rows(d_y, saved.word_scales, options.executor);\n", "", "mask tokens are embedded as 0", ("models",)),
     Mutant("encoder: a shared layer is changed in all its places", "src/models/ablation.cc", "if (encoder->config.shared_layers.empty()) return;", "if (layer >= 0) return;", "a head is switched off in its own layer", ("models",)),
     Mutant("encoder: a part without a norm adds its input twice", "src/nn/residual.h", "reads_x ? copy(x, normed)", "reads_x ? add(x, normed, part.options.executor)", "without a norm a part reads x", ("nn_layers",)),
     Mutant("language model: windows one key wider", "src/models/language_model.cc", "attention.mask.window.left = window - 1;", "attention.mask.window.left = window;", "a token counts in its own window", ("models",)),
