@@ -35,12 +35,16 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# polyhead_need_module(<prefix> <pkg-config module> <package>)
+# polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before the module's own: Oniguruma's defines POSIX' regcomp and
+# regexec too, with other rules, and would otherwise answer every call of them in the program.
 macro(polyhead_need_module prefix module package)
   find_package(PkgConfig QUIET)
   polyhead_need(PkgConfig_FOUND pkg-config pkg-config)
   if(PkgConfig_FOUND)
     pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+    if(${prefix}_FOUND)
+      set_property(TARGET PkgConfig::${prefix} PROPERTY INTERFACE_LINK_LIBRARIES c ${${prefix}_LINK_LIBRARIES})
+    endif()
   endif()
   polyhead_need(${prefix}_FOUND ${prefix} ${package})
 endmacro()
