@@ -35,15 +35,15 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before the module's own: Oniguruma's defines POSIX' regcomp and
-# regexec too, with other rules, and would otherwise answer every call of them in the program.
+# polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before those of modules: Oniguruma's defines POSIX' regcomp and
+# regexec too, with other rules, and would otherwise answer every call of them in the program. As an option, because CMake reorders libraries.
 macro(polyhead_need_module prefix module package)
   find_package(PkgConfig QUIET)
   polyhead_need(PkgConfig_FOUND pkg-config pkg-config)
   if(PkgConfig_FOUND)
     pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
     if(${prefix}_FOUND)
-      set_property(TARGET PkgConfig::${prefix} PROPERTY INTERFACE_LINK_LIBRARIES c ${${prefix}_LINK_LIBRARIES})
+      set_property(TARGET PkgConfig::${prefix} PROPERTY INTERFACE_LINK_OPTIONS "$<$<PLATFORM_ID:Linux>:LINKER:--push-state,--no-as-needed,-lc,--pop-state>")
     endif()
   endif()
   polyhead_need(${prefix}_FOUND ${prefix} ${package})

@@ -101,8 +101,8 @@ class Models(Errors):
         self.refuses("--text", "a", mentions=["num_attention_heads", "3", "8"])
         tiny_model.write(self.model, hidden_act="hardswish")
         self.refuses("--text", "a", mentions=["hardswish"])
-        tiny_model.write(self.model, model_type="gpt2")
-        self.refuses("--text", "a", mentions=["gpt2"])
+        tiny_model.write(self.model, model_type="deberta")
+        self.refuses("--text", "a", mentions=["deberta"])
         tensors = tiny_model.tensors()
         del tensors["encoder.layer.1.output.dense.bias"]
         tiny_model.write(self.model)
