@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -188,8 +189,8 @@ class View {
     if (!heads_off_.empty() && sizes.is_decoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
     if (o_.generate > 0 && !sizes.is_decoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
     if (o_.pair && sizes.is_decoder) throw UsageError("--text-pair is for encoders; this model reads one text");
-    const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first); };
-    tokens_ = tokenize(tokenizer, sizes.longest, texts_, o_.truncate);
+    const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
+    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - o_.generate) : std::nullopt, texts_, o_.truncate);
     check_sizes();
   }
 
@@ -205,17 +206,22 @@ class View {
 
   // Called before the model runs, because that takes long for many texts.
   void check_sizes() const {
-    std::int64_t weights = 0, hidden = 0;
+    std::int64_t weights = 0, hidden = 0, most = 0;  // of all texts; weights of the longest
     for (const models::TokenizedText& tokens : tokens_) {
       const std::int64_t length = std::ssize(tokens.ids) + o_.generate;
-      weights += choice_.layers * choice_.heads * length * length;
+      const std::int64_t of_text = numel({choice_.layers, choice_.heads, length, length});  // Error beyond 2^63
+      most = std::max(most, of_text);
+      if (__builtin_add_overflow(weights, of_text, &weights)) weights = std::numeric_limits<std::int64_t>::max() / 16;
       hidden += model_->sizes().width * length;
     }
+    const std::uint64_t memory = usable_memory();
+    if (static_cast<std::uint64_t>(most) > memory / sizeof(float))
+      fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", most, " numbers of 4 bytes; there is ", byte_size(memory), " of memory, so give a shorter text");
     if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
       fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
            counted(texts_.size(), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
     // All arrays stay in memory until the last text is done, so they must fit together.
-    const std::uint64_t bytes = static_cast<std::uint64_t>(weights + hidden) * sizeof(float), memory = usable_memory();
+    const std::uint64_t bytes = static_cast<std::uint64_t>(weights + hidden) * sizeof(float);
     if (!o_.arrays.empty() && bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),
            " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
@@ -338,7 +344,14 @@ Subcommand declare_view(Parser& parser) {
               return megabytes;
             },
             "MB", "with -o, keep q, k and v of the heads in the page up to this size, so that it shows how a weight is computed (default: 4; 0: not)");
-  add_value(parser, "--generate", &o->generate, read_positive, "N", "let a decoder continue the text by at most N tokens, each time the likeliest; the map shows what it read for each");
+  add_value(parser, "--generate", &o->generate,
+            [](const std::string& word) {
+              constexpr std::int64_t kMost = std::int64_t{1} << 20;
+              const std::int64_t tokens = read_positive(word);
+              if (tokens > kMost) throw UsageError(cat(tokens, " tokens are more than the most, ", kMost));
+              return tokens;
+            },
+            "N", "let a decoder continue the text by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {

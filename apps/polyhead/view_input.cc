@@ -138,6 +138,7 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
     try {
       result.push_back(tokenizer(texts[i]));
     } catch (const Error& error) {
+      if (texts.size() == 1) throw;
       throw Error(error.code(), cat(which(texts, i), ": ", error.what()));
     }
     const models::TokenizedText& tokens = result.back();

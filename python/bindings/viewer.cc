@@ -117,7 +117,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const bool truncate = read_flag(truncate_flag, "truncate");
   const viewer::Language language = read_language(language_name);
   const double values = read_number(megabytes, "values");
-  const std::int64_t generate = read_integer(new_tokens, "generate", 0, std::int64_t{1} << 30);
+  const std::int64_t generate = read_integer(new_tokens, "generate", 0, std::int64_t{1} << 20);
   const bool all_heads = nb::isinstance<nb::str>(heads);
   std::vector<std::pair<std::int64_t, std::int64_t>> off;
   if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
@@ -131,8 +131,14 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     viewer::VectorBudget budget(values);
     viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
     std::vector<std::int64_t> left_out;
+    std::int64_t weights = 0;
     for (const std::string& text : texts) {
-      models::TokenizedText tokens = model->tokenize(text, pair, when_too_long);
+      models::TokenizedText tokens = model->tokenize(text, pair, when_too_long, generate);
+      const std::int64_t length = std::ssize(tokens.ids) + generate;
+      weights += numel({sizes.layers, sizes.heads, length, length});
+      if (weights > viewer::kMaxAttentionWeights)
+        throw Error(ErrorCode::invalid_argument,
+                    python::text("view: a page holds at most ", viewer::kMaxAttentionWeights, " attention weights; these texts have ", weights, " or more"));
       const std::int64_t numbers = sizes.head_vectors * (std::ssize(tokens.ids) + generate);  // of q, k and v
       const bool fits = budget.take(numbers);
       left_out.push_back(fits ? 0 : numbers);

@@ -309,7 +309,7 @@ class MultiHeadAttention:
     def __reduce__(self) -> tuple[Any, ...]:
         own = {name: value for name, value in self.__dict__.items() if name != "_layer"}
         bits = {name: array.copy() for name, array in self._layer.bits.items()}
-        return _rebuild, (self.config, self.causal, self._layer.rotary_of, bits, self.is_frozen, type(self)), own or None
+        return _rebuild, (self.config, self.causal, bits, self.is_frozen, type(self), self._layer.rotary_of), own or None
 
     def __repr__(self) -> str:
         c = self.config
@@ -337,7 +337,7 @@ _USUAL = {
 
 
 def _rebuild(
-    config: dict[str, Any], causal: bool, rotary_of: str, bits: dict[str, NumPyArray], frozen: bool = False, kind: type[MultiHeadAttention] = MultiHeadAttention
+    config: dict[str, Any], causal: bool, bits: dict[str, NumPyArray], frozen: bool = False, kind: type[MultiHeadAttention] = MultiHeadAttention, rotary_of: str = ""
 ) -> MultiHeadAttention:
     """Makes a layer from the result of `__reduce__`, for copy and pickle."""
     layer = _core.Layer(config)

@@ -1,6 +1,7 @@
 #include "polyhead/models/any_text_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <variant>
@@ -21,12 +22,15 @@ class AnyEncoder final : public AnyTextModel {
     sizes_ = {.layers = config.layers, .heads = config.heads, .width = config.width, .head_vectors = 3 * config.layers * config.width, .longest = config.longest()};
   }
 
-  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const override {
-    return pair ? model_.tokenize(text, *pair, when_too_long) : model_.tokenize(text, when_too_long);
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
+    require_no_answer(generate);
+    TokenizedText tokens = pair ? model_.tokenize(text, *pair, when_too_long) : model_.tokenize(text, when_too_long);
+    require(!tokens.ids.empty(), "the text has no token");
+    return tokens;
   }
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
-    require(options.generate == 0, "text model: the model is an encoder, which generates no tokens");
+    require_no_answer(options.generate);
     SentenceResult result = model_.run(std::move(tokens), {.head_vectors = options.head_vectors});
     return {.tokens = std::move(result.tokens),
             .ids = std::move(result.ids),
@@ -47,6 +51,8 @@ class AnyEncoder final : public AnyTextModel {
   }
 
  private:
+  static void require_no_answer(std::int64_t generate) { require(generate == 0, "the model is an encoder, which generates no tokens"); }
+
   SentenceModel model_;
 };
 
@@ -62,10 +68,15 @@ class AnyDecoder final : public AnyTextModel {
               .is_decoder = true};
   }
 
-  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const override {
-    require(!pair, "text model: a pair of texts is for encoders; this model reads one text");
-    TokenizedText tokens = tokenizer_.encode(text, {.max_length = sizes_.longest, .when_too_long = when_too_long});
-    require(!tokens.ids.empty(), "text model: the text has no token");
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
+    require(!pair, "a pair of texts is for encoders; this model reads one text");
+    EncodeOptions options{.when_too_long = when_too_long};
+    if (sizes_.longest) {
+      require(generate < *sizes_.longest, generate, " tokens shall be generated; the model has positions for ", *sizes_.longest, ", the text included");
+      options.max_length = *sizes_.longest - generate;
+    }
+    TokenizedText tokens = tokenizer_.encode(text, options);
+    require(!tokens.ids.empty(), "the text has no token");
     return tokens;
   }
 
@@ -90,24 +101,35 @@ class AnyDecoder final : public AnyTextModel {
   }
 
   double change_without_head(const TextRun&, std::int64_t, std::int64_t) override {
-    fail(ErrorCode::unsupported, "text model: a head is judged by the text's embedding, which decoders do not have");
+    fail(ErrorCode::unsupported, "a head is judged by the text's embedding, which decoders do not have");
   }
 
  private:
   void append_answer(TextRun* text, std::int64_t most) const {
     std::vector<std::int64_t>& ids = text->tokens.ids;
-    require(!sizes_.longest || most <= *sizes_.longest - std::ssize(ids), "text model: the text has ", ids.size(), " tokens and ", most, " more are asked for; the model has positions for ",
+    require(!sizes_.longest || most <= *sizes_.longest - std::ssize(ids), "the text has ", ids.size(), " tokens and ", most, " more are asked for; the model has positions for ",
             sizes_.longest.value_or(0));
     const std::vector<std::int64_t> answer = model_.generate(ids, {.max_tokens = most, .workspace = &workspace_});
-    text->generated = tokenizer_.decode(answer);
+    text->generated = decoded_after(ids, answer);
     for (const std::int64_t id : answer) {
       ids.push_back(id);
-      text->tokens.pieces.push_back(tokenizer_.piece(id));
+      text->tokens.pieces.push_back(tokenizer_.piece(id).value_or(cat("<", id, ">")));
       text->tokens.segments.push_back(1);
       text->tokens.special.push_back(false);
       text->tokens.texts.push_back(0);
       text->tokens.spans.emplace_back();
     }
+  }
+
+  // The answer as it continues the prompt: alone it would lose the space before its first word. Ids without a token have no text: models may have more
+  // rows than their tokenizer has tokens.
+  std::string decoded_after(const std::vector<std::int64_t>& prompt, const std::vector<std::int64_t>& answer) const {
+    std::vector<std::int64_t> known;
+    std::ranges::copy_if(answer, std::back_inserter(known), [&](std::int64_t id) { return tokenizer_.piece(id).has_value(); });
+    std::vector<std::int64_t> whole = prompt;
+    whole.insert(whole.end(), known.begin(), known.end());
+    const std::string before = tokenizer_.decode(prompt), both = tokenizer_.decode(whole);
+    return both.starts_with(before) ? both.substr(before.size()) : tokenizer_.decode(known);
   }
 
   bool weights_follow_from_vectors() const {

@@ -73,7 +73,7 @@ TokenizedText Tokenizer::encode_texts(const std::vector<std::string_view>& texts
 
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, bool skip_special) const { return parts_->pipeline.decode(ids, skip_special); }
 
-std::string Tokenizer::piece(std::int64_t id) const { return parts_->pipeline.piece(id); }
+std::optional<std::string> Tokenizer::piece(std::int64_t id) const { return parts_->pipeline.piece(id); }
 
 std::int64_t Tokenizer::vocabulary_size() const { return parts_->pipeline.parts().vocabulary.size(); }
 

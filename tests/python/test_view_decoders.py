@@ -110,13 +110,37 @@ def test_the_terminal_shows_one_map(folder: Any) -> None:
     assert "\nfox " in done.stdout  # a word as it stands in the text
 
 
+def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "▁a": 1, "▁fox": 2}, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>").save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    decoder = model("llama", 9)  # more rows than the tokenizer has tokens
+    with torch.no_grad():
+        decoder.lm_head.weight[:] = torch.eye(9, 24)  # the likeliest token is the greatest of the first features
+    decoder.config.eos_token_id = decoder.generation_config.eos_token_id = None
+    decoder.save_pretrained(tmp_path)
+    told = json.loads(view(tmp_path, "--text", "a fox", "--generate", "8", "--json").stdout)["texts"][0]
+    answer = told["ids"][2:]
+    assert told["generated"] == "".join({1: " a", 2: " fox"}.get(i, "<unk>" if i == 0 else "") for i in answer)
+    assert told["tokens"][2:] == [{0: "<unk>", 1: "▁a", 2: "▁fox"}.get(i, f"<{i}>") for i in answer]
+
+
 def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path) -> None:
     kind, at, _, _ = folder
     assert "--text-pair is for encoders" in view(at, "--text", "a", "--text-pair", "b", status=2).stderr
     assert "--without compares embeddings" in view(at, "--text", "a", "--without", "0.1", status=2).stderr
     assert "has no token" in view(at, "--text", "", status=1).stderr
+    assert "1048577 tokens are more than the most" in view(at, "--text", "a", "--generate", "1048577", status=2).stderr
     if kind == "gpt2":
         assert "has positions for 40" in view(at, "--text", "a", "--generate", "40", status=1).stderr
+        assert "takes at most 38; --truncate" in view(at, "--text", TEXT * 5, "--generate", "2", status=1).stderr
+        told = json.loads(view(at, "--text", TEXT * 5, "--generate", "2", "--truncate", "--json").stdout)["texts"][0]
+        assert len(told["tokens"]) == 40
+        assert told["dropped_tokens"] > 0
+    else:  # any length, but not more than there is memory for
+        assert "of memory, so give a shorter text" in view(at, "--text", "fox " * 3_000_000, status=1).stderr
     (at / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     try:
         assert "tokenizer.json" in view(at, "--text", "a", status=1).stderr

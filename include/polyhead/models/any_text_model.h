@@ -27,7 +27,8 @@ struct TextRun {
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
   Tensor bias{}, attend{};                 // with q, broadcast to [L,N,T,T]: added to the scores; bool: the keys of each query. Absent: none; all
-  std::optional<std::string> generated{};  // the text that a decoder wrote. Its tokens are the last ones and have segment 1
+  // The text that a decoder wrote. Its tokens are the last ones and have segment 1; one that the tokenizer lacks is the piece "<id>" and no text.
+  std::optional<std::string> generated{};
 };
 
 struct TextRunOptions {
@@ -50,8 +51,9 @@ class AnyTextModel {
   AnyTextModel& operator=(const AnyTextModel&) = delete;
 
   const Sizes& sizes() const { return sizes_; }
-  // Error for a text that is too long, unless it may be cut; for a pair if the model is a decoder; for a text without a token.
-  virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long) const = 0;
+  // Error for a text that is too long, unless it may be cut; for a pair if the model is a decoder; for a text without a token. `generate`: tokens that shall
+  // have room after the text.
+  virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate = 0) const = 0;
   virtual TextRun run(TokenizedText tokens, const TextRunOptions& options = {}) const = 0;
   // As models::change_without_head. Error if the model is a decoder.
   virtual double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) = 0;

@@ -96,7 +96,7 @@ class Tokenizer {
   std::int64_t vocabulary_size() const;  // number of the model's pieces, without added tokens that it lacks
   std::int64_t id_limit() const;         // one more than the greatest id, added tokens included
   std::optional<std::int64_t> find(std::string_view piece) const;
-  std::string piece(std::int64_t id) const;  // as TokenizedText::pieces has it; Error if there is none
+  std::optional<std::string> piece(std::int64_t id) const;  // as TokenizedText::pieces has it; nullopt if there is no such token
   const std::vector<AddedToken>& added_tokens() const;
 
  private:

@@ -68,9 +68,9 @@ def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
     """Nested sequences as ``[B,T,E]``, and which of the positions they have, ``[B,T]``."""
     if sequences.layout != torch.strided:
         raise ValueError("nested tensors of the layout torch.jagged have no maps here")
-    lengths = torch.tensor([x.size(0) for x in sequences.unbind()])
+    lengths = torch.tensor([x.size(0) for x in sequences.unbind()], device=sequences.device)
     padded = sequences.to_padded_tensor(0.0)
-    return padded, torch.arange(padded.size(1)) < lengths[:, None]
+    return padded, torch.arange(padded.size(1), device=padded.device) < lengths[:, None]
 
 
 def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:

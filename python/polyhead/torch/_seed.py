@@ -9,7 +9,6 @@ from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch.compiler import is_compiling
 from torch.fx import traceback
-from torch.utils.checkpoint import CheckpointPolicy
 
 
 def _draw(device: torch.device) -> Tensor:
@@ -25,6 +24,8 @@ def _draw_once(device: torch.device) -> Tensor:
             "polyhead: dropout with torch._functorch.config.activation_memory_budget = 0: torch draws the seed again in the backward pass, and the gradients "
             "are those of other dropout bits; they are right with a budget above 0", RuntimeWarning, stacklevel=2,
         )  # fmt: skip
+    from torch.utils.checkpoint import CheckpointPolicy  # newer than the oldest torch here
+
     meta = traceback.current_meta
     before = meta.get("recompute")
     meta["recompute"] = CheckpointPolicy.MUST_SAVE

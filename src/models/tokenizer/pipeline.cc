@@ -96,21 +96,21 @@ std::optional<std::int64_t> Pipeline::find(std::string_view piece) const {
   return parts_.vocabulary.find(piece);
 }
 
-std::string Pipeline::piece(std::int64_t id) const {
+std::optional<std::string> Pipeline::piece(std::int64_t id) const {
   if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) {
     const AddedToken& token = *added->second;
     return token.normalized ? normalized_content(token, parts_.normalizer) : token.content;
   }
   const std::string* const known = parts_.vocabulary.piece(id);
-  if (known == nullptr) fail(ErrorCode::invalid_argument, "tokenizer: there is no token with the id ", id, "; ids are below ", id_limit_);
-  return *known;
+  return known == nullptr ? std::nullopt : std::optional(*known);
 }
 
 std::string Pipeline::decode(std::span<const std::int64_t> ids, bool skip_special) const {
   std::vector<std::string> pieces;
   for (const std::int64_t id : ids) {
-    std::string piece = this->piece(id);
-    if (!skip_special || !special_.contains(piece)) pieces.push_back(std::move(piece));
+    std::optional<std::string> piece = this->piece(id);
+    if (!piece) fail(ErrorCode::invalid_argument, "tokenizer: there is no token with the id ", id, "; ids are below ", id_limit_);
+    if (!skip_special || !special_.contains(*piece)) pieces.push_back(std::move(*piece));
   }
   return decode_pieces(std::move(pieces), parts_.decoder);
 }

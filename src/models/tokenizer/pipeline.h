@@ -43,7 +43,7 @@ class Pipeline {
   std::optional<std::int64_t> unknown() const { return unknown_; }
 
   std::optional<std::int64_t> find(std::string_view piece) const;
-  std::string piece(std::int64_t id) const;
+  std::optional<std::string> piece(std::int64_t id) const;  // nullopt if there is no token with this id
   std::string decode(std::span<const std::int64_t> ids, bool skip_special) const;
   std::int64_t id_limit() const { return id_limit_; }
 
