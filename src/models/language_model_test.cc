@@ -306,7 +306,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"rms_norm_eps", 0}})), format, HasSubstr("rms_norm_eps is 0"));
   EXPECT_ERROR(read(with({{"eos_token_id", "end"}})), format, HasSubstr("eos_token_id is \"end\"; token ids are integers"));
   EXPECT_ERROR(read(with({{"rope_scaling", 3}})), format, HasSubstr("rope_scaling is the number 3; an object is needed"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling: RotaryEmbedding: factor is 0.5"));
+  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling.factor is 0.5; it must be in [1, 1073741824]"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rope_parameters", {{"rope_type", "default"}}}})), format, HasSubstr("rope_scaling is given beside rope_parameters"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1, 2}}}}})), format, HasSubstr("factors; scaling longrope needs width / 2"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}})), format, HasSubstr("rope_scaling.long_factor is missing"));
@@ -318,6 +318,24 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));
   EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3, gpt_neox"));
+}
+
+TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
+  const json longrope{{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}};
+  for (const double original : {1e300, 9.3e18, 0.0, 0.5, -4.0}) {
+    for (const json& type : {longrope, json{{"type", "yarn"}, {"factor", 2}}, json{{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}) {
+      EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", original}}, type)}})), format,
+                   HasSubstr("; it must be in [1, 1073741824]"));
+    }
+  }
+  EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1}}, longrope)}})), format,
+               HasSubstr("rope_scaling.original_max_position_embeddings is 1; rope_type 'longrope' needs at least 2"));
+  EXPECT_EQ(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1 << 30}}, longrope)}})).rotary->limit, 1 << 30);
+  for (const char* type : {"dynamic", "linear", "yarn", "llama3", "proportional"}) {
+    for (const double factor : {-3.0, 0.0, 0.5, 1e300})
+      EXPECT_ERROR(read(with({{"rope_scaling", with({{"type", type}, {"factor", factor}}, json::object())}})), format, HasSubstr("rope_scaling.factor is ")) << type;
+  }
+  EXPECT_EQ(read(with({{"num_attention_heads", 1}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 1}}}})).rotary->dynamic_factor, 1);
 }
 
 std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {
