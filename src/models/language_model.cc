@@ -66,6 +66,8 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
       nn::require_shape(kOperation, {"new_tokens", input.new_tokens}, call.lead);
       require(is_integer(input.new_tokens.dtype()), kOperation, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
       call.added = integers(input.new_tokens);
+      for (std::size_t b = 0; b < call.added.size(); ++b)
+        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kOperation, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
     }
     longest = 0;
     for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
@@ -235,6 +236,13 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, q, k and v with a cache"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {}), HasSubstr("new_tokens is given without a cache"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("sequence 1 has no new token"));
+  for (const std::int64_t wrong : {std::int64_t{-1}, kTokens + 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {
+    nn::EncoderCache filled = model.cache({.sequences = 2, .capacity = 16});
+    model.forward({.ids = ids.view().slice(1, 0, 2)}, {}, {.cache = &filled});
+    const Tensor counts = Tensor::of<std::int64_t>({2}, {1, wrong});
+    EXPECT_THAT(message({.ids = ids, .new_tokens = counts}, {}, {.cache = &filled}), HasSubstr("new_tokens of sequence 1 is " + std::to_string(wrong) + "; it must be in [0, 11]"));
+    EXPECT_EQ(filled.length(1), 2);
+  }
   EXPECT_THAT(message({.ids = ids.view().slice(0, 0, 1)}, {}, {.cache = &cache}), HasSubstr("the cache has 2 sequences, so it must be [2,T]"));
   EXPECT_THAT(message({.ids = ids}, {}, {.cache = &other}), HasSubstr("the cache is of another model"));
   const Tensor wide(DType::i64, {2, 17});
