@@ -181,7 +181,7 @@ void require_known_keys(const LanguageConfigFile& file, const Family& family, co
     const std::string_view neutral = neutral_value(key);
     if (neutral.empty())
       fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", family.model_type,
-           " are not known to have this key, and it may change results. If it does not, name it in ignored_keys");
+           " are not known to have this key, and it may change results. LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
     if (!is_neutral(value, neutral))
       fail(ErrorCode::unsupported, file.name(), ": ", key, " is ", described(value), "; with models of the type ", family.model_type, " only ", neutral, " is supported");
   }
