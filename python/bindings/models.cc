@@ -241,7 +241,8 @@ const std::array kKinds{
 };
 
 // (kind, config, model)
-Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) {
+Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in, nb::handle ignored_keys) {
+  const models::LanguageLoadOptions options{.ignored_keys = read_words(ignored_keys, "ignored_keys")};
   const std::string name = read_path(source, "source");
   const std::filesystem::path folder = built_in ? models::default_model(name) : std::filesystem::path(name);
   nb::dict config;
@@ -251,9 +252,10 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in) 
   const std::vector<std::string_view> decoders = models::language_families();
   if (std::ranges::find(decoders, type) != decoders.end()) {
     auto held = std::make_unique<HeldLanguageModel>();
-    without_gil([&] { held->model = models::load_language_model(folder); });
+    without_gil([&] { held->model = models::load_language_model(folder, options); });
     return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
   }
+  if (!options.ignored_keys.empty()) throw nb::value_error(text("ignored_keys is given; '", name, "' is no language model").c_str());
   const std::vector<std::string_view> encoders = models::encoder_families();
   if (std::ranges::find(encoders, type) != encoders.end()) {
     auto held = std::make_unique<HeldTextEncoder>();
@@ -287,7 +289,7 @@ void bind_models(nb::module_& m) {
       .def("generate", &generate_tokens, any("ids"), nb::arg("options"))
       .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
-  m.def("load_model", &load_model, any("source"), nb::arg("built_in"));
+  m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));
 }
 
 }  // namespace polyhead::python

@@ -53,7 +53,7 @@ class _Model:
             for name, contents in state["_model"].items():
                 with open(os.path.join(folder, os.path.basename(name)), "wb") as file:
                     file.write(contents)
-            _, _, self._model = _core.load_model(folder, False)
+            _, _, self._model = _core.load_model(folder, False, ())
 
     def __copy__(self) -> _Model:
         return self._with(self.__dict__)
@@ -151,9 +151,10 @@ class _SavedByTransformers(_Model):
     """A model of a folder as transformers writes it; copies that go elsewhere read the folder again."""
 
     _source: str | bytes | os.PathLike[Any]
+    _ignored_keys: tuple[str, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load, (self._source,)
+        return load, (self._source, self._ignored_keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Model:
         return self._with(self.__dict__)
@@ -296,21 +297,26 @@ def names() -> list[str]:
     return _core.default_models()
 
 
-def load(source: str | bytes | os.PathLike[Any]) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder:
+def load(
+    source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[str] = ()
+) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder:
     """Loads a trained model.
 
     Args:
         source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder or decoder that transformers saved.
+        ignored_keys: for a language model, keys of config.json to skip. An unknown key is otherwise an error: it might change the results.
 
     Raises:
         OSError: the folder cannot be read.
-        ValueError: it is no folder of such a model, or a name that is also a folder here.
+        ValueError: it is no folder of such a model, or a name that is also a folder here; config.json has an unknown key.
     """
     built_in = isinstance(source, str) and source in names()
     if built_in and os.path.isdir(source):
         raise ValueError(f"source: {source!r} is a model of polyhead and also a folder here; give './{source!s}' for the folder")
-    kind, config, model = _core.load_model(source, built_in)
+    keys = ignored_keys if isinstance(ignored_keys, str) or not isinstance(ignored_keys, Iterable) else tuple(ignored_keys)
+    kind, config, model = _core.load_model(source, built_in, keys)
     loaded = _KINDS[kind](config, model)
     if isinstance(loaded, _SavedByTransformers):
         loaded._source = source if isinstance(source, bytes) else os.path.abspath(os.fspath(source))
+        loaded._ignored_keys = tuple(keys)
     return loaded

@@ -142,12 +142,15 @@ double Reader::rotary_base(std::string_view layers, std::string_view old_key, do
   const io::Json* all = JsonFile::find(file_.root(), "rope_parameters");
   if (all == nullptr) return positive(old_key, otherwise);
   if (all->as<io::Json::Object>() == nullptr) file_.fail_at("", "rope_parameters", cat("is ", io::describe(*all), "; an object is needed"));
+  constexpr std::string_view kLayers[] = {"full_attention", "sliding_attention"}, kKeys[] = {"rope_type", "rope_theta"};
+  file_.allow_only(*all, kLayers, "rope_parameters");
   const io::Json* own = JsonFile::find(*all, layers);
   if (own == nullptr) return positive(old_key, otherwise);
   const std::string where = cat("rope_parameters.", layers);
   if (own->as<io::Json::Object>() == nullptr) file_.fail_at("rope_parameters", layers, cat("is ", io::describe(*own), "; an object is needed"));
   const std::string type = file_.get<std::string>(*own, "rope_type", where).value_or("default");
   if (type != "default") unsupported(cat(where, ".rope_type"), cat("is '", type, "'; only 'default' is supported"));
+  file_.allow_only(*own, kKeys, where);
   const auto base = file_.get<double>(*own, "rope_theta", where);
   if (!base) return positive(old_key, otherwise);
   if (!(*base > 0) || *base > 1e300) file_.fail_at(where, "rope_theta", cat("is ", *base, "; it must be above 0 and finite"));

@@ -288,6 +288,12 @@ TEST(EncoderConfigs, WhatIsNotSupportedIsNamed) {
   EXPECT_ERROR(read("esm", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
   EXPECT_ERROR(read("modernbert", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
   EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"full_attention", {{"rope_type", "yarn"}}}})), unsupported, HasSubstr("rope_parameters.full_attention.rope_type is 'yarn'"));
+  for (const char* type : {"default", "yarn"}) {
+    EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"rope_type", type}, {"rope_theta", 7.0}})), unsupported,
+                 HasSubstr("is not known; known here: full_attention, sliding_attention"));
+    EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"full_attention", {{"type", type}}}})), unsupported,
+                 HasSubstr("rope_parameters.full_attention.type is not known; known here: rope_type, rope_theta"));
+  }
   EXPECT_ERROR(read("modernbert", "layer_types", json({"full_attention", "chunked"})), unsupported, HasSubstr("layer_types has"));
 }
 

@@ -26,12 +26,18 @@ constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
                                                {"tanh", nn::Activation::tanh}};
 
 nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
-  const std::string name = file.get<std::string>(family.keys.activation).value_or(std::string(family.defaults.activation));
-  const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
-  if (found == std::end(kActivationNames))
-    file.unsupported(family.keys.activation, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
-  const bool tanh_form = family.gemma && found->activation == nn::Activation::gelu;
-  return tanh_form ? nn::Activation::gelu_tanh : found->activation;
+  const auto read = [&](std::string_view key) {
+    const std::string name = file.get<std::string>(key).value_or(std::string(family.defaults.activation));
+    const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
+    if (found == std::end(kActivationNames)) file.unsupported(key, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
+    return found->activation;
+  };
+  const std::string_view key = family.keys.activation, second = family.keys.second_activation;
+  nn::Activation activation = read(key);
+  if (family.gelu_is_tanh && activation == nn::Activation::gelu) activation = nn::Activation::gelu_tanh;
+  if (!second.empty() && file.find(second) != nullptr && read(second) != activation)
+    file.unsupported(second, cat("is '", *file.get<std::string>(second), "' and ", key, " another function; versions of transformers differ in which of them they use"));
+  return activation;
 }
 
 bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
@@ -170,11 +176,12 @@ bool is_neutral(const io::Json& value, std::string_view neutral) {
 
 void require_known_keys(const LanguageConfigFile& file, const Family& family, const std::vector<std::string>& ignored) {
   for (const auto& [key, value] : *file.file().root().as<io::Json::Object>()) {
-    if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || std::ranges::find(ignored, key) != ignored.end()) continue;
+    const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
+    if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || is_in(family.keys.without_effect) || is_in(ignored)) continue;
     const std::string_view neutral = neutral_value(key);
     if (neutral.empty())
       fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", family.model_type,
-           " are not known to have this key, and it may change results. If it does not, name it in ignored_keys");
+           " are not known to have this key, and it may change results. LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
     if (!is_neutral(value, neutral))
       fail(ErrorCode::unsupported, file.name(), ": ", key, " is ", described(value), "; with models of the type ", family.model_type, " only ", neutral, " is supported");
   }

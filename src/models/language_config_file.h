@@ -1,4 +1,4 @@
-// config.json of a decoder: which keys are read, and an error for those that nobody reads.
+// config.json of a decoder. Notes which keys the reader asks for, so that read_language_config() can refuse the others.
 #pragma once
 
 #include <algorithm>

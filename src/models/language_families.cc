@@ -10,6 +10,9 @@
 namespace polyhead::models {
 namespace {
 
+// "hidden_act" was replaced by "hidden_activation"; "sliding_window_size" by "sliding_window".
+constexpr std::string_view kUnusedInGemma2[] = {"hidden_act", "sliding_window_size"};
+
 // A new family is a row here and a test in tests/python/test_language_models.py.
 constexpr std::array kFamilies{
     Family{.model_type = "gpt2",
@@ -37,9 +40,15 @@ constexpr std::array kFamilies{
            .bias = HasBias::by_attention_bias,
            .output_bias = HasBias::by_attention_bias,
            .windows = Windows::last_ones},
-    Family{.model_type = "gemma", .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true}, .bias = HasBias::by_attention_bias, .output_bias = HasBias::by_attention_bias, .gemma = true},
+    Family{.model_type = "gemma",
+           .keys = {.second_activation = "hidden_activation"},
+           .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true},
+           .bias = HasBias::by_attention_bias,
+           .output_bias = HasBias::by_attention_bias,
+           .gemma = true,
+           .gelu_is_tanh = true},
     Family{.model_type = "gemma2",
-           .keys = {.activation = "hidden_activation"},
+           .keys = {.activation = "hidden_activation", .without_effect = kUnusedInGemma2},
            .tensors = {.attention_output_norm = "post_attention_layernorm", .feed_forward_norm = "pre_feedforward_layernorm", .feed_forward_output_norm = "post_feedforward_layernorm"},
            .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true, .caps_required = true},
            .norm_position = nn::NormPosition::both,
@@ -49,7 +58,7 @@ constexpr std::array kFamilies{
            .gemma = true,
            .gemma_scores = true},
     Family{.model_type = "gemma3_text",
-           .keys = {.activation = "hidden_activation"},
+           .keys = {.activation = "hidden_activation", .without_effect = kUnusedInGemma2},
            .tensors = {.attention_output_norm = "post_attention_layernorm", .feed_forward_norm = "pre_feedforward_layernorm", .feed_forward_output_norm = "post_feedforward_layernorm",
                        .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"},
            .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true, .rotary_base = 1'000'000},

@@ -12,7 +12,13 @@ namespace polyhead::models {
 // Keys of config.json. Empty: the family has none.
 struct FamilyKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", kv_heads = "num_key_value_heads", head_width = "head_dim",
-                   hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps", rotary_base = "", rotary_part = "";  // the last two beside rope_theta and partial_rotary_factor
+                   hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps";
+  // Older names of rope_theta and partial_rotary_factor.
+  std::string_view rotary_base = "", rotary_part = "";
+  // transformers 4 reads this key and 5 reads `activation`, so both must mean the same.
+  std::string_view second_activation = "";
+  // Keys that published folders of this family have and transformers does not read.
+  std::span<const std::string_view> without_effect{};
 };
 
 // Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
@@ -74,7 +80,8 @@ struct Family {
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
   bool parallel_key = false;    // reads use_parallel_residual, by default true
-  bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E), "gelu" is its tanh form
+  bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
+  bool gelu_is_tanh = false;    // "gelu" means its tanh form
   bool gemma_scores = false;    // query_pre_attn_scalar, softcaps
   bool local_rotary = false;    // layers with a window have rotary positions of their own
   bool gpt2_scores = false;     // scale_attn_weights, scale_attn_by_inverse_layer_idx

@@ -58,7 +58,7 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
   std::int64_t longest = call.tokens;
   if (options.cache != nullptr) {
     const nn::EncoderCache& cache = *options.cache;
-    require(!input.attend_keys, kOperation, ": attend_keys with a cache, whose sequences have lengths (new_tokens)");
+    require(!input.attend_keys, kOperation, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
     require(call.lead == Shape{cache.sequences()}, kOperation, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
     call.first = integers(cache.key_lengths());
     call.added.assign(call.first.size(), call.tokens);
@@ -66,6 +66,8 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
       nn::require_shape(kOperation, {"new_tokens", input.new_tokens}, call.lead);
       require(is_integer(input.new_tokens.dtype()), kOperation, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
       call.added = integers(input.new_tokens);
+      for (std::size_t b = 0; b < call.added.size(); ++b)
+        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kOperation, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
     }
     longest = 0;
     for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
@@ -166,11 +168,11 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
   require_separate(kOperation, written, read);
-  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v with a cache; compute the whole text without one");
+  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
-  require(!input.attend_keys, kOperation, ": next_logits with attend_keys; which token is a sequence's last is not said. Take a row of logits");
-  require(tokens > 0, kOperation, ": next_logits of no tokens");
-  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kOperation, ": next_logits, and sequence ", b, " has no new token");
+  require(!input.attend_keys, kOperation, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
+  require(tokens > 0, kOperation, ": next_logits needs at least one token; ids is ", call.ids);
+  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kOperation, ": next_logits needs a new token of each sequence; sequence ", b, " has none");
 }
 
 }  // namespace

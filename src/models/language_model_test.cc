@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
@@ -230,11 +231,18 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   };
   EXPECT_EQ(message({}, {}), "LanguageModel.forward: ids are missing");
   EXPECT_EQ(message({.ids = ids}, {.logits = narrow}), "LanguageModel.forward: logits is [2,11,3]; it must be [2,11,17]");
-  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {.next_logits = next}), HasSubstr("next_logits with attend_keys"));
-  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys with a cache"));
-  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, q, k and v with a cache"));
+  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {.next_logits = next}), HasSubstr("next_logits cannot be combined with attend_keys: a mask does not tell"));
+  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys cannot be combined with a cache: new_tokens tells"));
+  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {}), HasSubstr("new_tokens is given without a cache"));
-  EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("sequence 1 has no new token"));
+  EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("next_logits needs a new token of each sequence; sequence 1 has none"));
+  for (const std::int64_t wrong : {std::int64_t{-1}, kTokens + 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {
+    nn::EncoderCache filled = model.cache({.sequences = 2, .capacity = 16});
+    model.forward({.ids = ids.view().slice(1, 0, 2)}, {}, {.cache = &filled});
+    const Tensor counts = Tensor::of<std::int64_t>({2}, {1, wrong});
+    EXPECT_THAT(message({.ids = ids, .new_tokens = counts}, {}, {.cache = &filled}), HasSubstr("new_tokens of sequence 1 is " + std::to_string(wrong) + "; it must be in [0, 11]"));
+    EXPECT_EQ(filled.length(1), 2);
+  }
   EXPECT_THAT(message({.ids = ids.view().slice(0, 0, 1)}, {}, {.cache = &cache}), HasSubstr("the cache has 2 sequences, so it must be [2,T]"));
   EXPECT_THAT(message({.ids = ids}, {}, {.cache = &other}), HasSubstr("the cache is of another model"));
   const Tensor wide(DType::i64, {2, 17});
@@ -306,7 +314,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"rms_norm_eps", 0}})), format, HasSubstr("rms_norm_eps is 0"));
   EXPECT_ERROR(read(with({{"eos_token_id", "end"}})), format, HasSubstr("eos_token_id is \"end\"; token ids are integers"));
   EXPECT_ERROR(read(with({{"rope_scaling", 3}})), format, HasSubstr("rope_scaling is the number 3; an object is needed"));
-  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling: RotaryEmbedding: factor is 0.5"));
+  EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}})), format, HasSubstr("rope_scaling.factor is 0.5; it must be in [1, 1073741824]"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}, {"rope_parameters", {{"rope_type", "default"}}}})), format, HasSubstr("rope_scaling is given beside rope_parameters"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1, 2}}}}})), format, HasSubstr("factors; scaling longrope needs width / 2"));
   EXPECT_ERROR(read(with({{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}}})), format, HasSubstr("rope_scaling.long_factor is missing"));
@@ -318,6 +326,24 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));
   EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3, gpt_neox"));
+}
+
+TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
+  const json longrope{{"type", "longrope"}, {"short_factor", {1}}, {"long_factor", {1}}};
+  for (const double original : {1e300, 9.3e18, 0.0, 0.5, -4.0}) {
+    for (const json& type : {longrope, json{{"type", "yarn"}, {"factor", 2}}, json{{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}) {
+      EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", original}}, type)}})), format,
+                   HasSubstr("; it must be in [1, 1073741824]"));
+    }
+  }
+  EXPECT_ERROR(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1}}, longrope)}})), format,
+               HasSubstr("rope_scaling.original_max_position_embeddings is 1; rope_type 'longrope' needs at least 2"));
+  EXPECT_EQ(read(with({{"rope_scaling", with({{"original_max_position_embeddings", 1 << 30}}, longrope)}})).rotary->limit, 1 << 30);
+  for (const char* type : {"dynamic", "linear", "yarn", "llama3", "proportional"}) {
+    for (const double factor : {-3.0, 0.0, 0.5, 1e300})
+      EXPECT_ERROR(read(with({{"rope_scaling", with({{"type", type}, {"factor", factor}}, json::object())}})), format, HasSubstr("rope_scaling.factor is ")) << type;
+  }
+  EXPECT_EQ(read(with({{"num_attention_heads", 1}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 1}}}})).rotary->dynamic_factor, 1);
 }
 
 std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {

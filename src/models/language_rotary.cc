@@ -59,18 +59,19 @@ class RopeReader {
     e.scaling = type.scaling;
     if (proportional) e.proportion = part;
     const auto positions = static_cast<double>(config_.positions);
-    const auto original = [&] { return around.original ? *around.original : number("original_max_position_embeddings").value_or(positions); };
+    const auto original = [&] { return around.original ? *around.original : bounded("original_max_position_embeddings", 1).value_or(positions); };
     if (type.name == "dynamic") {
       rule.limit = config_.positions;
-      rule.dynamic_factor = needed("factor");
+      rule.dynamic_factor = needed_factor();
     } else if (type.name == "llama3" || type.name == "linear") {
-      e.factor = needed("factor");
+      e.factor = needed_factor();
     } else if (type.name == "yarn" || type.name == "longrope") {
       e.original_max_position_embeddings = original();
-      e.factor = number("factor").value_or(positions / e.original_max_position_embeddings);
+      const auto given = bounded("factor", type.name == "yarn" ? 1 : 0);
+      e.factor = given.value_or(positions / e.original_max_position_embeddings);
       e.attention_factor = number("attention_factor");
     } else if (proportional) {
-      e.factor = number("factor").value_or(1);
+      e.factor = bounded("factor", 1).value_or(1);
     }
     if (type.name == "llama3") {
       e.original_max_position_embeddings = original();
@@ -85,6 +86,9 @@ class RopeReader {
       if (family_.longrope_original && !around.original) file_.fail_at("", "original_max_position_embeddings", "is missing; rope_type 'longrope' needs it");
       e.factors = factors("short_factor"), rule.long_factors = factors("long_factor");
       if (e.factor < 1) e.factor = 1;  // no attention factor, as published
+      // The attention factor divides by log(original).
+      if (e.original_max_position_embeddings < 2)
+        fail_at("original_max_position_embeddings", cat("is ", e.original_max_position_embeddings, "; rope_type 'longrope' needs at least 2"));
       rule.limit = static_cast<std::int64_t>(e.original_max_position_embeddings);
     }
     require_embedding(rule);
@@ -121,10 +125,22 @@ class RopeReader {
   }
 
   std::optional<double> number(std::string_view key) const { return rope_ == nullptr ? std::nullopt : file_.get<double>(*rope_, key, where_); }
+  // In [least, 2^30], so that a cast to int64 and a product with a length do not overflow.
+  std::optional<double> bounded(std::string_view key, double least) const {
+    const std::optional<double> value = number(key);
+    constexpr std::int64_t kMost = LanguageConfigFile::kMostOfAnExtent;
+    if (value && !(*value >= least && *value <= static_cast<double>(kMost))) fail_at(key, cat("is ", *value, "; it must be in [", least, ", ", kMost, "]"));
+    return value;
+  }
   double needed(std::string_view key) const {
     const std::optional<double> value = number(key);
     if (!value) fail_at(key, "is missing");
     return *value;
+  }
+
+  double needed_factor() const {
+    needed("factor");
+    return *bounded("factor", 1);
   }
 
   std::vector<double> factors(std::string_view key) const {

@@ -295,7 +295,7 @@ MUTANTS = [
            "layers with a window have their own angles", ("models",)),
     Mutant("language model: keys of other angles are kept", "src/models/generate.cc", "tokens.clear(), before = 0;", "before += 0;", "cached keys have the angles of the whole text", ("models",)),
     Mutant("language model: leftover tensors are ignored", "src/models/language_parameters.cc", "  file.require_all_taken();\n", "", "every tensor of a checkpoint is read", ("models",)),
-    Mutant("language model: unknown keys are ignored", "src/models/language_config.cc", "is_without_effect(key) || std::ranges::find", "!key.empty() || std::ranges::find", "a key that may change results is an error", ("models",)),
+    Mutant("language model: unknown keys are ignored", "src/models/language_config.cc", "is_without_effect(key) || is_in", "!key.empty() || is_in", "a key that may change results is an error", ("models",)),
     Mutant("dropout: one seed for a whole layer", "src/nn/residual.h", "derive_seed(*options.dropout_seed, number)", "derive_seed(*options.dropout_seed, 0 * number)", "each use of dropout has its own bits", MODULES),
     Mutant("dropout: what is kept is not scaled", "src/nn/dropout.cc", "dropout_scale(p)", "1", "the mean stays", MODULES),
     Mutant("decoder: memory's gradient of one layer", "src/nn/decoder_layer.cc", ".memory_write = first ? gradients.memory_write : Write::add", ".memory_write = first ? gradients.memory_write : Write::replace", "each layer adds to the memory's gradient", ("nn_layers", "training")),

@@ -228,6 +228,23 @@ def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:
     assert model.parameters["stack.layers.0.attention.q.weight"].shape == (32, 32)
 
 
+def test_keys_can_be_ignored(tmp_path: Path) -> None:
+    saved_model("llama", tmp_path)
+    logits = polyhead.models.load(tmp_path).run([3, 1]).logits
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"router": 3}))
+    with pytest.raises(ValueError, match=r"LanguageLoadOptions::ignored_keys \(in Python ignored_keys=\) skips keys that do not"):
+        polyhead.models.load(tmp_path, ignored_keys=["routers"])
+    model = polyhead.models.load(tmp_path, ignored_keys=iter(["router"]))
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert np.array_equal(twin.run([3, 1]).logits, logits)
+    for wrong in ("router", 3, None, [3]):
+        with pytest.raises(TypeError, match="ignored_keys"):
+            polyhead.models.load(tmp_path, ignored_keys=wrong)
+    with pytest.raises(ValueError, match="ignored_keys is given; 'sentiment' is no language model"):
+        polyhead.models.load("sentiment", ignored_keys=["router"])
+
+
 def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     saved_model("gpt2", tmp_path)
     model = polyhead.models.load(tmp_path)

@@ -57,8 +57,8 @@ struct LanguageModelConfig {
 };
 
 struct LanguageLoadOptions {
-  // Keys of config.json that are not read. A key that is neither known to the family nor known to be without effect on results is otherwise an Error,
-  // because a number that it changes would be wrong without a word.
+  // Keys of config.json to skip. Without this list, an unknown key is an Error: it might change the results. A key is unknown if the family does not
+  // read it and it is not listed as having no effect.
   std::vector<std::string> ignored_keys{};
 };
 

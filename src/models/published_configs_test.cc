@@ -1,0 +1,196 @@
+// config.json of published models, as their folders have it.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "models/test_error_matcher.h"
+#include "models/test_model_folder.h"
+#include "polyhead/models/language_model.h"
+
+namespace polyhead::models {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Published {
+  const char* name;
+  std::int64_t width, layers, vocabulary;
+  const char* config;
+};
+
+constexpr Published kDecoders[] = {
+    {"gpt2", 768, 12, 50257, R"({"activation_function":"gelu_new","architectures":["GPT2LMHeadModel"],"attn_pdrop":0.1,"bos_token_id":50256,"embd_pdrop":0.1,"eos_token_id":50256,
+      "initializer_range":0.02,"layer_norm_epsilon":1e-05,"model_type":"gpt2","n_ctx":1024,"n_embd":768,"n_head":12,"n_layer":12,"n_positions":1024,"resid_pdrop":0.1,
+      "summary_activation":null,"summary_first_dropout":0.1,"summary_proj_to_labels":true,"summary_type":"cls_index","summary_use_proj":true,
+      "task_specific_params":{"text-generation":{"do_sample":true,"max_length":50}},"vocab_size":50257})"},
+    {"Llama-2-7b", 4096, 32, 32000, R"({"_name_or_path":"meta-llama/Llama-2-7b-hf","architectures":["LlamaForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,
+      "initializer_range":0.02,"intermediate_size":11008,"max_position_embeddings":4096,"model_type":"llama","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":32,
+      "pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":null,"tie_word_embeddings":false,"torch_dtype":"float16","transformers_version":"4.31.0.dev0","use_cache":true,"vocab_size":32000})"},
+    {"Llama-3.1-8B", 4096, 32, 128256, R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":128000,"eos_token_id":128001,"hidden_act":"silu",
+      "hidden_size":4096,"initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":131072,"mlp_bias":false,"model_type":"llama","num_attention_heads":32,
+      "num_hidden_layers":32,"num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
+      "original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.43.0.dev0",
+      "use_cache":true,"vocab_size":128256})"},
+    {"Llama-3.2-1B", 2048, 16, 128256, R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":128000,"eos_token_id":128001,"head_dim":64,
+      "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":131072,"mlp_bias":false,"model_type":"llama",
+      "num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":32.0,"high_freq_factor":4.0,
+      "low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+      "transformers_version":"4.45.0.dev0","use_cache":true,"vocab_size":128256})"},
+    {"Mistral-7B-v0.1", 4096, 32, 32000, R"({"architectures":["MistralForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,
+      "intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mistral","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,
+      "rope_theta":10000.0,"sliding_window":4096,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.34.0.dev0","use_cache":true,"vocab_size":32000})"},
+    {"Mistral-7B-v0.3", 4096, 32, 32768, R"({"architectures":["MistralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,
+      "initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mistral","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,
+      "rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.42.0.dev0","use_cache":true,
+      "vocab_size":32768})"},
+    {"Qwen2-0.5B", 896, 24, 151936, R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151643,"hidden_act":"silu","hidden_size":896,
+      "initializer_range":0.02,"intermediate_size":4864,"max_position_embeddings":131072,"max_window_layers":24,"model_type":"qwen2","num_attention_heads":14,"num_hidden_layers":24,
+      "num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":131072,"tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.40.1",
+      "use_cache":true,"use_sliding_window":false,"vocab_size":151936})"},
+    {"Qwen2.5-0.5B", 896, 24, 151936, R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151643,"hidden_act":"silu","hidden_size":896,
+      "initializer_range":0.02,"intermediate_size":4864,"max_position_embeddings":32768,"max_window_layers":24,"model_type":"qwen2","num_attention_heads":14,"num_hidden_layers":24,
+      "num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":32768,"tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.40.1",
+      "use_cache":true,"use_mrope":false,"use_sliding_window":false,"vocab_size":151936})"},
+    {"Qwen3-0.6B", 1024, 28, 151936, R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151645,"head_dim":128,
+      "hidden_act":"silu","hidden_size":1024,"initializer_range":0.02,"intermediate_size":3072,"max_position_embeddings":40960,"max_window_layers":28,"model_type":"qwen3",
+      "num_attention_heads":16,"num_hidden_layers":28,"num_key_value_heads":8,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000,"sliding_window":null,
+      "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,"use_sliding_window":false,"vocab_size":151936})"},
+    {"gemma-2b", 2048, 18, 256000, R"({"architectures":["GemmaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":2,"eos_token_id":1,"head_dim":256,"hidden_act":"gelu",
+      "hidden_activation":null,"hidden_size":2048,"initializer_range":0.02,"intermediate_size":16384,"max_position_embeddings":8192,"model_type":"gemma","num_attention_heads":8,
+      "num_hidden_layers":18,"num_key_value_heads":1,"pad_token_id":0,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000.0,"torch_dtype":"bfloat16",
+      "transformers_version":"4.38.0.dev0","use_cache":true,"vocab_size":256000})"},
+    {"gemma-1.1-2b-it", 2048, 18, 256000, R"({"architectures":["GemmaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":2,"eos_token_id":1,"head_dim":256,
+      "hidden_act":"gelu_pytorch_tanh","hidden_activation":"gelu_pytorch_tanh","hidden_size":2048,"initializer_range":0.02,"intermediate_size":16384,"max_position_embeddings":8192,
+      "model_type":"gemma","num_attention_heads":8,"num_hidden_layers":18,"num_key_value_heads":1,"pad_token_id":0,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000.0,
+      "torch_dtype":"bfloat16","transformers_version":"4.40.0.dev0","use_cache":true,"vocab_size":256000})"},
+    {"gemma-2-2b", 2304, 26, 256000, R"({"architectures":["Gemma2ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"attn_logit_softcapping":50.0,"bos_token_id":2,
+      "cache_implementation":"hybrid","eos_token_id":1,"final_logit_softcapping":30.0,"head_dim":256,"hidden_act":"gelu_pytorch_tanh","hidden_activation":"gelu_pytorch_tanh",
+      "hidden_size":2304,"initializer_range":0.02,"intermediate_size":9216,"max_position_embeddings":8192,"model_type":"gemma2","num_attention_heads":8,"num_hidden_layers":26,
+      "num_key_value_heads":4,"pad_token_id":0,"query_pre_attn_scalar":256,"rms_norm_eps":1e-06,"rope_theta":10000.0,"sliding_window":4096,"torch_dtype":"float32",
+      "transformers_version":"4.42.4","use_cache":true,"vocab_size":256000})"},
+    {"gemma-2-9b", 3584, 42, 256000, R"({"architectures":["Gemma2ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"attn_logit_softcapping":50.0,"bos_token_id":2,
+      "cache_implementation":"hybrid","eos_token_id":1,"final_logit_softcapping":30.0,"head_dim":256,"hidden_act":"gelu_pytorch_tanh","hidden_activation":"gelu_pytorch_tanh",
+      "hidden_size":3584,"initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":8192,"model_type":"gemma2","num_attention_heads":16,"num_hidden_layers":42,
+      "num_key_value_heads":8,"pad_token_id":0,"query_pre_attn_scalar":256,"rms_norm_eps":1e-06,"rope_theta":10000.0,"sliding_window":4096,"sliding_window_size":4096,
+      "torch_dtype":"float32","transformers_version":"4.42.0.dev0","use_cache":true,"vocab_size":256000})"},
+    {"gemma-3-1b-pt", 1152, 26, 262144, R"({"architectures":["Gemma3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"attn_logit_softcapping":null,"bos_token_id":2,
+      "cache_implementation":"hybrid","eos_token_id":1,"final_logit_softcapping":null,"head_dim":256,"hidden_activation":"gelu_pytorch_tanh","hidden_size":1152,"initializer_range":0.02,
+      "intermediate_size":6912,"max_position_embeddings":32768,"model_type":"gemma3_text","num_attention_heads":4,"num_hidden_layers":26,"num_key_value_heads":1,"pad_token_id":0,
+      "query_pre_attn_scalar":256,"rms_norm_eps":1e-06,"rope_local_base_freq":10000,"rope_scaling":null,"rope_theta":1000000,"sliding_window":512,"sliding_window_pattern":6,
+      "torch_dtype":"bfloat16","transformers_version":"4.50.0.dev0","use_cache":true,"vocab_size":262144})"},
+    {"Phi-3-mini-4k", 3072, 32, 32064, R"({"_name_or_path":"Phi-3-mini-4k-instruct","architectures":["Phi3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+      "auto_map":{"AutoConfig":"configuration_phi3.Phi3Config","AutoModelForCausalLM":"modeling_phi3.Phi3ForCausalLM"},"bos_token_id":1,"embd_pdrop":0.0,"eos_token_id":32000,
+      "hidden_act":"silu","hidden_size":3072,"initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":4096,"model_type":"phi3","num_attention_heads":32,
+      "num_hidden_layers":32,"num_key_value_heads":32,"original_max_position_embeddings":4096,"pad_token_id":32000,"resid_pdrop":0.0,"rms_norm_eps":1e-05,"rope_scaling":null,
+      "rope_theta":10000.0,"sliding_window":2047,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.40.2","use_cache":true,"vocab_size":32064})"},
+    {"pythia-70m", 512, 6, 50304, R"({"architectures":["GPTNeoXForCausalLM"],"bos_token_id":0,"eos_token_id":0,"hidden_act":"gelu","hidden_size":512,"initializer_range":0.02,
+      "intermediate_size":2048,"layer_norm_eps":1e-05,"max_position_embeddings":2048,"model_type":"gpt_neox","num_attention_heads":8,"num_hidden_layers":6,"rotary_emb_base":10000,
+      "rotary_pct":0.25,"tie_word_embeddings":false,"torch_dtype":"float16","transformers_version":"4.24.0","use_cache":true,"use_parallel_residual":true,"vocab_size":50304})"},
+};
+
+json decoder(std::string_view name) {
+  const auto* found = std::ranges::find(kDecoders, name, [](const Published& p) { return std::string_view(p.name); });
+  return json::parse(found->config);
+}
+
+LanguageModelConfig read(const json& config) {
+  ModelFolder folder;
+  folder.write_json("config.json", config);
+  return read_language_config(folder.path());
+}
+
+TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
+  for (const Published& published : kDecoders) {
+    SCOPED_TRACE(published.name);
+    const LanguageModelConfig config = read(json::parse(published.config));
+    EXPECT_EQ(config.layer.width, published.width);
+    EXPECT_EQ(config.layers, published.layers);
+    EXPECT_EQ(config.vocabulary, published.vocabulary);
+    EXPECT_EQ(config.layer.activation == nn::Activation::gelu_tanh, config.family.starts_with("gemma") || config.family == "gpt2");
+  }
+  // Phi-3-mini-128k. Its published factors are 48 numbers each; older versions of its folder call the type "su".
+  for (const char* type : {"longrope", "su"}) {
+    json phi = decoder("Phi-3-mini-4k");
+    phi["max_position_embeddings"] = 131072, phi["sliding_window"] = 262144;
+    phi["rope_scaling"] = {{"type", type}, {"short_factor", std::vector<double>(48, 1.05)}, {"long_factor", std::vector<double>(48, 1.5)}};
+    const LanguageModelConfig config = read(phi);
+    EXPECT_EQ(config.rotary->limit, 4096);
+    EXPECT_EQ(config.rotary->embedding.factor, 32);
+  }
+  EXPECT_EQ(read(decoder("gemma-2-9b")).windows.front(), 4096);
+  EXPECT_EQ(read(decoder("Qwen2-0.5B")).windows.back(), 0);
+}
+
+TEST(ReadLanguageConfig, KeysOfTheActivationOfGemmaAgreeOrOneIsUnused) {
+  json config = decoder("gemma-1.1-2b-it");
+  config["hidden_act"] = "gelu";
+  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  config["hidden_act"] = "relu";
+  EXPECT_ERROR(read(config), unsupported, HasSubstr("hidden_activation is 'gelu_pytorch_tanh' and hidden_act another function; versions of transformers differ"));
+  config["hidden_activation"] = nullptr;
+  EXPECT_EQ(read(config).layer.activation, nn::Activation::relu);
+  config = decoder("gemma-2-2b");
+  config["hidden_act"] = "relu";
+  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  config["hidden_activation"] = "gelu";
+  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu);
+  json llama = decoder("Llama-3.2-1B");
+  llama["sliding_window_size"] = 4096;
+  EXPECT_ERROR(read(llama), unsupported, HasSubstr("\"sliding_window_size\" is the number 4096"));
+}
+
+constexpr Published kEncoders[] = {
+    {"bert-base-uncased", 768, 12, 30522, R"({"architectures":["BertForMaskedLM"],"attention_probs_dropout_prob":0.1,"gradient_checkpointing":false,"hidden_act":"gelu","hidden_dropout_prob":0.1,
+      "hidden_size":768,"initializer_range":0.02,"intermediate_size":3072,"layer_norm_eps":1e-12,"max_position_embeddings":512,"model_type":"bert","num_attention_heads":12,
+      "num_hidden_layers":12,"pad_token_id":0,"position_embedding_type":"absolute","transformers_version":"4.6.0.dev0","type_vocab_size":2,"use_cache":true,"vocab_size":30522})"},
+    {"roberta-base", 768, 12, 50265, R"({"architectures":["RobertaForMaskedLM"],"attention_probs_dropout_prob":0.1,"bos_token_id":0,"eos_token_id":2,"hidden_act":"gelu","hidden_dropout_prob":0.1,
+      "hidden_size":768,"initializer_range":0.02,"intermediate_size":3072,"layer_norm_eps":1e-05,"max_position_embeddings":514,"model_type":"roberta","num_attention_heads":12,
+      "num_hidden_layers":12,"pad_token_id":1,"type_vocab_size":1,"vocab_size":50265})"},
+    {"xlm-roberta-base", 768, 12, 250002, R"({"architectures":["XLMRobertaForMaskedLM"],"attention_probs_dropout_prob":0.1,"bos_token_id":0,"eos_token_id":2,"hidden_act":"gelu",
+      "hidden_dropout_prob":0.1,"hidden_size":768,"initializer_range":0.02,"intermediate_size":3072,"layer_norm_eps":1e-05,"max_position_embeddings":514,"model_type":"xlm-roberta",
+      "num_attention_heads":12,"num_hidden_layers":12,"output_past":true,"pad_token_id":1,"position_embedding_type":"absolute","transformers_version":"4.17.0.dev0","type_vocab_size":1,
+      "use_cache":true,"vocab_size":250002})"},
+    {"distilbert-base-uncased", 768, 6, 30522, R"({"activation":"gelu","architectures":["DistilBertForMaskedLM"],"attention_dropout":0.1,"dim":768,"dropout":0.1,"hidden_dim":3072,
+      "initializer_range":0.02,"max_position_embeddings":512,"model_type":"distilbert","n_heads":12,"n_layers":6,"pad_token_id":0,"qa_dropout":0.1,"seq_classif_dropout":0.2,
+      "sinusoidal_pos_embds":false,"tie_weights_":true,"transformers_version":"4.10.0.dev0","vocab_size":30522})"},
+    {"electra-small-discriminator", 256, 12, 30522, R"({"architectures":["ElectraForPreTraining"],"attention_probs_dropout_prob":0.1,"embedding_size":128,"hidden_act":"gelu",
+      "hidden_dropout_prob":0.1,"hidden_size":256,"initializer_range":0.02,"intermediate_size":1024,"layer_norm_eps":1e-12,"max_position_embeddings":512,"model_type":"electra",
+      "num_attention_heads":4,"num_hidden_layers":12,"pad_token_id":0,"position_embedding_type":"absolute","summary_activation":"gelu","summary_last_dropout":0.1,"summary_type":"first",
+      "summary_use_proj":true,"transformers_version":"4.6.0.dev0","type_vocab_size":2,"vocab_size":30522})"},
+    {"albert-base-v2", 768, 12, 30000, R"({"architectures":["AlbertForMaskedLM"],"attention_probs_dropout_prob":0,"bos_token_id":2,"classifier_dropout_prob":0.1,"down_scale_factor":1,
+      "embedding_size":128,"eos_token_id":3,"gap_size":0,"hidden_act":"gelu_new","hidden_dropout_prob":0,"hidden_size":768,"initializer_range":0.02,"inner_group_num":1,
+      "intermediate_size":3072,"layer_norm_eps":1e-12,"max_position_embeddings":512,"model_type":"albert","net_structure_type":0,"num_attention_heads":12,"num_hidden_groups":1,
+      "num_hidden_layers":12,"num_memory_blocks":0,"pad_token_id":0,"type_vocab_size":2,"vocab_size":30000})"},
+    {"all-mpnet-base-v2", 768, 12, 30527, R"({"_name_or_path":"microsoft/mpnet-base","architectures":["MPNetForMaskedLM"],"attention_probs_dropout_prob":0.1,"bos_token_id":0,"eos_token_id":2,
+      "hidden_act":"gelu","hidden_dropout_prob":0.1,"hidden_size":768,"initializer_range":0.02,"intermediate_size":3072,"layer_norm_eps":1e-05,"max_position_embeddings":514,
+      "model_type":"mpnet","num_attention_heads":12,"num_hidden_layers":12,"pad_token_id":1,"relative_attention_num_buckets":32,"transformers_version":"4.8.2","vocab_size":30527})"},
+    {"esm2_t6_8M_UR50D", 320, 6, 33, R"({"architectures":["EsmForMaskedLM"],"attention_probs_dropout_prob":0.0,"classifier_dropout":null,"emb_layer_norm_before":false,"esmfold_config":null,
+      "hidden_act":"gelu","hidden_dropout_prob":0.0,"hidden_size":320,"initializer_range":0.02,"intermediate_size":1280,"is_folding_model":false,"layer_norm_eps":1e-05,"mask_token_id":32,
+      "max_position_embeddings":1026,"model_type":"esm","num_attention_heads":20,"num_hidden_layers":6,"pad_token_id":1,"position_embedding_type":"rotary","token_dropout":true,
+      "torch_dtype":"float32","transformers_version":"4.25.0.dev0","use_cache":true,"vocab_list":null,"vocab_size":33})"},
+    {"ModernBERT-base", 768, 22, 50368, R"({"architectures":["ModernBertForMaskedLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":50281,"classifier_activation":"gelu",
+      "classifier_bias":false,"classifier_dropout":0.0,"classifier_pooling":"mean","cls_token_id":50281,"decoder_bias":true,"deterministic_flash_attn":false,"embedding_dropout":0.0,
+      "eos_token_id":50282,"global_attn_every_n_layers":3,"global_rope_theta":160000.0,"gradient_checkpointing":false,"hidden_activation":"gelu","hidden_size":768,
+      "initializer_cutoff_factor":2.0,"initializer_range":0.02,"intermediate_size":1152,"layer_norm_eps":1e-05,"local_attention":128,"local_rope_theta":10000.0,
+      "max_position_embeddings":8192,"mlp_bias":false,"mlp_dropout":0.0,"model_type":"modernbert","norm_bias":false,"norm_eps":1e-05,"num_attention_heads":12,"num_hidden_layers":22,
+      "pad_token_id":50283,"position_embedding_type":"absolute","sep_token_id":50282,"tie_word_embeddings":true,"torch_dtype":"float32","transformers_version":"4.47.0.dev0",
+      "vocab_size":50368})"},
+};
+
+TEST(ReadEncoderConfig, PublishedFoldersAreRead) {
+  for (const Published& published : kEncoders) {
+    SCOPED_TRACE(published.name);
+    ModelFolder folder;
+    folder.write("config.json", published.config);
+    const BertConfig config = read_bert_config(folder.path() / "config.json");
+    EXPECT_EQ(config.width, published.width);
+    EXPECT_EQ(config.layers, published.layers);
+    EXPECT_EQ(config.vocabulary, published.vocabulary);
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::models
