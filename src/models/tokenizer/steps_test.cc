@@ -144,6 +144,22 @@ TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
   EXPECT_EQ(sections[2].first, 5u);
 }
 
+TEST(AddedTokens, ATokenInsideTheSpaceThatTheOneBeforeTookIsNotFound) {
+  const AddedToken first{.content = "A", .strip_right = true}, second{.content = " ", .strip_left = true};
+  const AddedTokenFinder finder({{&first, "A"}, {&second, " "}});
+  const std::vector<Section> sections = finder.split("A   b ");
+  ASSERT_EQ(sections.size(), 4u);
+  EXPECT_EQ(sections[0].token, &first);
+  EXPECT_EQ(sections[0].last, 4u);
+  EXPECT_EQ(sections[1].token, &second);  // the last space, of which nothing is left
+  EXPECT_EQ(sections[1].first, 4u);
+  EXPECT_EQ(sections[1].last, 4u);
+  EXPECT_EQ(sections[2].token, nullptr);
+  EXPECT_EQ(sections[3].token, &second);
+  EXPECT_EQ(sections[3].first, 5u);
+  for (const Section& section : finder.split("A   ")) EXPECT_LE(section.first, section.last);
+}
+
 TEST(PostProcessor, SpansLoseTheSpacesOfTheirPieces) {
   const auto trimmed = [](const std::string& piece, ByteSpan span, bool add_prefix_space, std::string_view source) {
     std::vector<TextToken> tokens{{.id = 0, .piece = "x", .span = {}, .text = 0}, {.id = 1, .piece = piece, .span = span, .text = 0}};
