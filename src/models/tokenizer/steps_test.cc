@@ -133,6 +133,19 @@ TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
   EXPECT_ERROR(Regex("(?:a|aa)+c", "test").split(std::string(60, 'a') + "bc"), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
 }
 
+TEST(Regex, APatternOfTooManyGroupsIsAnError) {
+  const auto nested = [](int groups) {
+    std::string pattern;
+    for (int i = 0; i < groups; ++i) pattern += '(';
+    pattern += 'a';
+    for (int i = 0; i < groups; ++i) pattern += ")*";
+    return pattern;
+  };
+  EXPECT_NO_THROW(Regex(nested(64), "test"));
+  EXPECT_ERROR(Regex(nested(65), "test"), unsupported, testing::HasSubstr("more than 64 groups"));
+  EXPECT_NO_THROW(Regex::literal(std::string(1000, '('), "test"));
+}
+
 TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
   const AddedToken first{.content = "<a>", .strip_right = true}, second{.content = " b"};
   const AddedTokenFinder finder({{&first, "<a>"}, {&second, " b"}});
