@@ -72,6 +72,16 @@ TEST(Normalizer, EachStepDoesWhatItsNameSays) {
   EXPECT_EQ(normal("a.b", ReplaceMatches{Regex::literal(".", "test"), ""}), "ab");
 }
 
+TEST(Normalizer, StepsThatMakeATextTooLongAreAnError) {
+  const NormalizerStep twice = ReplaceMatches{Regex("a", "test"), "aa"};
+  const std::string text(1000, 'a');
+  EXPECT_EQ(normalize(align_utf8(text).text, std::vector<NormalizerStep>(10, twice)).bytes.size(), 1'024'000u);
+  EXPECT_ERROR(normalize(align_utf8(text).text, std::vector<NormalizerStep>(40, twice)), invalid_argument,
+               testing::HasSubstr("normalizer: step 11 (Replace) makes 1000 bytes of text longer than 1112576 bytes"));
+  EXPECT_ERROR(normal(text, ReplaceMatches{Regex("a", "test"), std::string(1'000'000, 'b')}), invalid_argument, testing::HasSubstr("step 1 (Replace)"));
+  EXPECT_ERROR(normalize(align_utf8("\xff").text, std::vector<NormalizerStep>(40, ByteLevelText{})), invalid_argument, testing::HasSubstr("(ByteLevel)"));
+}
+
 TEST(Grapheme, ClustersEndWhereUnicodeSaysSo) {
   const auto ends = [](std::string_view text) {
     std::vector<std::size_t> result;
@@ -110,6 +120,10 @@ TEST(PreTokenizer, EachStepDoesWhatItsNameSays) {
   EXPECT_THAT(words("Hey you're", {ByteLevelWords{.pattern = {gpt2_pattern()}}}), ElementsAre("ĠHey", "Ġyou", "'re"));
   EXPECT_THAT(words("a  b", {ByteLevelWords{.add_prefix_space = false, .pattern = {gpt2_pattern()}}}), ElementsAre("a", "Ġ", "Ġb"));
   EXPECT_THAT(word_spans("a é", {ByteLevelWords{.pattern = {gpt2_pattern()}}}), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 4}));
+}
+
+TEST(PreTokenizer, StepsThatMakeATextTooLongAreAnError) {
+  EXPECT_ERROR(words("é", std::vector<PreTokenizerStep>(40, ByteLevelWords{.add_prefix_space = false, .pattern = {}})), invalid_argument, testing::HasSubstr("(ByteLevel)"));
 }
 
 TEST(PreTokenizer, CharactersNewerThanTheLibraryAreOfTheirClass) {
@@ -199,6 +213,12 @@ TEST(Decoder, EachStepUndoesItsPreTokenizer) {
   EXPECT_EQ(decode_pieces({"  a ", " b"}, {FusePieces{}, StripCharacter{' ', 1, 9}}), " a  b");
   EXPECT_EQ(decode_pieces({"a_b", "_"}, {ReplaceMatches{Regex("_", "test"), "-"}}), "a-b-");
   EXPECT_EQ(decode_pieces({"a", "b"}, {}), "a b");
+}
+
+TEST(Decoder, StepsThatMakeATextTooLongAreAnError) {
+  const DecoderStep twice = ReplaceMatches{Regex("a", "test"), "aa"};
+  EXPECT_ERROR(decode_pieces({std::string(500, 'a'), std::string(500, 'a')}, std::vector<DecoderStep>(40, twice)), invalid_argument,
+               testing::HasSubstr("decoder: step 11 (Replace) makes 1000 bytes of text longer than 1112576 bytes"));
 }
 
 }  // namespace
