@@ -1,10 +1,15 @@
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/join.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "models/json_file.h"
@@ -16,6 +21,8 @@ namespace polyhead::models {
 namespace {
 
 using io::Json;
+
+constexpr std::string_view kConvert = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
 
 // Only \n and \r\n end a line, and spaces are kept: published vocabularies have U+2028 and U+3000 as pieces.
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
@@ -41,12 +48,29 @@ std::string token_name(const JsonFile& file, std::string_view key, const std::st
   return file.get<std::string>(file.root(), key).value_or(otherwise);
 }
 
+bool has(const std::filesystem::path& directory, std::string_view name) {
+  std::error_code error;
+  return std::filesystem::exists(directory / name, error);
+}
+
 struct SpecialNames {
   std::string padding = "[PAD]";
   std::string mask = "[MASK]";
 };
 
+// Tokenizers with the same steps as BertTokenizer.
+void require_bert(const JsonFile& file) {
+  const auto name = file.get<std::string>(file.root(), "tokenizer_class");
+  if (!name) return;
+  std::string_view kind = *name;
+  if (kind.ends_with("Fast")) kind.remove_suffix(4);
+  constexpr std::string_view kKinds[] = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"};
+  if (std::ranges::find(kKinds, kind) == std::end(kKinds))
+    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save others as tokenizer.json, in Python: ", kConvert);
+}
+
 void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, SpecialNames& names) {
+  require_bert(file);
   options.lowercase = file.get<bool>(file.root(), "do_lower_case").value_or(true);
   options.strip_accents = file.get<bool>(file.root(), "strip_accents");
   options.isolate_cjk = file.get<bool>(file.root(), "tokenize_chinese_chars").value_or(true);
@@ -56,9 +80,93 @@ void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, 
   names = {token_name(file, "pad_token", names.padding), token_name(file, "mask_token", names.mask)};
 }
 
-bool has(const std::filesystem::path& directory, std::string_view name) {
-  std::error_code error;
-  return std::filesystem::exists(directory / name, error);
+[[noreturn]] void refuse(std::string_view what) { fail(ErrorCode::unsupported, what, "; save as tokenizer.json, which is read, in Python: ", kConvert); }
+
+// Adds a token, or changes the one with this content. Ids follow the vocabulary, as the `tokenizers` package numbers them.
+void add_token(std::vector<AddedToken>& tokens, AddedToken token, const Vocabulary& vocabulary, std::string_view where) {
+  const auto known = vocabulary.find(token.content);
+  const auto next = vocabulary.size() + std::ranges::count_if(tokens, [&](const AddedToken& other) { return !vocabulary.find(other.content); });
+  const std::int64_t id = known.value_or(next);
+  if (token.id >= 0 && token.id != id) refuse(cat(where, ": the added token ", io::quote(token.content), " has id ", token.id, "; the vocabulary and the tokens before it give ", id));
+  token.id = id;
+  tokens.push_back(std::move(token));
+}
+
+AddedToken read_added_token(const JsonFile& file, const Json& json, std::string_view where) {
+  const auto flag = [&](std::string_view key) { return file.get<bool>(json, key, where); };
+  const bool special = flag("special").value_or(false);
+  file.require(json, "content", where);
+  return {.content = *file.get<std::string>(json, "content", where),
+          .id = -1,
+          .single_word = flag("single_word").value_or(false),
+          .strip_left = flag("lstrip").value_or(false),
+          .strip_right = flag("rstrip").value_or(false),
+          .normalized = flag("normalized").value_or(!special),
+          .special = special};
+}
+
+// The tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids; else those of added_tokens.json.
+std::vector<AddedToken> read_added_tokens(const std::filesystem::path& directory, const Vocabulary& vocabulary) {
+  std::map<std::int64_t, AddedToken> by_id;
+  std::string where = "added_tokens.json";
+  if (has(directory, "tokenizer_config.json")) {
+    const JsonFile file(directory / "tokenizer_config.json");
+    if (file.get<bool>(file.root(), "split_special_tokens").value_or(false)) refuse("tokenizer_config.json: split_special_tokens is true");
+    if (const Json* list = JsonFile::find(file.root(), "added_tokens_decoder")) {
+      where = "tokenizer_config.json: added_tokens_decoder";
+      if (list->as<Json::Object>() == nullptr) file.fail_at("", "added_tokens_decoder", cat("is ", io::describe(*list), "; an object is needed"));
+      for (const auto& [key, value] : *list->as<Json::Object>()) {
+        std::int64_t id = 0;
+        const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+        if (error != std::errc() || end != key.data() + key.size() || id < 0) file.fail_at("added_tokens_decoder", key, "is not an id");
+        AddedToken token = read_added_token(file, value, cat("added_tokens_decoder.", key));
+        token.id = id;
+        by_id.emplace(id, std::move(token));
+      }
+    }
+  }
+  if (where == "added_tokens.json" && has(directory, "added_tokens.json")) {
+    const JsonFile file(directory / "added_tokens.json");
+    for (const auto& [content, value] : *file.root().as<Json::Object>()) {
+      const auto id = file.get<std::int64_t>(file.root(), content);
+      if (!id || *id < 0 || !by_id.emplace(*id, AddedToken{.content = content, .id = *id, .normalized = true}).second) file.fail_at("", content, "has no id of its own");
+    }
+  }
+  std::vector<AddedToken> tokens;
+  for (auto& [id, token] : by_id) add_token(tokens, std::move(token), vocabulary, where);
+  return tokens;
+}
+
+// A token that tokenizer_config.json names, such as its padding, is special. Names that neither the vocabulary nor the file's added tokens have stay out.
+void mark_special(std::vector<AddedToken>& tokens, const std::string& name, const Vocabulary& vocabulary) {
+  const auto found = std::ranges::find(tokens, name, &AddedToken::content);
+  if (found != tokens.end())
+    found->special = true;
+  else if (const auto id = vocabulary.find(name))
+    tokens.push_back({.content = name, .id = *id, .special = true});
+}
+
+// Refuses a special token that the file names and `tokens` lacks, or has without a flag of the file.
+void require_special_tokens(const std::filesystem::path& directory, const char* name, const std::vector<AddedToken>& tokens) {
+  if (!has(directory, name)) return;
+  const JsonFile file(directory / name);
+  constexpr std::string_view kKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "additional_special_tokens", "extra_special_tokens"};
+  const auto require_one = [&](std::string_view key, const Json& json) {
+    const Json* content = json.as<Json::Object>() != nullptr ? JsonFile::find(json, "content") : &json;
+    const auto* text = content == nullptr ? nullptr : content->as<std::string>();
+    const auto found = text == nullptr ? tokens.end() : std::ranges::find(tokens, *text, &AddedToken::content);
+    const auto lacks = [&](std::string_view flag, bool has_it) { return json.as<Json::Object>() != nullptr && !has_it && file.get<bool>(json, flag, key).value_or(false); };
+    if (found == tokens.end() || lacks("lstrip", found->strip_left) || lacks("rstrip", found->strip_right) || lacks("single_word", found->single_word))
+      refuse(cat(name, ": ", key, " is not among the vocabulary and its added tokens, or not with these flags"));
+  };
+  for (const std::string_view key : kKeys) {
+    const Json* json = JsonFile::find(file.root(), key);
+    if (json == nullptr) continue;
+    if (const auto* list = json->as<Json::Array>())
+      for (const Json& one : *list) require_one(key, one);
+    else
+      require_one(key, *json);
+  }
 }
 
 Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
@@ -69,9 +177,12 @@ Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
   BertTokenizerOptions options;
   SpecialNames names;
   if (has(directory, "tokenizer_config.json")) read_tokenizer_config(JsonFile(directory / "tokenizer_config.json"), options, names);
-  for (const std::string& name : std::set<std::string>{names.padding, options.unknown, options.start, options.separator, names.mask})
-    for (std::size_t id = 0; id < vocabulary.size(); ++id)
-      if (vocabulary[id] == name) options.added_tokens.push_back({.content = name, .id = static_cast<std::int64_t>(id), .special = true});
+  std::vector<VocabularyEntry> entries;
+  for (const std::string& piece : vocabulary) entries.push_back({piece, std::ssize(entries)});
+  const Vocabulary known(std::move(entries), "vocab.txt");
+  options.added_tokens = read_added_tokens(directory, known);
+  for (const std::string& name : std::set<std::string>{names.padding, options.unknown, options.start, options.separator, names.mask}) mark_special(options.added_tokens, name, known);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) require_special_tokens(directory, name, options.added_tokens);
   return Tokenizer(std::move(vocabulary), options);
 }
 
@@ -82,8 +193,7 @@ void require_gpt2(const std::filesystem::path& directory) {
     const JsonFile file(directory / name);
     const auto value = file.get<std::string>(file.root(), key);
     if (value && !value->starts_with(begins))
-      fail(ErrorCode::unsupported, name, ": ", key, " is '", *value, "'; vocab.json with merges.txt is read for GPT-2 alone. transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) "
-           "writes tokenizer.json, which says all");
+      fail(ErrorCode::unsupported, name, ": ", key, " is '", *value, "'; vocab.json with merges.txt is read for GPT-2 alone; save as tokenizer.json, in Python: ", kConvert);
     return value.has_value();
   };
   if (!require_name("tokenizer_config.json", "tokenizer_class", "GPT2")) require_name("config.json", "model_type", "gpt2");
@@ -100,10 +210,20 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
     if (!line.empty() && !line.starts_with("#version")) add_merge(model, line, rank++, parts.vocabulary, cat("merges.txt: line ", number));
   }
   parts.model = std::move(model);
-  parts.pre_tokenizer.emplace_back(ByteLevelWords{.add_prefix_space = false, .pattern = {gpt2_pattern()}});
   parts.decoder.emplace_back(DecodeByteLevel{});
-  const std::string end = "<|endoftext|>";
-  if (const auto id = parts.vocabulary.find(end)) parts.added_tokens.push_back({.content = end, .id = *id, .special = true});
+  parts.added_tokens = read_added_tokens(directory, parts.vocabulary);
+  bool prefix = false;
+  if (has(directory, "tokenizer_config.json")) {
+    const JsonFile config(directory / "tokenizer_config.json");
+    for (const char* key : {"add_bos_token", "add_eos_token"})
+      if (config.get<bool>(config.root(), key).value_or(false)) refuse(cat("tokenizer_config.json: ", key, " is true"));
+    prefix = config.get<bool>(config.root(), "add_prefix_space").value_or(false);
+    for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"}) mark_special(parts.added_tokens, token_name(config, key, "<|endoftext|>"), parts.vocabulary);
+  } else {
+    mark_special(parts.added_tokens, "<|endoftext|>", parts.vocabulary);
+  }
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) require_special_tokens(directory, name, parts.added_tokens);
+  parts.pre_tokenizer.emplace_back(ByteLevelWords{.add_prefix_space = prefix, .pattern = {gpt2_pattern()}});
   return Tokenizer(std::make_shared<const Tokenizer::Parts>(std::move(parts)));
 }
 
@@ -111,7 +231,6 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
   if (error) fail(ErrorCode::io, "cannot read the folder ", directory.string(), ": ", error.message());
-  constexpr std::string_view kConvert = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
   for (; entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     if (error) break;
     const std::filesystem::path& path = entry->path();

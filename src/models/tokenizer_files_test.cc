@@ -116,6 +116,37 @@ TEST(LoadTokenizer, VocabularyAndMergesAreGpt2s) {
   EXPECT_ERROR(load_tokenizer(folder.path()), format, HasSubstr("merges.txt: line 1 is \"h i j\""));
 }
 
+TEST(LoadTokenizer, Gpt2sConfigIsFollowedOrRefusedByName) {
+  ModelFolder folder;
+  folder.write_json("vocab.json", json{{"h", 0}, {"i", 1}, {"Ġ", 2}, {"hi", 3}, {"Ġhi", 4}, {"<|endoftext|>", 5}});
+  folder.write("merges.txt", "h i\nĠ hi\n");
+  folder.write_json("tokenizer_config.json", json{{"add_prefix_space", true}, {"added_tokens_decoder", {{"6", {{"content", "<x>"}, {"lstrip", true}}}, {"5", {{"content", "<|endoftext|>"}, {"special", true}}}}}});
+  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi  <x><|endoftext|>").ids, ElementsAre(4, 6, 5));
+  folder.write_json("tokenizer_config.json", json{{"added_tokens_decoder", {{"7", {{"content", "<x>"}}}}}});
+  EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("\"<x>\" has id 7"), HasSubstr("save as tokenizer.json")));
+  folder.write_json("tokenizer_config.json", json{{"add_bos_token", true}});
+  EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("add_bos_token is true"), HasSubstr("save as tokenizer.json")));
+  folder.write_json("tokenizer_config.json", json::object());
+  folder.write_json("added_tokens.json", json{{"<y>", 6}});
+  EXPECT_THAT(load_tokenizer(folder.path()).encode("hi<y>").ids, ElementsAre(3, 6));
+  folder.write_json("special_tokens_map.json", json{{"eos_token", "<|endoftext|>"}});
+  EXPECT_NO_THROW(load_tokenizer(folder.path()));
+  folder.write_json("special_tokens_map.json", json{{"pad_token", "<pad>"}});
+  EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("special_tokens_map.json: pad_token"), HasSubstr("save as tokenizer.json")));
+}
+
+TEST(LoadTokenizer, AddedTokensAndTheClassOfTokenizerConfigAreFollowed) {
+  ModelFolder folder;
+  folder.write("vocab.txt", kVocabulary);
+  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "BertTokenizerFast"},
+                                                  {"added_tokens_decoder", {{"4", {{"content", "[MASK]"}, {"lstrip", true}, {"special", true}}}, {"10", {{"content", "the cat"}, {"single_word", true}}}}}});
+  const TokenizedText tokens = load_tokenizer(folder.path()).encode("The cat the cats  [MASK]");
+  EXPECT_THAT(tokens.ids, ElementsAre(2, 10, 5, 7, 8, 4, 3));
+  EXPECT_EQ(tokens.spans[5], (ByteSpan{16, 24}));
+  folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "BertJapaneseTokenizer"}});
+  EXPECT_ERROR(load_tokenizer(folder.path()), unsupported, AllOf(HasSubstr("tokenizer_class is 'BertJapaneseTokenizer'"), HasSubstr("tokenizer.json")));
+}
+
 TEST(LoadTokenizer, AFolderWithoutATokenizerSaysWhatIsLookedFor) {
   ModelFolder folder;
   EXPECT_ERROR(load_tokenizer(folder.path()), io, AllOf(HasSubstr("tokenizer.json"), HasSubstr("vocab.txt"), HasSubstr("merges.txt")));

@@ -69,6 +69,7 @@ std::vector<Section> AddedTokenFinder::split(std::string_view text) const {
       if (!is_in(CharClass::white_space, code)) break;
       last = next;
     }
+    if (first > last) continue;  // ends inside the white space that the token before took
     if (done < first) sections.push_back({nullptr, done, first});
     sections.push_back({token, first, last});
     done = last;

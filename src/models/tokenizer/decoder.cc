@@ -9,6 +9,7 @@
 
 #include "io/json.h"
 #include "models/tokenizer/byte_level.h"
+#include "models/tokenizer/growth_limit.h"
 #include "models/tokenizer/utf8.h"
 
 namespace polyhead::models {
@@ -168,19 +169,46 @@ Pieces run_step(Pieces pieces, const StripCharacter& step) {
   return pieces;
 }
 
-Pieces run_step(Pieces pieces, const ReplaceMatches& step) {
+std::size_t total_size(const Pieces& pieces) {
+  std::size_t bytes = 0;
+  for (const std::string& piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
+Pieces run_step(Pieces pieces, const ReplaceMatches& step, std::size_t limit) {
+  std::size_t before = 0;  // bytes of the results of the pieces before
   for (std::string& piece : pieces) {
     std::string result;
-    for (const Match& match : step.pattern.split(piece)) result += match.matches ? std::string_view(step.content) : std::string_view(piece).substr(match.first, match.last - match.first);
+    for (const Match& match : step.pattern.split(piece)) {
+      if (before + result.size() > limit) break;
+      result += match.matches ? std::string_view(step.content) : std::string_view(piece).substr(match.first, match.last - match.first);
+    }
+    before += result.size();
     piece = std::move(result);
   }
   return pieces;
 }
 
+std::string_view kind_of(const DecoderStep& step) {
+  static constexpr std::array<std::string_view, std::variant_size_v<DecoderStep>> kKinds{"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "WordPiece", "BPEDecoder", "Strip", "Replace"};
+  return kKinds[step.index()];
+}
+
 }  // namespace
 
 std::string decode_pieces(std::vector<std::string> pieces, const std::vector<DecoderStep>& steps) {
-  for (const DecoderStep& step : steps) pieces = std::visit([&](const auto& kind) { return run_step(std::move(pieces), kind); }, step);
+  const GrowthLimit growth("decoder", total_size(pieces));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    pieces = std::visit(
+        [&](const auto& kind) {
+          if constexpr (requires { run_step(std::move(pieces), kind, growth.limit()); })
+            return run_step(std::move(pieces), kind, growth.limit());
+          else
+            return run_step(std::move(pieces), kind);
+        },
+        steps[i]);
+    growth.check(total_size(pieces), i + 1, kind_of(steps[i]));
+  }
   if (!steps.empty()) return joined(pieces);
   std::string text;
   for (std::size_t i = 0; i < pieces.size(); ++i) (text += i > 0 ? " " : "") += pieces[i];

@@ -31,7 +31,7 @@ struct StripCharacter {
 
 using DecoderStep = std::variant<DecodeByteLevel, DecodeByteFallback, FusePieces, DecodeMetaspace, DecodeWordPiece, DecodeEndSuffix, StripCharacter, ReplaceMatches>;
 
-// Without steps, pieces are joined by spaces.
+// Without steps, pieces are joined by spaces. Error if a step makes the text longer than growth_limit.h allows.
 std::string decode_pieces(std::vector<std::string> pieces, const std::vector<DecoderStep>& steps);
 
 }  // namespace polyhead::models

@@ -5,6 +5,7 @@
 
 #include "models/tokenizer/byte_level.h"
 #include "models/tokenizer/char_class.h"
+#include "models/tokenizer/growth_limit.h"
 #include "models/tokenizer/utf8.h"
 
 namespace polyhead::models {
@@ -106,10 +107,11 @@ AlignedText run_step(const AlignedText& text, const StripEnds& step) {
   return to;
 }
 
-AlignedText run_step(const AlignedText& text, const ReplaceMatches& step) {
+AlignedText run_step(const AlignedText& text, const ReplaceMatches& step, std::size_t limit) {
   AlignedText to = empty_like(text);
   const AlignedView view = text.view();
   for (const Match& match : step.pattern.split(text.bytes)) {
+    if (to.bytes.size() > limit) break;
     if (!match.matches) {
       to.append(view.part(match.first, match.last));
       continue;
@@ -145,12 +147,29 @@ AlignedText run_step(const AlignedText& text, const Nmt&) {
   });
 }
 
-AlignedText run_step(const AlignedText& text, const std::shared_ptr<const CharsMap>& map) { return map->apply(text.view()); }
+AlignedText run_step(const AlignedText& text, const std::shared_ptr<const CharsMap>& map, std::size_t limit) { return map->apply(text.view(), limit); }
+
+std::string_view kind_of(const NormalizerStep& step) {
+  static constexpr std::array<std::string_view, std::variant_size_v<NormalizerStep>> kKinds{"BertNormalizer", "normal form", "Lowercase", "StripAccents", "Strip",
+                                                                                             "Replace",        "Prepend",     "ByteLevel", "Nmt",          "Precompiled"};
+  return kKinds[step.index()];
+}
 
 }  // namespace
 
 AlignedText normalize(AlignedText text, const std::vector<NormalizerStep>& steps) {
-  for (const NormalizerStep& step : steps) text = std::visit([&](const auto& kind) { return run_step(std::move(text), kind); }, step);
+  const GrowthLimit growth("normalizer", text.bytes.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    text = std::visit(
+        [&](const auto& kind) {
+          if constexpr (requires { run_step(std::move(text), kind, growth.limit()); })
+            return run_step(std::move(text), kind, growth.limit());
+          else
+            return run_step(std::move(text), kind);
+        },
+        steps[i]);
+    growth.check(text.bytes.size(), i + 1, kind_of(steps[i]));
+  }
   return text;
 }
 

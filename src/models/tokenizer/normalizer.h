@@ -37,6 +37,7 @@ struct Nmt {};
 
 using NormalizerStep = std::variant<BertNormalizer, NormalForm, Lowercase, StripAccents, StripEnds, ReplaceMatches, Prepend, ByteLevelText, Nmt, std::shared_ptr<const CharsMap>>;
 
+// Error if a step makes the text longer than growth_limit.h allows.
 AlignedText normalize(AlignedText text, const std::vector<NormalizerStep>& steps);
 
 }  // namespace polyhead::models

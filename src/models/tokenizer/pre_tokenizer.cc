@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/tokenizer/byte_level.h"
+#include "models/tokenizer/growth_limit.h"
 #include "models/tokenizer/utf8.h"
 
 namespace polyhead::models {
@@ -185,7 +186,11 @@ std::vector<PreTokenizerStep> bert_words() { return {SplitAtClass{CharClass::whi
 Words split_words(AlignedText text, const std::vector<PreTokenizerStep>& steps) {
   Words words{.text = std::move(text), .words = {}};
   if (!words.text.bytes.empty()) words.words.push_back({0, words.text.bytes.size()});
-  for (const PreTokenizerStep& step : steps) words = std::visit([&](const auto& kind) { return run_step(std::move(words), kind); }, step);
+  const GrowthLimit growth("pre_tokenizer", words.text.bytes.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    words = std::visit([&](const auto& kind) { return run_step(std::move(words), kind); }, steps[i]);
+    growth.check(words.text.bytes.size(), i + 1, std::holds_alternative<ByteLevelWords>(steps[i]) ? "ByteLevel" : "Metaspace");  // others keep the text
+  }
   return words;
 }
 

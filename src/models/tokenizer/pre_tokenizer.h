@@ -22,7 +22,7 @@ enum class Delimiters : std::uint8_t {
   contiguous,            // a -- b
 };
 
-// Parts that are left, not empty, in order. `parts` covers a text.
+// Splits a text whose matches, and what is between them, are `parts`. Returns the words in order; none is empty.
 std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters delimiters);
 
 struct SplitAtClass {

@@ -93,10 +93,10 @@ std::optional<std::string_view> CharsMap::find(std::string_view text) const {
   return std::nullopt;
 }
 
-AlignedText CharsMap::apply(AlignedView text) const {
+AlignedText CharsMap::apply(AlignedView text, std::size_t limit) const {
   std::vector<Change> changes;
   changes.reserve(text.bytes.size());
-  for (std::size_t at = 0; at < text.bytes.size();) {
+  for (std::size_t at = 0; at < text.bytes.size() && changes.size() <= limit;) {
     const std::size_t end = cluster_end(text.bytes, at);
     const std::string_view cluster = text.bytes.substr(at, end - at);
     const auto whole = cluster.size() < 6 ? find(cluster) : std::nullopt;

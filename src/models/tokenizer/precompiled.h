@@ -1,6 +1,7 @@
 // sentencepiece's normaliser: a map from short texts to their replacements, as tokenizer.json carries it in base64.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,8 +19,8 @@ class CharsMap {
   CharsMap(std::string_view base64, std::string_view where);
 
   // Replaces grapheme clusters of less than 6 bytes, and single characters of what is left. As in the `tokenizers` package, a cluster that only begins
-  // with a key is replaced as a whole.
-  AlignedText apply(AlignedView text) const;
+  // with a key is replaced as a whole. Stops when the result has more than `limit` characters.
+  AlignedText apply(AlignedView text, std::size_t limit) const;
 
  private:
   // The replacement of the shortest key that `text` begins with.

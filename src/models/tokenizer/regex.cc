@@ -80,7 +80,7 @@ std::vector<Match> Regex::split(std::string_view text) const {
   const std::unique_ptr<OnigMatchParam, void (*)(OnigMatchParam*)> limits(onig_new_match_param(), onig_free_match_param);
   if (region == nullptr || limits == nullptr) throw std::bad_alloc();
   onig_initialize_match_param(limits.get());
-  // A pattern may try a number of ways that grows exponentially with the text. Useful ones take a few for each character.
+  // The number of backtracks of a pattern may grow exponentially with the text. Useful patterns take a few for each character.
   onig_set_retry_limit_in_search_of_match_param(limits.get(), 10'000'000 + 100 * text.size());
 
   std::vector<Match> parts;

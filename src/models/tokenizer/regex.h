@@ -34,7 +34,7 @@ class Regex {
   std::shared_ptr<re_pattern_buffer> regex_;
 };
 
-// Error if the pattern names characters or properties whose meaning depends on the version of Unicode.
+// Error if the pattern names characters or properties whose meaning depends on the version of Unicode, or has more than 64 groups.
 void require_stable_pattern(std::string_view pattern, std::string_view where);
 
 }  // namespace polyhead::models

@@ -26,6 +26,9 @@ constexpr std::string_view kProperties[] = {
     "tamil", "telugu", "kannada", "malayalam", "sinhala", "khmer", "tibetan", "georgian", "armenian", "ethiopic", "mongolian",
     "alnum", "alpha", "alphabetic", "ascii", "blank", "cntrl", "digit", "graph", "print", "punct", "space", "whitespace", "word", "xdigit"};
 
+// Between two backtracks, which Regex::split limits, nested groups of a pattern take a step each. Published patterns have at most 10 groups.
+constexpr std::size_t kMostGroups = 64;
+
 std::string plain_name(std::string_view name) {
   std::string plain;
   for (const char c : name)
@@ -38,7 +41,9 @@ class PatternReader {
   PatternReader(std::string_view pattern, std::string_view where) : pattern_(pattern), where_(where) {}
 
   void check() {
+    std::size_t groups = 0;
     while (at_ < pattern_.size()) {
+      if (pattern_[at_] == '(' && ++groups > kMostGroups) fail(ErrorCode::unsupported, where_, " is a pattern with more than ", kMostGroups, " groups, which are not supported");
       const auto first = next_character();
       if (!first) continue;
       char32_t last = *first;
@@ -65,10 +70,12 @@ class PatternReader {
       return code;
     }
     if (++at_ == pattern_.size()) return std::nullopt;
-    const char kind = pattern_[at_++];
+    const auto [kind, after] = char_at(pattern_, at_);
+    at_ = after;
+    if (kind >= 0x80) return kind;
     if (kind == 'p' || kind == 'P') return check_property();
     if (kind == 'X' || kind == 'y' || kind == 'Y')
-      fail(ErrorCode::unsupported, where_, " is the pattern ", io::quote(pattern_), " with \\", kind, ": grapheme clusters depend on the version of Unicode and are not supported in patterns");
+      fail(ErrorCode::unsupported, where_, " is the pattern ", io::quote(pattern_), " with \\", static_cast<char>(kind), ": grapheme clusters depend on the version of Unicode and are not supported in patterns");
     if (kind == 'u') return hexadecimal(4);
     if (kind != 'x') return std::nullopt;
     if (at_ == pattern_.size() || pattern_[at_] != '{') return hexadecimal(2);

@@ -72,6 +72,16 @@ TEST(Normalizer, EachStepDoesWhatItsNameSays) {
   EXPECT_EQ(normal("a.b", ReplaceMatches{Regex::literal(".", "test"), ""}), "ab");
 }
 
+TEST(Normalizer, StepsThatMakeATextTooLongAreAnError) {
+  const NormalizerStep twice = ReplaceMatches{Regex("a", "test"), "aa"};
+  const std::string text(1000, 'a');
+  EXPECT_EQ(normalize(align_utf8(text).text, std::vector<NormalizerStep>(10, twice)).bytes.size(), 1'024'000u);
+  EXPECT_ERROR(normalize(align_utf8(text).text, std::vector<NormalizerStep>(40, twice)), invalid_argument,
+               testing::HasSubstr("normalizer: step 11 (Replace) makes 1000 bytes of text longer than 1112576 bytes"));
+  EXPECT_ERROR(normal(text, ReplaceMatches{Regex("a", "test"), std::string(1'000'000, 'b')}), invalid_argument, testing::HasSubstr("step 1 (Replace)"));
+  EXPECT_ERROR(normalize(align_utf8("\xff").text, std::vector<NormalizerStep>(40, ByteLevelText{})), invalid_argument, testing::HasSubstr("(ByteLevel)"));
+}
+
 TEST(Grapheme, ClustersEndWhereUnicodeSaysSo) {
   const auto ends = [](std::string_view text) {
     std::vector<std::size_t> result;
@@ -112,6 +122,10 @@ TEST(PreTokenizer, EachStepDoesWhatItsNameSays) {
   EXPECT_THAT(word_spans("a é", {ByteLevelWords{.pattern = {gpt2_pattern()}}}), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 4}));
 }
 
+TEST(PreTokenizer, StepsThatMakeATextTooLongAreAnError) {
+  EXPECT_ERROR(words("é", std::vector<PreTokenizerStep>(40, ByteLevelWords{.add_prefix_space = false, .pattern = {}})), invalid_argument, testing::HasSubstr("(ByteLevel)"));
+}
+
 TEST(PreTokenizer, CharactersNewerThanTheLibraryAreOfTheirClass) {
   EXPECT_THAT(words("a\u1C8Ab \U0002EBF0", {SplitAtPattern{Regex("\\p{L}+", "test"), Delimiters::isolated}}), ElementsAre("a\u1C8Ab", " ", "\U0002EBF0"));
   EXPECT_THAT(words("\U0002EBF0a", {SplitAtPattern{Regex("\\p{Han}", "test"), Delimiters::isolated}}), ElementsAre("\U0002EBF0", "a"));
@@ -133,6 +147,19 @@ TEST(Regex, APatternThatTriesTooManyWaysIsAnError) {
   EXPECT_ERROR(Regex("(?:a|aa)+c", "test").split(std::string(60, 'a') + "bc"), invalid_argument, testing::HasSubstr("test: Oniguruma cannot search the text: retry-limit"));
 }
 
+TEST(Regex, APatternOfTooManyGroupsIsAnError) {
+  const auto nested = [](int groups) {
+    std::string pattern;
+    for (int i = 0; i < groups; ++i) pattern += '(';
+    pattern += 'a';
+    for (int i = 0; i < groups; ++i) pattern += ")*";
+    return pattern;
+  };
+  EXPECT_NO_THROW(Regex(nested(64), "test"));
+  EXPECT_ERROR(Regex(nested(65), "test"), unsupported, testing::HasSubstr("more than 64 groups"));
+  EXPECT_NO_THROW(Regex::literal(std::string(1000, '('), "test"));
+}
+
 TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
   const AddedToken first{.content = "<a>", .strip_right = true}, second{.content = " b"};
   const AddedTokenFinder finder({{&first, "<a>"}, {&second, " b"}});
@@ -142,6 +169,22 @@ TEST(AddedTokens, ATokenTakesTheSpaceWithWhichTheNextOneBegins) {
   EXPECT_EQ(sections[1].token, &second);
   EXPECT_EQ(sections[1].first, 3u);
   EXPECT_EQ(sections[2].first, 5u);
+}
+
+TEST(AddedTokens, ATokenInsideTheSpaceThatTheOneBeforeTookIsNotFound) {
+  const AddedToken first{.content = "A", .strip_right = true}, second{.content = " ", .strip_left = true};
+  const AddedTokenFinder finder({{&first, "A"}, {&second, " "}});
+  const std::vector<Section> sections = finder.split("A   b ");
+  ASSERT_EQ(sections.size(), 4u);
+  EXPECT_EQ(sections[0].token, &first);
+  EXPECT_EQ(sections[0].last, 4u);
+  EXPECT_EQ(sections[1].token, &second);  // the last space, of which nothing is left
+  EXPECT_EQ(sections[1].first, 4u);
+  EXPECT_EQ(sections[1].last, 4u);
+  EXPECT_EQ(sections[2].token, nullptr);
+  EXPECT_EQ(sections[3].token, &second);
+  EXPECT_EQ(sections[3].first, 5u);
+  for (const Section& section : finder.split("A   ")) EXPECT_LE(section.first, section.last);
 }
 
 TEST(PostProcessor, SpansLoseTheSpacesOfTheirPieces) {
@@ -170,6 +213,12 @@ TEST(Decoder, EachStepUndoesItsPreTokenizer) {
   EXPECT_EQ(decode_pieces({"  a ", " b"}, {FusePieces{}, StripCharacter{' ', 1, 9}}), " a  b");
   EXPECT_EQ(decode_pieces({"a_b", "_"}, {ReplaceMatches{Regex("_", "test"), "-"}}), "a-b-");
   EXPECT_EQ(decode_pieces({"a", "b"}, {}), "a b");
+}
+
+TEST(Decoder, StepsThatMakeATextTooLongAreAnError) {
+  const DecoderStep twice = ReplaceMatches{Regex("a", "test"), "aa"};
+  EXPECT_ERROR(decode_pieces({std::string(500, 'a'), std::string(500, 'a')}, std::vector<DecoderStep>(40, twice)), invalid_argument,
+               testing::HasSubstr("decoder: step 11 (Replace) makes 1000 bytes of text longer than 1112576 bytes"));
 }
 
 }  // namespace

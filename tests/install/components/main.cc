@@ -2,6 +2,7 @@
 #include <polyhead/io.h>
 #include <polyhead/models.h>
 #include <polyhead/viewer.h>
+#include <regex.h>
 
 #include <cstdio>
 #include <string>
@@ -17,6 +18,15 @@ bool refuses(Call call) {
   return false;
 }
 
+// Oniguruma, which polyhead links, defines these names too, with Ruby's rules.
+bool has_the_c_librarys_regcomp() {
+  regex_t pattern;
+  if (regcomp(&pattern, "([a-z][aeiou]){2,3}", REG_EXTENDED) != 0) return false;
+  const bool matches = regexec(&pattern, "bicu", 0, nullptr, 0) == 0;
+  regfree(&pattern);
+  return matches;
+}
+
 int main() {
   using namespace polyhead;
   const bool io_refuses = refuses([] { io::open_tensors("no such file.npz"); });
@@ -25,5 +35,7 @@ int main() {
   const std::string page = viewer::render({.title = "one", .texts = {{.text = "a", .queries = {.pieces = {"a"}}, .attentions = weights}}});
   const bool right = io_refuses && models_refuse && page.find("<title>") != std::string::npos;
   std::printf("io, models and viewer %s\n", right ? "work" : "do not work");
-  return right ? 0 : 1;
+  const bool posix = has_the_c_librarys_regcomp();
+  std::printf("regcomp %s\n", posix ? "is the C library's" : "is not the C library's");
+  return right && posix ? 0 : 1;
 }
