@@ -156,6 +156,10 @@ def view(
     """
     if not isinstance(truncate, bool):
         raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
+    if isinstance(generate, bool) or not isinstance(generate, int):
+        raise TypeError(f"generate is of type {type(generate).__name__}; it must be an int")
+    if generate < 0:
+        raise ValueError(f"generate is {generate}; it must be 0 tokens or more")
     if isinstance(values, bool) or not isinstance(values, (int, float)):
         raise TypeError(f"values is of type {type(values).__name__}; it must be a number of megabytes")
     if not 0 <= values < float("inf"):

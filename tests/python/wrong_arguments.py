@@ -400,6 +400,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "patches": ([], [(1, 2)]),
                 "title": ([3, object(), Hostile()], ["\ud800"]),
                 "truncate": (NOT_FLAGS, []),
+                "generate": (NOT_INTS, [-1, 3, BIG]),
                 "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
                 **{name: ([], [shaped(2, 3)]) for name in ("q", "k", "v", "bias", "attend")},
                 "scale": ([], [0.5]),
