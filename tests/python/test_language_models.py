@@ -179,7 +179,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     for change, message in {
         (("model_type", "lama"),): "model_type is 'lama'; known encoders are bert, .*; known decoders are gpt2, llama, .*; the nearest is 'llama'",
-        (("model_type", "gpt_oss"),): "model_type is 'gpt_oss'; known are",
+        (("model_type", "gpt_oss"),): "model_type is 'gpt_oss'; known encoders are",
         (("router", 3),): 'config.json: "router" is the number 3; models of the type llama are not known to have this key',
         (("quantization_config", "{}"),): "quantization_config",
         (("use_sliding_window", True),): "use_sliding_window is true; with models of the type llama only false is supported",

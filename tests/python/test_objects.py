@@ -314,7 +314,7 @@ def test_what_belongs_to_torch_is_said_to(tmp_path: Path) -> None:
 
 
 def test_completion_offers_the_public_names() -> None:
-    assert {*dir(polyhead)} == {*polyhead.__all__, "distributed", "torch", "transformers"}
+    assert {*dir(polyhead)} == {*polyhead.__all__, "distributed", "jax", "patch", "torch", "transformers"}
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.dtype(object)])

@@ -118,12 +118,13 @@ def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path
     torch.manual_seed(0)
     decoder = model("llama", 9)  # more rows than the tokenizer has tokens
     with torch.no_grad():
-        decoder.lm_head.weight[:] = torch.eye(9, 24)  # the likeliest token is the greatest of the first features
+        decoder.lm_head.weight.normal_()
     decoder.config.eos_token_id = decoder.generation_config.eos_token_id = None
     decoder.save_pretrained(tmp_path)
     told = json.loads(view(tmp_path, "--text", "a fox", "--generate", "8", "--json").stdout)["texts"][0]
     answer = told["ids"][2:]
-    assert told["generated"] == "".join({1: " a", 2: " fox"}.get(i, "<unk>" if i == 0 else "") for i in answer)
+    assert {1, 2} & set(answer) and max(answer) > 2, answer
+    assert told["generated"] == "".join({1: " a", 2: " fox"}.get(i, "") for i in answer)  # <unk> is a special token
     assert told["tokens"][2:] == [{0: "<unk>", 1: "▁a", 2: "▁fox"}.get(i, f"<{i}>") for i in answer]
 
 
@@ -140,7 +141,8 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
         assert len(told["tokens"]) == 40
         assert told["dropped_tokens"] > 0
     else:  # any length, but not more than there is memory for
-        assert "of memory, so give a shorter text" in view(at, "--text", "fox " * 3_000_000, status=1).stderr
+        (tmp_path / "long.txt").write_text("fox " * 1_000_000)
+        assert "of memory, so give a shorter text" in view(at, "--file", tmp_path / "long.txt", status=1).stderr
     (at / "tokenizer.json").rename(tmp_path / "tokenizer.json")
     try:
         assert "tokenizer.json" in view(at, "--text", "a", status=1).stderr
