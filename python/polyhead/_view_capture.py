@@ -385,7 +385,7 @@ class _Words:
     def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
         self.given = {name: value for name, value in given.items() if value is not None}
-        self.fit: set[tuple[str, int]] = set()  # tokens or keys, and the text for which they fit a set
+        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) that had as many words as some set of maps needs
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]

@@ -3,6 +3,7 @@
 
 #include "core/join.h"
 #include "core/text.h"
+#include "models/activation_names.h"
 #include "models/encoder_families.h"
 #include "models/json_file.h"
 #include "polyhead/models/bert.h"
@@ -13,19 +14,6 @@ namespace {
 constexpr std::int64_t kMostLayers = 1 << 16;
 // With this limit, products of two sizes do not overflow 64 bits.
 constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 31;
-
-struct ActivationName {
-  std::string_view name;
-  nn::Activation activation;
-};
-// As `transformers` calls them.
-constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
-                                               {"gelu_new", nn::Activation::gelu_tanh},
-                                               {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
-                                               {"relu", nn::Activation::relu},
-                                               {"silu", nn::Activation::silu},
-                                               {"swish", nn::Activation::silu},
-                                               {"tanh", nn::Activation::tanh}};
 
 // config.json of one family.
 class Reader {

@@ -4,26 +4,13 @@
 #include "core/join.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
+#include "models/activation_names.h"
 #include "models/language_config_file.h"
 
 namespace polyhead::models {
 namespace {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
-
-// transformers' names; "gelu_fast" rounds the constant of the tanh form in another way.
-struct ActivationName {
-  std::string_view name;
-  nn::Activation activation;
-};
-constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
-                                               {"gelu_new", nn::Activation::gelu_tanh},
-                                               {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
-                                               {"relu", nn::Activation::relu},
-                                               {"sigmoid", nn::Activation::sigmoid},
-                                               {"silu", nn::Activation::silu},
-                                               {"swish", nn::Activation::silu},
-                                               {"tanh", nn::Activation::tanh}};
 
 nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
   const auto read = [&](std::string_view key) {

@@ -306,7 +306,7 @@ def test_precisions_of_replacements_must_agree() -> None:
         ours.sdpa(precision="double")  # type: ignore[arg-type]
     q = torch.randn(1, 2, 3, 4)
     with ours.sdpa(precision="exact"):
-        with pytest.raises(ValueError, match="it must be the same until that is undone"):
+        with pytest.raises(ValueError, match="a replacement with precision 'exact' is in force; give the same, or undo that one first"):
             ours.replace_sdpa()
         F.scaled_dot_product_attention(q, q, q)
 

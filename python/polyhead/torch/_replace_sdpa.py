@@ -140,7 +140,7 @@ class SdpaReplacement:
                 return
             if _applied and self._precision != _precision:
                 raise ValueError(
-                    f"polyhead.torch.sdpa: precision is {self._precision!r}, and a replacement with {_precision!r} is applied; it must be the same until that is undone"
+                    f"polyhead.torch.sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is in force; give the same, or undo that one first"
                 )
             _replacements.apply(_found)
             _precision = self._precision

@@ -1,10 +1,9 @@
 #include "models/tokenizer/aligned_text.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "models/tokenizer/utf8.h"
+#include "models/unicode.h"
 
 namespace polyhead::models {
 
@@ -19,22 +18,11 @@ void AlignedText::append(AlignedView view) {
 }
 
 DecodedBytes align_utf8(std::string_view text) {
-  DecodedBytes decoded;
+  const DecodedText characters = decode_utf8(text);
+  DecodedBytes decoded{.text = {}, .replaced_bytes = characters.replaced_bytes};
   decoded.text.bytes.reserve(text.size());
   decoded.text.spans.reserve(text.size());
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  for (std::size_t i = 0; i < text.size();) {
-    utf8proc_int32_t code = 0;
-    utf8proc_ssize_t length = utf8proc_iterate(bytes + i, static_cast<utf8proc_ssize_t>(text.size() - i), &code);
-    if (length <= 0) {
-      code = 0xFFFD;
-      length = 1;
-      ++decoded.replaced_bytes;
-    }
-    const std::size_t end = i + static_cast<std::size_t>(length);
-    decoded.text.append(static_cast<char32_t>(code), {i, end});
-    i = end;
-  }
+  for (const auto& [code, span] : characters.chars) decoded.text.append(code, span);
   return decoded;
 }
 

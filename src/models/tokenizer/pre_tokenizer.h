@@ -32,7 +32,7 @@ struct SplitAtClass {
 struct SplitAtPattern {
   Regex pattern;
   Delimiters delimiters;
-  bool invert = false;  // what lies between matches is the delimiter
+  bool invert = false;  // true: the text between matches is the delimiter, and the matches are the words
 };
 struct SplitWordsAndSymbols {};  // \w+|[^\w\s]+
 struct SplitAtCharacter {

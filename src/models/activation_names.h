@@ -1,0 +1,24 @@
+// Names of activations in config.json, as `transformers` has them. "gelu_fast" is not among them: it rounds the constant of the tanh form in another way.
+#pragma once
+
+#include <string_view>
+
+#include "polyhead/nn/activation.h"
+
+namespace polyhead::models {
+
+struct ActivationName {
+  std::string_view name;
+  nn::Activation activation;
+};
+
+inline constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
+                                                      {"gelu_new", nn::Activation::gelu_tanh},
+                                                      {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
+                                                      {"relu", nn::Activation::relu},
+                                                      {"sigmoid", nn::Activation::sigmoid},
+                                                      {"silu", nn::Activation::silu},
+                                                      {"swish", nn::Activation::silu},
+                                                      {"tanh", nn::Activation::tanh}};
+
+}  // namespace polyhead::models
