@@ -36,6 +36,8 @@ def is_one_of(shape: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> bool:
 
 def fits(extent: int, to: int) -> bool:
     """Whether an extent broadcasts to another."""
+    if not is_compiling():  # torch.jit.trace gives tensors as extents
+        return bool(extent == to or extent == 1)
     return guard_or_true(extent == to) or guard_or_true(extent == 1)
 
 
