@@ -7,16 +7,16 @@
 namespace polyhead::models {
 namespace {
 
-constexpr const char* kOperation = "LanguageModel.generate";
+constexpr const char* kGenerate = "LanguageModel.generate";
 
 void require_options(const LanguageModelConfig& config, std::size_t prompt, const GenerateOptions& options) {
-  require(prompt > 0, kOperation, ": the prompt is empty; it needs a token");
+  require(prompt > 0, kGenerate, ": the prompt is empty; it needs a token");
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  require(options.max_tokens >= 1 && options.max_tokens <= kMost, kOperation, ": max_tokens is ", options.max_tokens, "; it must be in [1, 2^40]");
-  require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), kOperation, ": top_k or top_p without a temperature; the likeliest token needs neither");
-  require(!options.temperature || options.seed, kOperation, ": a temperature needs a seed, for example .seed = 1");
+  require(options.max_tokens >= 1 && options.max_tokens <= kMost, kGenerate, ": max_tokens is ", options.max_tokens, "; it must be in [1, 2^40]");
+  require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), kGenerate, ": top_k or top_p without a temperature; the likeliest token needs neither");
+  require(!options.temperature || options.seed, kGenerate, ": a temperature needs a seed, for example .seed = 1");
   const auto longest = static_cast<std::int64_t>(prompt) + options.max_tokens - 1;
-  require(config.rotary || longest <= config.positions, kOperation, ": ", prompt, " tokens and an answer of up to ", options.max_tokens, " need ", longest, " positions; the model has ",
+  require(config.rotary || longest <= config.positions, kGenerate, ": ", prompt, " tokens and an answer of up to ", options.max_tokens, " need ", longest, " positions; the model has ",
           config.positions);
 }
 

@@ -14,7 +14,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr const char* kOperation = "LanguageModel.forward";
+constexpr const char* kForward = "LanguageModel.forward";
 
 Shape with_leading(Shape shape, std::int64_t extent) {
   shape.insert(0, extent);
@@ -49,31 +49,31 @@ std::vector<std::int64_t> integers(ConstTensorView view) {
 }
 
 Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
-  require(static_cast<bool>(input.ids), kOperation, ": ids are missing");
-  require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
-  require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kOperation, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
+  require(static_cast<bool>(input.ids), kForward, ": ids are missing");
+  require(input.ids.rank() >= 1, kForward, ": ids is ", input.ids.shape(), "; it must be [*,T]");
+  require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kForward, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
   Call call{.ids = input.ids.shape(), .lead = input.ids.shape().first(input.ids.rank() - 1), .tokens = input.ids.extent(-1)};
-  if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
-  require(options.cache != nullptr || !input.new_tokens, kOperation, ": new_tokens is given without a cache");
+  if (input.attend_keys) nn::require_exactly(kForward, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
+  require(options.cache != nullptr || !input.new_tokens, kForward, ": new_tokens is given without a cache");
   std::int64_t longest = call.tokens;
   if (options.cache != nullptr) {
     const nn::EncoderCache& cache = *options.cache;
-    require(!input.attend_keys, kOperation, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
-    require(call.lead == Shape{cache.sequences()}, kOperation, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
+    require(!input.attend_keys, kForward, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
+    require(call.lead == Shape{cache.sequences()}, kForward, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
     call.first = integers(cache.key_lengths());
     call.added.assign(call.first.size(), call.tokens);
     if (input.new_tokens) {
-      nn::require_shape(kOperation, {"new_tokens", input.new_tokens}, call.lead);
-      require(is_integer(input.new_tokens.dtype()), kOperation, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
+      nn::require_shape(kForward, {"new_tokens", input.new_tokens}, call.lead);
+      require(is_integer(input.new_tokens.dtype()), kForward, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
       call.added = integers(input.new_tokens);
       for (std::size_t b = 0; b < call.added.size(); ++b)
-        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kOperation, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
+        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kForward, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
     }
     longest = 0;
     for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
   }
   const std::int64_t positions = model.config.positions;
-  require(model.config.rotary || longest <= positions, kOperation, ": the text has ", longest, " tokens; the model has positions for ", positions);
+  require(model.config.rotary || longest <= positions, kForward, ": the text has ", longest, " tokens; the model has positions for ", positions);
   return call;
 }
 
@@ -84,7 +84,7 @@ std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
   for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
   for (std::size_t b = 0; b < call.first.size(); ++b) {
     const std::int64_t before = call.first[b], after = before + call.added[b];
-    require((before == 0 || rule.same_angles(before, after)) && rule.same_angles(after, longest), kOperation, ": sequence ", b, " of the cache grows from ", before, " to ", after,
+    require((before == 0 || rule.same_angles(before, after)) && rule.same_angles(after, longest), kForward, ": sequence ", b, " of the cache grows from ", before, " to ", after,
             " tokens, and the longest to ", longest, "; above ", rule.limit, " tokens this model's rotary angles (rope_scaling) depend on a text's length, so its cached keys would be wrong. Compute the whole text again");
   }
   return longest;
@@ -161,18 +161,18 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   for (const Wanted& wanted : all) {
     const Operand& operand = wanted.operand;
     if (!operand.view) continue;
-    nn::require_shape(kOperation, operand, wanted.shape);
-    require(is_floating(operand.view.dtype()), kOperation, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
-    nn::require_parameters_separate(kOperation, {operand}, model);
+    nn::require_shape(kForward, operand, wanted.shape);
+    require(is_floating(operand.view.dtype()), kForward, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
+    nn::require_parameters_separate(kForward, {operand}, model);
     written.push_back(operand);
   }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
-  require_separate(kOperation, written, read);
-  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
+  require_separate(kForward, written, read);
+  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kForward, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
-  require(!input.attend_keys, kOperation, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
-  require(tokens > 0, kOperation, ": next_logits needs at least one token; ids is ", call.ids);
-  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kOperation, ": next_logits needs a new token of each sequence; sequence ", b, " has none");
+  require(!input.attend_keys, kForward, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
+  require(tokens > 0, kForward, ": next_logits needs at least one token; ids is ", call.ids);
+  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kForward, ": next_logits needs a new token of each sequence; sequence ", b, " has none");
 }
 
 }  // namespace
@@ -243,7 +243,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
   if (config.rotary) rotary = tables_of(*config.rotary, call, options, config.layer.dtype);
   if (config.local_rotary) local_rotary = tables_of(*config.local_rotary, call, options, config.layer.dtype);
   nn::LengthsRollback before(options.cache != nullptr ? options.cache->layers() : std::span<nn::KeyValueCache>());
-  require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kOperation, ": the cache is of another model");
+  require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kForward, ": the cache is of another model");
 
   Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
   if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));

@@ -34,7 +34,7 @@ struct Setting {
   friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 };
 
-MultiHeadAttention drawn(MultiHeadAttentionConfig config) {
+MultiHeadAttention drawn_layer(MultiHeadAttentionConfig config) {
   config.seed = 1;
   return MultiHeadAttention(config);
 }
@@ -68,7 +68,7 @@ const Setting kSettings[] = {
 
 class CachedAttention : public testing::TestWithParam<Setting> {
  protected:
-  CachedAttention() : setting_(GetParam()), layer_(drawn(setting_.config)), config_(layer_.config) {
+  CachedAttention() : setting_(GetParam()), layer_(drawn_layer(setting_.config)), config_(layer_.config) {
     Random random(3);
     layer_.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.4, 0.4); });
     x_ = random.tensor(config_.dtype, {kSequences, kTokens, config_.query_width});
@@ -212,7 +212,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
                            MultiHeadAttention::Saved* saved = nullptr) {
     KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 8, .head_width = 2});
     options.cache = &cache;
-    const std::string message = error_message([&] { drawn(config).forward(input, to, options, saved); });
+    const std::string message = error_message([&] { drawn_layer(config).forward(input, to, options, saved); });
     EXPECT_EQ(cache.longest(), 0) << message;
     return message;
   };
@@ -248,7 +248,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
               HasSubstr("the cache is float32 and the layer float64; a cache is"));
   const Tensor bias(DType::f32, {3, 4});  // S is 3 after the append
   EXPECT_THAT(refused(plain, {.bias = bias}, {.query = x}, out), HasSubstr("bias is [3,4]; it must be [T,S]"));
-  EXPECT_THAT(error_message([&] { drawn(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
+  EXPECT_THAT(error_message([&] { drawn_layer(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
               HasSubstr("new_tokens is given without a cache"));
 }
 
