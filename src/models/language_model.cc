@@ -185,6 +185,7 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
                                    .bias = layer.bias,
                                    .output_bias = layer.output_bias,
                                    .qk_norm = layer.qk_norm,
+                                   .sink = sink,
                                    .scale = attention_scale,
                                    .softcap = attention_softcap,
                                    .dtype = layer.dtype};
@@ -193,12 +194,29 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
   return own;
 }
 
+std::optional<nn::MixtureOfExpertsConfig> LanguageModelConfig::mixture(std::int64_t index) const {
+  if (!experts || (!experts->layers.empty() && !experts->layers.at(static_cast<std::size_t>(index)))) return std::nullopt;
+  return nn::MixtureOfExpertsConfig{.width = layer.width,
+                                    .hidden_width = experts->hidden_width,
+                                    .experts = experts->count,
+                                    .chosen = experts->chosen,
+                                    .shared_hidden_width = experts->shared_hidden_width,
+                                    .activation = layer.activation,
+                                    .clamped_gate = experts->clamped_gate,
+                                    .normalise = experts->normalise,
+                                    .bias = experts->bias,
+                                    .router_bias = experts->bias,
+                                    .dtype = layer.dtype};
+}
+
 LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
   require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
   require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(!config.experts || config.experts->layers.empty() || std::ssize(config.experts->layers) == config.layers, kName, ": experts.layers has ",
+          config.experts ? config.experts->layers.size() : 0, " entries for ", config.layers, " layers");
   config.windows.resize(static_cast<std::size_t>(config.layers));
   nn::EncoderLayerConfig& layer = config.layer;
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
@@ -220,6 +238,12 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
     const double epsilon = made.q_norm.epsilon;
     made = nn::MultiHeadAttention(own);
     made.q_norm.epsilon = made.k_norm.epsilon = epsilon;
+    std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(i);
+    if (!mixture) continue;
+    mixture->seed = initialiser.child_seed();
+    nn::EncoderLayer& one = stack.layers[static_cast<std::size_t>(i)];
+    one.mixture = nn::MixtureOfExperts(*mixture);
+    one.feed_forward = {};
   }
   const auto offset = [&](auto& norm) {
     if (!norm.weight) return;

@@ -58,6 +58,18 @@ LanguageModelConfig neox(DType dtype = DType::f32) {
   return config;
 }
 
+// Experts with clamped gates and a shared one in two of three layers, and sinks.
+LanguageModelConfig mixture(DType dtype = DType::f32) {
+  LanguageModelConfig config = gpt2(dtype);
+  config.layers = 3;
+  config.layer.activation = nn::Activation::silu, config.layer.gated = true;
+  config.experts = ExpertsConfig{.count = 4, .chosen = 2, .hidden_width = 8, .shared_hidden_width = 6, .bias = true, .clamped_gate = nn::ClampedGate{.limit = 0.5}, .layers = {true, false, true}};
+  config.sink = true;
+  config.windows = {0, 3, 0};
+  config.rotary = RotaryRule{.embedding = {.width = 4}};
+  return config;
+}
+
 LanguageModel model_of(const LanguageModelConfig& config) {
   LanguageModel model(config);
   Random random(5);
@@ -79,7 +91,7 @@ Tensor logits_of(const LanguageModel& model, const Tensor& ids) {
 
 TEST(LanguageModel, ACacheHasTheBitsOfTheWholeText) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
-    for (const LanguageModelConfig& config : {gpt2(dtype), gemma(dtype), neox(dtype)}) {
+    for (const LanguageModelConfig& config : {gpt2(dtype), gemma(dtype), neox(dtype), mixture(dtype)}) {
       SCOPED_TRACE(config.family + " " + std::string(info(dtype).name));
       const LanguageModel model = model_of(config);
       const Tensor ids = ids_of(2), whole = logits_of(model, ids);
@@ -97,7 +109,7 @@ TEST(LanguageModel, ACacheHasTheBitsOfTheWholeText) {
 }
 
 TEST(LanguageModel, PromptsOfACacheMayHaveDifferentLengths) {
-  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox()}) {
+  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox(), mixture()}) {
     const LanguageModel model = model_of(config);
     const Tensor ids = ids_of(2), whole = logits_of(model, ids), counts = Tensor::of<std::int64_t>({2}, {9, 4});
     nn::EncoderCache cache = model.cache({.sequences = 2, .capacity = 16});
@@ -162,7 +174,7 @@ TEST(LanguageModel, ScoresMayBeDividedByTheNumberOfTheLayer) {
 }
 
 TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
-  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox()}) {
+  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox(), mixture()}) {
     const LanguageModel model = model_of(config);
     const std::vector<std::int64_t> prompt{3, 1, 4, 1, 5};
     const std::vector<std::int64_t> answer = model.generate(prompt, {.max_tokens = 8});
@@ -325,7 +337,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"linear_attention"}}})), unsupported,
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));
-  EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3, gpt_neox"));
+  EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt_neox, gpt_oss"));
 }
 
 TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
