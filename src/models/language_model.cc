@@ -145,6 +145,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   const std::int64_t layers = model.config.layers, tokens = call.tokens;
   const Shape hidden = nn::appended(call.ids, {layer.width});
   const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
+  const auto blocks = [&](int axis) { return output.pooled && output.pooled.rank() >= 2 ? output.pooled.extent(axis) : 0; };
   struct Wanted {
     Operand operand;
     Shape shape;
@@ -154,6 +155,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
                         {{"hidden", output.hidden}, hidden},
                         {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
                         {{"attentions", output.attentions}, of_layers(layer.heads, tokens)},
+                        {{"pooled", output.pooled}, with_leading(nn::appended(call.lead, {layer.heads, blocks(-2), blocks(-1)}), layers)},
                         {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
                         {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
                         {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};
@@ -168,7 +170,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
   require_separate(kOperation, written, read);
-  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
+  require(options.cache == nullptr || !(output.attentions || output.pooled || output.q || output.k || output.v), kOperation, ": attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
   require(!input.attend_keys, kOperation, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
   require(tokens > 0, kOperation, ": next_logits needs at least one token; ids is ", call.ids);
@@ -271,7 +273,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
 
   Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
   if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
-  const bool of_heads = outputs.attentions || outputs.q || outputs.k || outputs.v;
+  const bool of_heads = outputs.attentions || outputs.pooled || outputs.q || outputs.k || outputs.v;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::int64_t window = config.windows[static_cast<std::size_t>(i)];
     nn::AttentionOptions attention{.mask = {.causal = Causal::top_left(), .attend_keys = input.attend_keys},
@@ -282,10 +284,11 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     nn::EncoderLayer::Saved saved;
     stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
     const nn::MultiHeadAttention::Saved& one = saved.attention;
-    if (outputs.attentions) {
+    if (outputs.attentions || outputs.pooled) {
       SdpaOptions sdpa = one.sdpa;
       sdpa.executor = run.executor;
-      attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.attentions) attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.pooled) attention_pooled_map(one.maps(), outputs.pooled.select(0, i), sdpa, outputs.pooling);
     }
     if (outputs.q) copy(one.q_heads, outputs.q.select(0, i));
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));

@@ -125,6 +125,31 @@ TEST(LanguageModel, PromptsOfACacheMayHaveDifferentLengths) {
   }
 }
 
+TEST(LanguageModel, PooledMapsAreBlocksOfTheMaps) {
+  for (const LanguageModelConfig& config : {gemma(), mixture()}) {
+    const LanguageModel model = model_of(config);
+    const Tensor ids = ids_of(2);
+    const std::int64_t layers = config.layers, heads = config.layer.heads;
+    Tensor maps(DType::f32, {layers, 2, heads, kTokens, kTokens}), pooled(DType::f32, {layers, 2, heads, 3, 2}), logits(DType::f32, {2, kTokens, kVocabulary});
+    model.forward({.ids = ids}, {.attentions = maps});
+    model.forward({.ids = ids}, {.logits = logits, .pooled = pooled});
+    EXPECT_TRUE(same_bits(logits, logits_of(model, ids)));
+    const ConstTensorView rows = maps.view().reshape({layers * 2 * heads, kTokens, kTokens}), blocks = pooled.view().reshape({layers * 2 * heads, 3, 2});
+    for (std::int64_t map = 0; map < rows.extent(0); ++map) {
+      for (std::int64_t i = 0; i < 3; ++i) {
+        for (std::int64_t j = 0; j < 2; ++j) {
+          const Tensor block = Tensor::copy_of(rows.select(0, map).slice(0, i * kTokens / 3, (i + 1) * kTokens / 3).slice(1, j * kTokens / 2, (j + 1) * kTokens / 2));
+          EXPECT_FLOAT_EQ(blocks.select(0, map).select(0, i).select(0, j).data<float>()[0], *std::max_element(block.data<float>(), block.data<float>() + block.numel()));
+        }
+      }
+    }
+    nn::EncoderCache cache = model.cache({.sequences = 2, .capacity = kTokens});
+    EXPECT_THAT(error_message([&] { model.forward({.ids = ids}, {.pooled = pooled}, {.cache = &cache}); }), HasSubstr("pooled, q, k and v cannot be combined with a cache"));
+    Tensor wrong(DType::f32, {layers, 2, heads + 1, 3, 2});
+    EXPECT_THAT(error_message([&] { model.forward({.ids = ids}, {.pooled = wrong}); }), HasSubstr("pooled is "));
+  }
+}
+
 TEST(LanguageModel, OutputsDoNotChangeEachOther) {
   const LanguageModel model = model_of(gemma());
   const Tensor ids = ids_of(2), whole = logits_of(model, ids);
@@ -245,7 +270,7 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(message({.ids = ids}, {.logits = narrow}), "LanguageModel.forward: logits is [2,11,3]; it must be [2,11,17]");
   EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {.next_logits = next}), HasSubstr("next_logits cannot be combined with attend_keys: a mask does not tell"));
   EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys cannot be combined with a cache: new_tokens tells"));
-  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
+  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {}), HasSubstr("new_tokens is given without a cache"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("next_logits needs a new token of each sequence; sequence 1 has none"));
   for (const std::int64_t wrong : {std::int64_t{-1}, kTokens + 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/maps.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/encoder_layer.h"
 #include "polyhead/nn/rotary_embedding.h"
@@ -94,6 +95,8 @@ struct LanguageOutput {
   TensorView hidden = {};       // [*,T,E]: after the final norm
   TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as transformers has it
   TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as the next three
+  TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache
+  Pooling pooling = Pooling::largest;  // of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H], [L,*,K,T,H], [L,*,K,T,H]: projected, q and k also normed and rotated
 };
 
