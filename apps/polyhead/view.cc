@@ -117,19 +117,6 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
-std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens) {
-  std::vector<std::string> words = tokens.pieces;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const models::ByteSpan& span = tokens.spans[i];
-    std::string_view word = span.first < span.last ? std::string_view(text).substr(span.first, span.last - span.first) : words[i];
-    for (const std::string_view mark : {"Ġ", "▁", " "})
-      if (word.starts_with(mark) && word.size() > mark.size()) word.remove_prefix(mark.size());
-    words[i] = std::string(word);
-  }
-  return words;
-}
-
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }

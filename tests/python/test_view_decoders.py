@@ -152,6 +152,32 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
         (tmp_path / "tokenizer.json").rename(at / "tokenizer.json")
 
 
+def cell(at: Path, *arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([PROGRAM, "trace", at, "--text", TEXT, "--cell", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_a_weight_is_worked_out(folder: Any) -> None:
+    kind, at, made, words = folder
+    if kind == "gemma2":
+        assert "do not follow from q and k alone" in cell(at, "1,2,5,3", "--json", status=1).stderr
+        return
+    prompt = words(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        weights = torch.cat(made(prompt, output_attentions=True).attentions).numpy()
+    pieces = words.convert_ids_to_tokens(prompt[0])
+    for layer, head, query, key in ((0, 0, 3, 3), (1, 2, 8, 6), (1, 1, 6, 0), (0, 2, 2, 5)):
+        told = json.loads(cell(at, f"{layer},{head},{query},{key}", "--json").stdout)
+        row = weights[layer, head, query]
+        np.testing.assert_allclose([one["weight"] for one in told["keys"]], row, atol=1e-5)
+        np.testing.assert_allclose([told["weight"], told["exp"] / told["sum"]], row[key], atol=1e-5)
+        np.testing.assert_allclose(told["output"], np.array([one["v"] for one in told["keys"]]).T @ row, atol=1e-4)
+        assert [one["token"] for one in told["keys"]] == pieces
+    assert "0, because the key is later than the query" in cell(at, "0,0,2,5").stdout
+    assert cell(at, "0,0,fox,quick").stdout == cell(at, f"0,0,{pieces.index('Ġfox')},{pieces.index('Ġquick')}").stdout
+
+
 def test_a_text_that_is_too_long_for_every_pair_has_pooled_maps(tmp_path: Path) -> None:
     torch.manual_seed(3)
     words = tokenizer()
