@@ -329,7 +329,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<Options>& o
 
 Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (a BERT-type encoder)");
+  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind; with --cell also a decoder)");
   Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
   Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")

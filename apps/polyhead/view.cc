@@ -117,19 +117,6 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
-std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens) {
-  std::vector<std::string> words = tokens.pieces;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const models::ByteSpan& span = tokens.spans[i];
-    std::string_view word = span.first < span.last ? std::string_view(text).substr(span.first, span.last - span.first) : words[i];
-    for (const std::string_view mark : {"Ġ", "▁", " "})
-      if (word.starts_with(mark) && word.size() > mark.size()) word.remove_prefix(mark.size());
-    words[i] = std::string(word);
-  }
-  return words;
-}
-
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
@@ -155,10 +142,11 @@ class View {
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
       const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // of q, k and v
-      const bool fits = !o_.page.empty() && budget.take(numbers);
-      models::TextRun result = model_->run(std::move(tokens_[i]), {.head_vectors = fits, .generate = o_.generate});
-      left_out_.push_back(fits ? 0 : numbers);
-      const Tensor map = chosen_map(result.attentions, choice_);
+      const std::int64_t blocks = blocks_[i];
+      const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
+      models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
+      left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
+      const Tensor map = draw || o_.json ? chosen_map(result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
@@ -204,24 +192,36 @@ class View {
     return list;
   }
 
+  // Whether all attention weights of a text are needed, which are not where a page alone shows pooled maps.
+  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
+
   // Called before the model runs, because that takes long for many texts.
-  void check_sizes() const {
-    std::int64_t weights = 0, hidden = 0, most = 0;  // of all texts; weights of the longest
+  void check_sizes() {
+    const std::uint64_t memory = usable_memory();
+    const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
+    std::vector<std::int64_t> lengths, weights;  // of each text
+    std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
-      const std::int64_t length = std::ssize(tokens.ids) + o_.generate;
-      const std::int64_t of_text = numel({choice_.layers, choice_.heads, length, length});  // Error beyond 2^63
-      most = std::max(most, of_text);
-      if (__builtin_add_overflow(weights, of_text, &weights)) weights = std::numeric_limits<std::int64_t>::max() / 16;
+      const std::int64_t length = lengths.emplace_back(std::ssize(tokens.ids) + o_.generate);
+      weights.push_back(numel({choice_.layers, choice_.heads, length, length}));  // Error beyond 2^63
       hidden += model_->sizes().width * length;
     }
-    const std::uint64_t memory = usable_memory();
-    if (static_cast<std::uint64_t>(most) > memory / sizeof(float))
-      fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", most, " numbers of 4 bytes; there is ", byte_size(memory), " of memory, so give a shorter text");
-    if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
-      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
-           counted(texts_.size(), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+    blocks_.assign(tokens_.size(), 0);
+    if (!o_.page.empty()) blocks_ = viewer::pooled_sides(lengths, choice_.layers * choice_.heads, most_in_memory);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i] == 0) continue;
+      print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", lengths[i], " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
+    }
+    std::int64_t every_pair = 0;
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      if (!needs_every_pair(i)) continue;
+      if (weights[i] > most_in_memory)
+        fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", weights[i], " numbers of 4 bytes; there is ", byte_size(memory),
+             " of memory, so give a shorter text, or -o alone: its page then has pooled maps");
+      if (__builtin_add_overflow(every_pair, weights[i], &every_pair)) every_pair = std::numeric_limits<std::int64_t>::max() / 16;
+    }
     // All arrays stay in memory until the last text is done, so they must fit together.
-    const std::uint64_t bytes = static_cast<std::uint64_t>(weights + hidden) * sizeof(float);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(every_pair + hidden) * sizeof(float);
     if (!o_.arrays.empty() && bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),
            " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
@@ -288,7 +288,8 @@ class View {
       const models::TokenizedText& tokens = results_[i].tokens;
       page.texts.push_back({.text = texts_[i].both() + results_[i].generated.value_or(""),
                             .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                            .attentions = results_[i].attentions,
+                            .attentions = blocks_[i] != 0 ? results_[i].pooled : results_[i].attentions,
+                            .pooled = blocks_[i] != 0 ? std::optional(Pooling::largest) : std::nullopt,
                             .without = without_[i],
                             .left_out = left_out_[i]});
       if (results_[i].q)
@@ -305,6 +306,7 @@ class View {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
   std::vector<models::TextRun> results_;
+  std::vector<std::int64_t> blocks_;    // of each text: blocks along one side of its pooled maps in the page; 0: it shows every pair
   std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
   Json json_texts_ = Json::array();
 };
@@ -329,7 +331,7 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
+  parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");

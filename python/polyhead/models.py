@@ -226,7 +226,7 @@ class LanguageRun(NamedTuple):
 
 
 class LanguageModel(_SavedByTransformers):
-    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 or GPT-NeoX, from a folder as transformers writes it.
+    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder as transformers writes it.
     The file stays mapped, so it may be replaced but not changed in place. Calls keep packed parameters, which take as much memory as the model in
     float32. A pickle holds the path of the folder."""
 

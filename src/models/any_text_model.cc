@@ -31,10 +31,11 @@ class AnyEncoder final : public AnyTextModel {
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
     require_no_answer(options.generate);
-    SentenceResult result = model_.run(std::move(tokens), {.head_vectors = options.head_vectors});
+    SentenceResult result = model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors});
     return {.tokens = std::move(result.tokens),
             .ids = std::move(result.ids),
             .attentions = std::move(result.attentions),
+            .pooled = std::move(result.pooled),
             .hidden = std::move(result.hidden),
             .embedding = std::move(result.embedding),
             .q = std::move(result.q),
@@ -88,7 +89,8 @@ class AnyDecoder final : public AnyTextModel {
     const std::int64_t count = std::ssize(ids), layers = c.layers;
     const DType dtype = accumulation_dtype(c.layer.dtype);
     result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(ids));
-    result.attentions = Tensor(dtype, {layers, c.layer.heads, count, count});
+    if (options.attentions) result.attentions = Tensor(dtype, {layers, c.layer.heads, count, count});
+    if (options.pooled != 0) result.pooled = Tensor(dtype, {layers, c.layer.heads, std::min(options.pooled, count), std::min(options.pooled, count)});
     result.hidden = Tensor(dtype, {count, c.layer.width});
     if (options.head_vectors && weights_follow_from_vectors()) {
       result.q = Tensor(dtype, {layers, c.layer.heads, count, c.layer.head_width});
@@ -96,7 +98,7 @@ class AnyDecoder final : public AnyTextModel {
       result.scale = c.attention_scale;
       result.attend = attended(count);
     }
-    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
     return result;
   }
 

@@ -33,6 +33,43 @@ bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
   return rule == HasBias::yes;
 }
 
+// Which layers have experts: each decoder_sparse_step-th, but not those of mlp_only_layers. Empty: all.
+std::vector<bool> layers_with_experts(LanguageConfigFile& file, std::int64_t layers) {
+  const std::int64_t step = file.size("decoder_sparse_step", 1);
+  std::vector<bool> with(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i) with[static_cast<std::size_t>(i)] = (i + 1) % step == 0;
+  if (const io::Json* given = file.find("mlp_only_layers")) {
+    const auto* list = given->as<io::Json::Array>();
+    if (list == nullptr) file.fail_at("mlp_only_layers", cat("is ", io::describe(*given), "; a list of numbers of layers is needed"));
+    for (const io::Json& item : *list) {
+      const auto* layer = item.as<std::uint64_t>();
+      if (layer == nullptr || *layer >= with.size()) file.fail_at("mlp_only_layers", cat("has ", io::describe(item), "; layers are integers in [0, ", layers, ")"));
+      with[*layer] = false;
+    }
+  }
+  return std::ranges::find(with, false) == with.end() ? std::vector<bool>() : with;
+}
+
+void read_experts(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  const FamilyExperts& keys = family.experts;
+  if (keys.count.empty()) return;
+  ExpertsConfig& experts = config.experts.emplace();
+  const bool second = !keys.second_count.empty() && file.find(keys.second_count) != nullptr;
+  if (second && file.find(keys.count) != nullptr && file.size(keys.count) != file.size(keys.second_count))
+    file.fail_at(keys.second_count, cat("is ", file.size(keys.second_count), " and ", keys.count, " is ", file.size(keys.count), "; they are names of one number"));
+  experts.count = file.size(second ? keys.second_count : keys.count);
+  experts.chosen = file.size(keys.chosen);
+  if (experts.chosen > experts.count) file.fail_at(keys.chosen, cat("is ", experts.chosen, "; it may be at most ", keys.count, " = ", experts.count));
+  experts.hidden_width = file.size(keys.hidden_width);
+  if (!keys.shared_hidden_width.empty()) experts.shared_hidden_width = file.size(keys.shared_hidden_width);
+  if (keys.normalise_key) experts.normalise = file.get<bool>("norm_topk_prob").value_or(false);
+  if (keys.some_layers) experts.layers = layers_with_experts(file, config.layers);
+  if (!keys.clamped) return;
+  experts.bias = true;
+  experts.clamped_gate = nn::ClampedGate{.slope = file.positive("swiglu_alpha", 1.702), .limit = file.positive("swiglu_limit", 7.0)};
+  if (config.layer.activation != nn::Activation::silu) file.unsupported(family.keys.activation, "is another function than 'silu', of which the experts use a form of their own");
+}
+
 void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const FamilyKeys& keys = family.keys;
   const FamilyDefaults& defaults = family.defaults;
@@ -51,7 +88,7 @@ void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelCon
   layer.hidden_width = file.size(keys.hidden_width, defaults.hidden_per_width * layer.width);
   layer.activation = activation_of(file, family);
   layer.gated = !family.tensors.gate.empty();
-  layer.bias = has_bias(file, family, family.bias);
+  layer.bias = family.qkv_bias_key ? file.get<bool>("qkv_bias").value_or(true) : has_bias(file, family, family.bias);
   layer.output_bias = has_bias(file, family, family.output_bias);
   layer.feed_forward_bias = has_bias(file, family, family.feed_forward_bias);
   layer.qk_norm = !family.tensors.q_norm.empty();
@@ -97,9 +134,10 @@ std::vector<std::string> layer_types(LanguageConfigFile& file, std::int64_t laye
 void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   if (family.windows == Windows::none) return;
-  const bool last_ones = family.windows == Windows::last_ones;
+  const bool last_ones = family.windows == Windows::last_ones || family.windows == Windows::unused;
   // With use_sliding_window = false, transformers forgets sliding_window, whatever layer_types says.
   const bool used = !last_ones || file.get<bool>("use_sliding_window").value_or(false);
+  if (used && family.windows == Windows::unused) file.unsupported("use_sliding_window", cat("is true; with models of the type ", family.model_type, " only false is supported"));
   const bool given = file.find("sliding_window") != nullptr;
   if (used && !family.defaults.no_window && file.file().root().find("sliding_window") == nullptr) file.fail_at("sliding_window", "is missing; null means none");
   const std::int64_t window = used && given ? file.size("sliding_window") : 0;
@@ -110,7 +148,8 @@ void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelC
   for (std::int64_t i = 0; i < config.layers; ++i) {
     bool sliding = false;
     switch (family.windows) {
-      case Windows::none: break;
+      case Windows::none:
+      case Windows::unused: break;
       case Windows::all: sliding = given; break;
       case Windows::every_other: sliding = i % 2 == 0; break;
       case Windows::all_but_every_nth: sliding = (i + 1) % pattern != 0; break;
@@ -161,10 +200,19 @@ bool is_neutral(const io::Json& value, std::string_view neutral) {
   return object != nullptr && object->empty() && neutral == "{}";
 }
 
+bool is_mxfp4(const io::Json& quantization) {
+  const io::Json* method = quantization.as<io::Json::Object>() == nullptr ? nullptr : quantization.find("quant_method");
+  const auto* name = method == nullptr ? nullptr : method->as<std::string>();
+  return name != nullptr && *name == "mxfp4";
+}
+
 void require_known_keys(const LanguageConfigFile& file, const Family& family, const std::vector<std::string>& ignored) {
   for (const auto& [key, value] : *file.file().root().as<io::Json::Object>()) {
     const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
     if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || is_in(family.keys.without_effect) || is_in(ignored)) continue;
+    if (key == "quantization_config" && is_mxfp4(value))
+      fail(ErrorCode::unsupported, file.name(), ": the weights are MXFP4, which polyhead does not read. This line converts them: python -c \"import transformers as t; t.AutoModelForCausalLM.from_pretrained('FOLDER', "
+           "quantization_config=t.Mxfp4Config(dequantize=True), dtype='bfloat16').save_pretrained('FOLDER-bf16')\"");
     const std::string_view neutral = neutral_value(key);
     if (neutral.empty())
       fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", family.model_type,
@@ -195,6 +243,8 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   config.positions = file.size(family.keys.positions);
   config.layers = file.size(family.keys.layers, 0, kMostLayers);
   read_layer(file, family, config);
+  read_experts(file, family, config);
+  config.sink = !family.tensors.sink.empty();
   if (family.gemma) config.norm_weight_offset = 1, config.embedding_scale = std::sqrt(static_cast<double>(config.layer.width));
   read_scores(file, family, config);
   read_windows(file, family, config);

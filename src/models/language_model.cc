@@ -145,6 +145,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   const std::int64_t layers = model.config.layers, tokens = call.tokens;
   const Shape hidden = nn::appended(call.ids, {layer.width});
   const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
+  const auto blocks = [&](int axis) { return output.pooled && output.pooled.rank() >= 2 ? output.pooled.extent(axis) : 0; };
   struct Wanted {
     Operand operand;
     Shape shape;
@@ -154,6 +155,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
                         {{"hidden", output.hidden}, hidden},
                         {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
                         {{"attentions", output.attentions}, of_layers(layer.heads, tokens)},
+                        {{"pooled", output.pooled}, with_leading(nn::appended(call.lead, {layer.heads, blocks(-2), blocks(-1)}), layers)},
                         {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
                         {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
                         {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};
@@ -168,7 +170,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
   require_separate(kForward, written, read);
-  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kForward, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
+  require(options.cache == nullptr || !(output.attentions || output.pooled || output.q || output.k || output.v), kForward, ": attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
   require(!input.attend_keys, kForward, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
   require(tokens > 0, kForward, ": next_logits needs at least one token; ids is ", call.ids);
@@ -185,6 +187,7 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
                                    .bias = layer.bias,
                                    .output_bias = layer.output_bias,
                                    .qk_norm = layer.qk_norm,
+                                   .sink = sink,
                                    .scale = attention_scale,
                                    .softcap = attention_softcap,
                                    .dtype = layer.dtype};
@@ -193,12 +196,29 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
   return own;
 }
 
+std::optional<nn::MixtureOfExpertsConfig> LanguageModelConfig::mixture(std::int64_t index) const {
+  if (!experts || (!experts->layers.empty() && !experts->layers.at(static_cast<std::size_t>(index)))) return std::nullopt;
+  return nn::MixtureOfExpertsConfig{.width = layer.width,
+                                    .hidden_width = experts->hidden_width,
+                                    .experts = experts->count,
+                                    .chosen = experts->chosen,
+                                    .shared_hidden_width = experts->shared_hidden_width,
+                                    .activation = layer.activation,
+                                    .clamped_gate = experts->clamped_gate,
+                                    .normalise = experts->normalise,
+                                    .bias = experts->bias,
+                                    .router_bias = experts->bias,
+                                    .dtype = layer.dtype};
+}
+
 LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
   require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
   require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(!config.experts || config.experts->layers.empty() || std::ssize(config.experts->layers) == config.layers, kName, ": experts.layers has ",
+          config.experts ? config.experts->layers.size() : 0, " entries for ", config.layers, " layers");
   config.windows.resize(static_cast<std::size_t>(config.layers));
   nn::EncoderLayerConfig& layer = config.layer;
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
@@ -220,6 +240,12 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
     const double epsilon = made.q_norm.epsilon;
     made = nn::MultiHeadAttention(own);
     made.q_norm.epsilon = made.k_norm.epsilon = epsilon;
+    std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(i);
+    if (!mixture) continue;
+    mixture->seed = initialiser.child_seed();
+    nn::EncoderLayer& one = stack.layers[static_cast<std::size_t>(i)];
+    one.mixture = nn::MixtureOfExperts(*mixture);
+    one.feed_forward = {};
   }
   const auto offset = [&](auto& norm) {
     if (!norm.weight) return;
@@ -247,7 +273,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
 
   Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
   if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
-  const bool of_heads = outputs.attentions || outputs.q || outputs.k || outputs.v;
+  const bool of_heads = outputs.attentions || outputs.pooled || outputs.q || outputs.k || outputs.v;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::int64_t window = config.windows[static_cast<std::size_t>(i)];
     nn::AttentionOptions attention{.mask = {.causal = Causal::top_left(), .attend_keys = input.attend_keys},
@@ -258,10 +284,11 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     nn::EncoderLayer::Saved saved;
     stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
     const nn::MultiHeadAttention::Saved& one = saved.attention;
-    if (outputs.attentions) {
+    if (outputs.attentions || outputs.pooled) {
       SdpaOptions sdpa = one.sdpa;
       sdpa.executor = run.executor;
-      attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.attentions) attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.pooled) attention_pooled_map(one.maps(), outputs.pooled.select(0, i), sdpa, outputs.pooling);
     }
     if (outputs.q) copy(one.q_heads, outputs.q.select(0, i));
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));

@@ -139,7 +139,46 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
     return layer.qk_norm ? nn::RMSNorm(file.take(cat(prefix, name, ".weight"), {layer.head_width}), layer.epsilon, config.norm_weight_offset) : nn::RMSNorm();
   };
   nn::RMSNorm q_norm = head_norm(names.q_norm), k_norm = head_norm(names.k_norm);
-  return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, {}, std::move(q_norm), std::move(k_norm));
+  Tensor sink = config.sink ? file.take(named(names.sink), {layer.heads}) : Tensor();
+  return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, std::move(sink), std::move(q_norm), std::move(k_norm));
+}
+
+// Expert `index` of [experts,in,out] tensors.
+nn::Linear packed_linear(const Tensor& weight, const Tensor& bias, std::int64_t index) {
+  return {Checkpoint::writable(weight, [&](TensorView view) { return view.select(0, index).transpose(0, 1); }), Checkpoint::writable(bias, [&](TensorView view) { return view.select(0, index); })};
+}
+
+// Every second output of a linear layer, from `first` on.
+nn::Linear alternate_rows(const nn::Linear& whole, std::int64_t first) {
+  const auto half = [&](const Tensor& tensor) {
+    return Checkpoint::writable(tensor, [&](TensorView view) { return view.unflatten(0, {view.extent(0) / 2, 2}).select(1, first); });
+  };
+  return {half(whole.weight), half(whole.bias)};
+}
+
+nn::MixtureOfExperts load_mixture(Checkpoint& file, const Family& family, const nn::MixtureOfExpertsConfig& c, const std::string& prefix) {
+  const FamilyExperts& names = family.experts;
+  nn::MixtureOfExperts mixture;
+  mixture.chosen = c.chosen, mixture.normalise = c.normalise, mixture.clamped_gate = c.clamped_gate;
+  mixture.router = file.linear(cat(prefix, names.router), c.experts, c.width, c.router_bias);
+  const auto expert = [&](const std::string& at, std::int64_t hidden_width) {
+    nn::Linear hidden = file.linear(cat(at, names.hidden), hidden_width, c.width, c.bias), gate = file.linear(cat(at, names.gate), hidden_width, c.width, c.bias);
+    return nn::FeedForward(std::move(hidden), file.linear(cat(at, names.output), c.width, hidden_width, c.bias), c.activation, std::move(gate));
+  };
+  if (names.packed_input.empty()) {
+    for (std::int64_t i = 0; i < c.experts; ++i) mixture.experts.push_back(expert(cat(prefix, names.expert, i, "."), c.hidden_width));
+  } else {
+    const Tensor input = file.take(cat(prefix, names.packed_input), {c.experts, c.width, 2 * c.hidden_width}), output = file.take(cat(prefix, names.packed_output), {c.experts, c.hidden_width, c.width});
+    const Tensor input_bias = file.take(cat(prefix, names.packed_input, "_bias"), {c.experts, 2 * c.hidden_width}), output_bias = file.take(cat(prefix, names.packed_output, "_bias"), {c.experts, c.width});
+    for (std::int64_t i = 0; i < c.experts; ++i) {
+      const nn::Linear both = packed_linear(input, input_bias, i);
+      mixture.experts.emplace_back(alternate_rows(both, 1), packed_linear(output, output_bias, i), c.activation, alternate_rows(both, 0));
+    }
+  }
+  if (c.shared_hidden_width == 0) return mixture;
+  mixture.shared = expert(cat(prefix, names.shared), c.shared_hidden_width);
+  mixture.shared_gate = file.linear(cat(prefix, names.shared_gate), 1, c.width, false);
+  return mixture;
 }
 
 nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const LanguageModelConfig& config, std::int64_t index) {
@@ -154,6 +193,12 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   layer.attention_output_norm = norm(names.attention_output_norm);
   layer.feed_forward_norm = norm(names.feed_forward_norm);
   layer.feed_forward_output_norm = norm(names.feed_forward_output_norm);
+  layer.norm_position = c.norm_position;
+  layer.part_order = c.part_order;
+  if (const std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(index)) {
+    layer.mixture = load_mixture(file, family, *mixture, prefix);
+    return layer;
+  }
   nn::Linear hidden, gate;
   if (c.gated && names.hidden.empty()) {
     const nn::Linear packed = file.linear(named(names.gate), 2 * c.hidden_width, c.width, c.feed_forward_bias);
@@ -164,8 +209,6 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   }
   nn::Linear output = file.linear(named(names.feed_forward_output), c.width, c.hidden_width, c.feed_forward_bias);
   layer.feed_forward = nn::FeedForward(std::move(hidden), std::move(output), c.activation, std::move(gate));
-  layer.norm_position = c.norm_position;
-  layer.part_order = c.part_order;
   return layer;
 }
 

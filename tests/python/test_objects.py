@@ -32,8 +32,9 @@ COPIES: dict[str, Callable[[polyhead.MultiHeadAttention], polyhead.MultiHeadAtte
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_copy_of_a_layer_is_another_equal_layer(how: str, dtype: str) -> None:
-    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, head_width=3, scale=0.3, dtype=dtype, seed=5)
+    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, head_width=3, qk_norm=True, scale=0.3, dtype=dtype, seed=5)
     layer.parameters["q.weight"][0, 0] = 2
+    layer.parameters["k_norm.weight"][1] = 3
     layer.causal = True
     twin = COPIES[how](layer)
     x = X.astype(dtype)

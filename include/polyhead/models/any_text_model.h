@@ -19,7 +19,8 @@ namespace polyhead::models {
 struct TextRun {
   TokenizedText tokens;
   Tensor ids{};         // [T] int64
-  Tensor attentions{};  // [L,N,T,T] floating
+  Tensor attentions{};  // [L,N,T,T] floating; absent if it was not asked for
+  Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() has them; absent if it was not asked for
   Tensor hidden{};      // [T,E] of the last layer
   Tensor embedding{};   // [E]; absent from decoders
   // q [L,N,T,H], k and v [L,K,T,H]. Absent if they were not asked for, or if attention weights do not follow from them alone: with capped scores, a sink, or a scale that differs
@@ -32,6 +33,8 @@ struct TextRun {
 };
 
 struct TextRunOptions {
+  bool attentions = true;
+  std::int64_t pooled = 0;    // p: blocks along one side of pooled maps, at most T; 0: none
   bool head_vectors = false;  // q, k and v
   std::int64_t generate = 0;  // the tokens that a decoder adds at most, each time the likeliest; Error if the model is an encoder and this is not 0
 };
