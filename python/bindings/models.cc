@@ -219,10 +219,11 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   const models::SequenceToSequenceConfig& config = held.model.config;
   const Array source = Array::required(source_given, "source"), target = Array::input(target_given, "target");
   const Array attend_source = Array::input(attend_source_given, "attend_source"), attend_target = Array::input(attend_target_given, "attend_target");
-  if (source.view().rank() < 1) throw nb::value_error("source has no dimension; it must be [*,S]");
+  const bool heard = config.features > 0;
+  if (source.view().rank() < (heard ? 2 : 1)) throw nb::value_error(heard ? "source has fewer than two dimensions; it must be features [*,M,F]" : "source has no dimension; it must be [*,S]");
   if (target.view() && target.view().rank() < 1) throw nb::value_error("target has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
-  const Shape sources = source.view().shape(), lead = sources.first(sources.size() - 1), targets = target.view() ? target.view().shape() : joined(lead, {0});
+  const Shape given = source.view().shape(), lead = given.first(given.size() - (heard ? 2 : 1)), sources = joined(lead, {heard ? config.source_positions : given[-1]}), targets = target.view() ? target.view().shape() : joined(lead, {0});
   if (targets.first(targets.size() - 1) != lead) throw nb::value_error(text("source is ", to_string(sources), " and target ", to_string(targets), "; their leading dimensions must be the same").c_str());
   const std::int64_t keys = sources[-1], tokens = targets[-1], width = config.encoder.width, encoder_layers = config.encoder_layers, decoder_layers = config.decoder_layers;
   models::SourceOutput encoded;
@@ -244,7 +245,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
     if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, joined(sources, {width}));
     models::SourceOutput output = encoded;
     if (memory) output.memory = memory;
-    held.model.encode({.ids = source.view(), .attend_keys = attend_source.view()}, output, options);
+    held.model.encode({.ids = heard ? ConstTensorView() : source.view(), .features = heard ? source.view() : ConstTensorView(), .attend_keys = attend_source.view()}, output, options);
     if (memory && encoded.memory) copy(memory, encoded.memory);
     if (decodes) held.model.decode({.ids = target.view(), .attend_keys = attend_target.view(), .memory = output.memory, .attend_memory = attend_source.view()}, decoded, options);
   });
@@ -291,7 +292,12 @@ std::vector<std::int64_t> continue_text(const HeldLanguageModel& held, nb::handl
 }
 
 std::vector<std::int64_t> write_target(const HeldSequenceModel& held, nb::handle source_given, nb::handle prompt_given, const ByName& given) {
-  const std::vector<std::int64_t> source = read_integers(source_given, "source"), prompt = read_integers(prompt_given, "prompt");
+  const std::vector<std::int64_t> prompt = read_integers(prompt_given, "prompt");
+  if (held.model.config.features > 0) {
+    const Array features = Array::required(source_given, "source");
+    return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate({.features = features.view()}, options, prompt); });
+  }
+  const std::vector<std::int64_t> source = read_integers(source_given, "source");
   return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate(source, options, prompt); });
 }
 

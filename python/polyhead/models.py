@@ -296,8 +296,8 @@ class SequenceToSequenceRun(NamedTuple):
 
 
 class SequenceToSequenceModel(_SavedByTransformers):
-    """A model with two sides, an encoder of the source and a decoder of the target: T5 or mT5, from a folder as transformers writes it. As of a
-    `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
+    """A model with two sides, an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder as
+    transformers writes it. As of a `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
 
     def run(
         self,
@@ -312,9 +312,9 @@ class SequenceToSequenceModel(_SavedByTransformers):
         """One pass over whole texts.
 
         Args:
-            source: integers ``[*,S]``, token ids.
+            source: integers ``[*,S]``, token ids. Of Whisper: floating ``[*,M,2 S]``, the mel features that its feature extractor makes, padded.
             target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: nothing of the decoder is computed.
-            attend_source: booleans ``[*,S]``, False for padding, which no token attends to.
+            attend_source: booleans ``[*,S]``, False for padding, which no token attends to. Not for Whisper.
             attend_target: booleans ``[*,T]``, as attend_source.
             outputs: names of `SequenceToSequenceRun`'s fields.
             num_threads: as `polyhead.sdpa`.
@@ -345,9 +345,10 @@ class SequenceToSequenceModel(_SavedByTransformers):
         beams, lengths and repetition rules are not.
 
         Args:
-            source: the source's token ids, at least one.
+            source: the source's token ids, at least one. Of Whisper: its features ``[M,2 S]``.
             max_tokens: the most tokens of the answer.
             prompt: the target's first tokens, which are not returned; empty: the model's start token (decoder_start_token_id).
+                Of Whisper: the start token, language and task; of mBART the target's language, unless it is forced.
             temperature, top_k, top_p, seed, stop_tokens, ignore_end, cache_dtype, on_token: as `LanguageModel.generate`.
             num_threads: as `polyhead.sdpa`.
 

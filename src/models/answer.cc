@@ -43,14 +43,16 @@ std::vector<std::int64_t> answer(const Answering& call, std::span<const std::int
   std::vector<std::int64_t> text(prompt.begin(), prompt.end());
   Tensor logits(call.logits_dtype, {1, call.vocabulary}), token(DType::i64, {1});
   const auto is_in = [](const std::vector<std::int64_t>& list, std::int64_t id) { return std::ranges::find(list, id) != list.end(); };
+  const bool forces_first = rules.forced_first && prompt.size() == 1;
   for (std::int64_t count = 1;; ++count) {
     std::int64_t id = 0;
-    if (const auto& forced = count == 1 && rules.forced_first ? rules.forced_first : count == options.max_tokens ? rules.forced_last : std::nullopt) {
-      id = *forced;
+    const bool last = count == options.max_tokens && rules.forced_last, first = count == 1 && forces_first;
+    if (last || first) {
+      id = last ? *rules.forced_last : *rules.forced_first;
     } else {
       next(text, logits);
       suppress(logits, rules.suppressed);
-      if (count == 1) suppress(logits, rules.suppressed_first);
+      if (count == (forces_first ? 2 : 1)) suppress(logits, rules.suppressed_first);
       choose(call, logits, text.size(), token);
       id = token.data<std::int64_t>()[0];
     }

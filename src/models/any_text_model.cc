@@ -167,6 +167,7 @@ class AnyTwoSides final : public AnyTextModel {
  public:
   AnyTwoSides(Tokenizer tokenizer, SequenceToSequenceModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
     const SequenceToSequenceConfig& c = model_.config;
+    if (c.features > 0) fail(ErrorCode::unsupported, "models of the type ", c.family, " read features of sound, not a text; in Python, polyhead.models.load(...).run(features, ...) takes them");
     sizes_ = {.kind = TextModelKind::two_sides,
               .layers = c.encoder_layers,
               .heads = c.encoder.heads,
@@ -193,8 +194,8 @@ class AnyTwoSides final : public AnyTextModel {
     TextRun result{.tokens = std::move(tokens)};
     result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(result.tokens.ids));
     result.attentions = Tensor(dtype, {c.encoder_layers, c.encoder.heads, count, count});
-    const Tensor memory(c.encoder.dtype, {count, c.encoder.width});
-    model_.encode({.ids = result.ids}, {.memory = memory.view(), .attentions = result.attentions}, run);
+    Tensor memory(c.encoder.dtype, {count, c.encoder.width});
+    model_.encode({.ids = result.ids}, {.memory = memory, .attentions = result.attentions}, run);
     result.hidden = Tensor::copy_of(memory, dtype);
     if (options.generate != 0) write_target(result, memory, options.generate);
     return result;

@@ -27,9 +27,11 @@ std::vector<std::int64_t> LanguageModel::generate(std::span<const std::int64_t> 
   });
 }
 
-std::vector<std::int64_t> SequenceToSequenceModel::generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt) const {
+std::vector<std::int64_t> SequenceToSequenceModel::generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt) const {
   const Answering call{"SequenceToSequenceModel.generate", config.target_vocabulary, logits_dtype(config.encoder.dtype), config.answer, options};
-  require(!source.empty(), call.operation, ": the source is empty; it needs a token");
+  const bool heard = config.features > 0;
+  require(heard || source.ids.numel() > 0, call.operation, ": the source is empty; it needs a token");
+  require(heard ? source.features.rank() == 2 : source.ids.rank() == 1 && !source.attend_keys, call.operation, heard ? ": features must be of one source, [M,F]" : ": ids must be of one source, [S], without attend_keys");
   const std::int64_t start = config.answer.start_token.value_or(-1);
   if (prompt.empty()) {
     require(start >= 0, call.operation, ": neither generation_config.json nor config.json has decoder_start_token_id or bos_token_id; give a prompt");
@@ -39,9 +41,9 @@ std::vector<std::int64_t> SequenceToSequenceModel::generate(std::span<const std:
   const Workspace own(options.max_tokens > kFew ? Parameters::constant : Parameters::may_change);
   const Workspace* const workspace = options.workspace != nullptr ? options.workspace : &own;
   SequenceToSequenceOptions run{.backend = options.backend, .executor = options.executor, .workspace = workspace};
-  Tensor memory(config.encoder.dtype, {1, std::ssize(source), config.encoder.width});
-  encode({.ids = ConstTensorView(source.data(), {1, std::ssize(source)})}, {.memory = memory}, run);
-  nn::DecoderCache tokens = cache(memory, std::ssize(prompt) + options.max_tokens - 1, {}, options.cache_dtype, {options.executor, workspace});
+  Tensor memory(config.encoder.dtype, {heard ? config.source_positions : source.ids.extent(0), config.encoder.width});
+  encode(source, {.memory = memory}, run);
+  nn::DecoderCache tokens = cache(memory.view().unsqueeze(0), std::ssize(prompt) + options.max_tokens - 1, {}, options.cache_dtype, {options.executor, workspace});
   run.cache = &tokens;
   return answer(call, prompt, [&](std::span<const std::int64_t> text, TensorView logits) {
     const std::int64_t before = tokens.length(0);

@@ -151,7 +151,11 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
     config.source_positions = file.size(keys.source_positions);
     config.target_positions = file.size(keys.target_positions);
     config.position_offset = family.position_offset;
-    if (file.get<bool>("scale_embedding").value_or(false)) config.embedding_scale = std::sqrt(static_cast<double>(config.encoder.width));
+    if (!keys.scale_embedding.empty() && file.get<bool>(keys.scale_embedding).value_or(false)) config.embedding_scale = std::sqrt(static_cast<double>(config.encoder.width));
+  }
+  if (!keys.features.empty()) {
+    config.features = file.size(keys.features);
+    config.shared_embedding = false;
   }
   if (family.may_split_embedding) {
     config.shared_embedding = file.get<bool>("share_encoder_decoder_embeddings").value_or(true);

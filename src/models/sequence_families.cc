@@ -37,7 +37,7 @@ constexpr SequenceFamily t5(std::string_view model_type, std::string_view activa
 
 // Keys of fairseq's that older files have; transformers reads none of them.
 constexpr std::string_view kOfFairseq[] = {"add_bias_logits", "add_final_layer_norm", "classif_dropout", "extra_pos_embeddings", "force_bos_token_to_be_generated", "max_length", "normalize_before",
-                                           "normalize_embedding", "num_hidden_layers", "save_step", "static_position_embeddings", "activation_dropout", "classifier_dropout", "dropout",
+                                           "normalize_embedding", "num_hidden_layers", "_num_labels", "output_past", "replacing_rate", "save_step", "static_position_embeddings", "activation_dropout", "classifier_dropout", "dropout",
                                            "encoder_layerdrop", "decoder_layerdrop", "init_std", "is_valid_bad_words_ids"};
 
 // Most families are BART with other norms and positions.
@@ -80,6 +80,31 @@ constexpr SequenceFamily of_pegasus() {
   return family;
 }
 
+// Pegasus with learned positions.
+constexpr SequenceFamily of_blenderbot() {
+  SequenceFamily family = of_pegasus();
+  family.model_type = "blenderbot";
+  family.positions = SequencePositions::learned;
+  family.start_token = 1, family.forced_last = 2;
+  return family;
+}
+
+// Of training, of classifiers, and of the times of words.
+constexpr std::string_view kOfWhisper[] = {"activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
+                                           "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob",
+                                           "median_filter_width", "num_hidden_layers", "scale_embedding", "use_weighted_layer_sum"};
+
+constexpr SequenceFamily of_whisper() {
+  SequenceFamily family{.model_type = "whisper", .keys = {.source_positions = "max_source_positions", .target_positions = "max_target_positions", .features = "num_mel_bins", .scale_embedding = "", .without_effect = kOfWhisper}};
+  family.tensors.final_norm = "layer_norm";
+  family.tensors.output = "proj_out", family.tensors.output_bias = "";
+  family.tensors.convolution1 = "conv1", family.tensors.convolution2 = "conv2";
+  family.norm_position = nn::NormPosition::pre;
+  family.key_bias = false;
+  family.start_token = 50257;
+  return family;
+}
+
 // A new family is a row here and a case in tests/python/test_two_sided_models.py.
 constexpr std::array kFamilies{
     t5("t5", "relu", OutputScale::by_key, std::nullopt),
@@ -88,6 +113,8 @@ constexpr std::array kFamilies{
     of_mbart(),
     of_marian(),
     of_pegasus(),
+    of_blenderbot(),
+    of_whisper(),
 };
 
 struct Refused {
@@ -98,7 +125,6 @@ constexpr Refused kRefused[] = {
     {"longt5", "its encoder attends to blocks of the text and to their sums"},
     {"switch_transformers", "its feed-forward parts are mixtures of experts"},
     {"m2m_100", "its positions are counted after the padding, unlike those of marian"},
-    {"blenderbot", "its positions and norms are in another order than mbart's"},
     {"prophetnet", "its decoder predicts several tokens at once"},
     {"led", "its encoder has windows with global tokens"},
 };

@@ -16,7 +16,7 @@ namespace polyhead::models {
 struct SequenceKeys {
   std::string_view width = "d_model", encoder_layers = "encoder_layers", decoder_layers = "decoder_layers", encoder_heads = "encoder_attention_heads", decoder_heads = "decoder_attention_heads",
                    head_width = "", encoder_hidden_width = "encoder_ffn_dim", decoder_hidden_width = "decoder_ffn_dim", source_positions = "max_position_embeddings",
-                   target_positions = "max_position_embeddings", activation = "activation_function", epsilon = "";
+                   target_positions = "max_position_embeddings", features = "", scale_embedding = "scale_embedding", activation = "activation_function", epsilon = "";
   // Keys that published folders of this family have and transformers does not read.
   std::span<const std::string_view> without_effect{};
 };
@@ -36,6 +36,7 @@ struct SequenceTensors {
   // Of a feed-forward part; `hidden` of one without a gate:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
   std::string_view output = "lm_head", output_bias = "final_logits_bias";
+  std::string_view convolution1 = "", convolution2 = "";  // of the encoder
 };
 
 enum class SequencePositions : std::uint8_t {
@@ -59,6 +60,7 @@ struct SequenceFamily {
   nn::NormKind norm = nn::NormKind::layer_norm;
   nn::NormPosition norm_position = nn::NormPosition::post;
   bool bias = true;                         // of all linear layers
+  bool key_bias = true;                     // of the projection k, with `bias`
   double epsilon = 1e-5;                    // where the key is missing
   std::string_view activation = "gelu";     // where the key is missing
   bool gated_by_activation = false;         // the key of the activation is "relu" or "gated-gelu" (T5)

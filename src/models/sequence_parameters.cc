@@ -33,7 +33,9 @@ struct Source {
   nn::MultiHeadAttention attention(const std::string& prefix, const Layer& layer) {
     const SequenceTensors& names = family.tensors;
     const std::int64_t inner = layer.heads * layer.head_width;
-    nn::Linear q = linear(cat(prefix, names.q), inner, layer.width), k = linear(cat(prefix, names.k), inner, layer.width), v = linear(cat(prefix, names.v), inner, layer.width);
+    nn::Linear q = linear(cat(prefix, names.q), inner, layer.width), v = linear(cat(prefix, names.v), inner, layer.width);
+    nn::Linear k = file.linear(cat(prefix, names.k), inner, layer.width, family.bias && family.key_bias);
+    if (layer.bias && !k.bias) k.bias = Tensor(layer.dtype, {inner});  // zeros, because a layer's projections all have a bias or none
     nn::Linear output = linear(cat(prefix, names.attention_output), layer.width, inner);
     return nn::make_attention(attention_of(layer), std::move(q), std::move(k), std::move(v), std::move(output));
   }
@@ -73,6 +75,14 @@ struct Source {
     layer.feed_forward_norm = norm(cat(prefix, names.decoder_feed_forward_norm));
     layer.norm_position = family.norm_position;
     return layer;
+  }
+
+  // A convolution over three neighbours, stored [out,in,3], as a linear layer of the three, one after the other.
+  nn::Linear convolution(const std::string& name, std::int64_t out, std::int64_t in) {
+    const Tensor stored = file.take(name + ".weight", {out, in, 3});
+    Tensor weight = Tensor::uninitialised(file.dtype(), {out, 3 * in});
+    copy(stored.view().transpose(1, 2), weight.view().unflatten(1, {3, in}));
+    return {std::move(weight), file.take(name + ".bias", {out})};
   }
 
   // The table of positions of a side. One that is a formula need not be in the file, but is read if it is, as in transformers.
@@ -130,7 +140,7 @@ SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::p
   const SequenceFamily& family = find_sequence_family("config.json", config.family);
   const SequenceTensors& names = family.tensors;
   const std::vector<std::string> embeddings = embedding_names(names);
-  const std::vector<std::string_view> looked_for(embeddings.begin() + (config.shared_embedding ? 0 : 1), embeddings.end());
+  const std::vector<std::string_view> looked_for(embeddings.begin() + (config.shared_embedding ? 0 : config.features > 0 ? 2 : 1), embeddings.end());
   Source source{Checkpoint(folder, family.model_type, names.prefix, looked_for), family, config};
   Checkpoint& file = source.file;
   config.encoder.dtype = config.decoder.dtype = file.dtype();
@@ -143,8 +153,12 @@ SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::p
     for (const std::string& name : embeddings)
       if (name != file.words()) source.ignore_copy(named(name) + ".weight", model.source_embedding.weight);
   } else {
-    model.source_embedding = nn::Embedding(file.take(cat(encoder, names.words, ".weight"), {config.vocabulary, width}));
+    if (config.features == 0) model.source_embedding = nn::Embedding(file.take(cat(encoder, names.words, ".weight"), {config.vocabulary, width}));
     model.target_embedding = nn::Embedding(file.take(cat(decoder, names.words, ".weight"), {config.target_vocabulary, width}));
+  }
+  if (config.features > 0) {
+    model.convolution1 = source.convolution(cat(encoder, names.convolution1), width, config.features);
+    model.convolution2 = source.convolution(cat(encoder, names.convolution2), width, width);
   }
   model.source_positions = source.positions(encoder, config.source_positions);
   model.target_positions = source.positions(decoder, config.target_positions);

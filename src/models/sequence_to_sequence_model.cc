@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "core/text.h"
+#include "models/convolution.h"
 #include "models/sequence_positions.h"
 #include "models/text_model_parts.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/maps.h"
+#include "polyhead/nn/activation.h"
 
 namespace polyhead::models {
 namespace {
@@ -52,6 +54,38 @@ Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& wor
   Tensor normed = like();
   norm.forward(x, normed, run);
   return normed;
+}
+
+// A source of sound [*,M,F], of ids' shape [*,S].
+Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, const Shape& ids, const nn::RunOptions& run) {
+  const auto convolved = [&](const nn::Linear& kernel, ConstTensorView x, std::int64_t stride) {
+    Tensor y = convolve(kernel, x, stride, run);
+    nn::activate(nn::Activation::gelu, y, y, run.executor);
+    return y;
+  };
+  const Tensor frames = Tensor::copy_of(features.transpose(-1, -2), model.config.encoder.dtype), half = convolved(model.convolution1, frames, 1);
+  Tensor x = convolved(model.convolution2, half, 2);
+  add_positions(model.source_positions, ids, {}, model.config.position_offset, x, run.executor);
+  return x;
+}
+
+// The sizes of a source; Error unless it is what the model reads.
+Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& input) {
+  if (config.features == 0) {
+    require(!input.features, kEncode, ": features are given; models of the type ", config.family, " read ids");
+    Text text = checked_text(kEncode, input.ids);
+    require_positions(kEncode, text.tokens, config.source_positions);
+    if (input.attend_keys) nn::require_exactly(kEncode, {"attend_keys", input.attend_keys}, text.ids, DType::boolean);
+    return text;
+  }
+  require(!input.ids, kEncode, ": ids are given; models of the type ", config.family, " read features of sound");
+  require(!input.attend_keys, kEncode, ": attend_keys is given; models of the type ", config.family, " read all features, which are padded to ", 2 * config.source_positions, " frames");
+  require(static_cast<bool>(input.features), kEncode, ": features are missing");
+  const Shape& shape = input.features.shape();
+  require(shape.size() >= 2 && shape[-2] == config.features && shape[-1] == 2 * config.source_positions && is_floating(input.features.dtype()), kEncode, ": features is ", input.features.dtype(),
+          " ", shape, "; it must be floating [*,", config.features, ",", 2 * config.source_positions, "]");
+  const Shape lead = shape.first(shape.size() - 2);
+  return {.ids = nn::appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
 }
 
 // The stack's layers, one after the other, and its norm: layer(i, in, out) computes one. all_hidden [L+1,*,T,E] may be absent.
@@ -114,7 +148,13 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
     return weight;
   };
   const auto norm = [&] { return config.embedding_norm ? nn::Norm({.width = width, .kind = config.encoder.norm, .epsilon = config.encoder.epsilon, .dtype = dtype}) : nn::Norm(); };
-  source_embedding = nn::Embedding(table(config.vocabulary, width));
+  require(config.features == 0 || (!config.shared_embedding && config.source_positions > 0), kName, ": a model of sound has source_positions and no embedding of a source to share");
+  if (config.features > 0) {
+    convolution1 = nn::Linear({.in_width = 3 * config.features, .out_width = width, .dtype = dtype, .seed = initialiser.child_seed()});
+    convolution2 = nn::Linear({.in_width = 3 * width, .out_width = width, .dtype = dtype, .seed = initialiser.child_seed()});
+  } else {
+    source_embedding = nn::Embedding(table(config.vocabulary, width));
+  }
   if (!config.shared_embedding) target_embedding = nn::Embedding(table(config.target_vocabulary, width));
   if (config.source_positions > 0) source_positions = nn::Embedding(table(config.position_offset + config.source_positions, width));
   if (config.target_positions > 0) target_positions = nn::Embedding(table(config.position_offset + config.target_positions, width));
@@ -134,20 +174,18 @@ nn::DecoderCache SequenceToSequenceModel::cache(ConstTensorView memory, std::int
 
 void SequenceToSequenceModel::encode(const SourceInput& input, const SourceOutput& outputs, const SequenceToSequenceOptions& options) const {
   require(options.cache == nullptr, kEncode, ": a cache is for decode()");
-  const Text text = checked_text(kEncode, input.ids);
-  require_positions(kEncode, text.tokens, config.source_positions);
-  if (input.attend_keys) nn::require_exactly(kEncode, {"attend_keys", input.attend_keys}, text.ids, DType::boolean);
+  const Text text = checked_source(config, input);
   const std::int64_t layers = config.encoder_layers, width = config.encoder.width;
   const WantedOutput all[] = {{{"memory", outputs.memory}, nn::appended(text.ids, {width})},
                               {{"all_hidden", outputs.all_hidden}, of_layers(layers + 1, text.ids, {width})},
                               {{"attentions", outputs.attentions}, of_layers(layers, text.lead, {config.encoder.heads, text.tokens, text.tokens})}};
-  const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}};
+  const Operand read[] = {{"ids", input.ids}, {"features", input.features}, {"attend_keys", input.attend_keys}};
   require_wanted(kEncode, all, read, *this);
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
   const nn::AttentionOptions attention{.mask = {.attend_keys = input.attend_keys}, .relative_bias = by_distance(encoder_bias, true, config.max_distance),
                                        .backend = options.backend, .executor = run.executor, .workspace = run.workspace};
-  Tensor x = embedded(config, source_embedding, source_positions, source_norm, input.ids, {}, run);
+  Tensor x = config.features > 0 ? heard(*this, input.features, text.ids, run) : embedded(config, source_embedding, source_positions, source_norm, input.ids, {}, run);
   x = through_layers(encoder, std::move(x), outputs.all_hidden, run, [&](std::int64_t i, const Tensor& in, Tensor& out) {
     nn::EncoderLayer::Saved saved;
     encoder.layers[static_cast<std::size_t>(i)].forward(in, out, attention, outputs.attentions ? &saved : nullptr);

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mbart": ("MBartConfig", BART | {"scale_embedding": True}),
     "marian": ("MarianConfig", BART | {"activation_function": "swish", "scale_embedding": True}),
     "marian, two vocabularies": ("MarianConfig", BART | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 67}),
+    "blenderbot": ("BlenderbotConfig", BART | {"scale_embedding": True}),
     "pegasus": ("PegasusConfig", BART | {"activation_function": "relu"}),
 }  # fmt: skip
 
@@ -120,13 +121,17 @@ def test_answers_follow_the_rules_of_generation_config(case: str, tmp_path: Path
     free = polyhead.models.load(tmp_path).generate(source[0], 12)
     rules = {"forced_bos_token_id": 7, "forced_eos_token_id": 9, "suppress_tokens": free[1:3], "begin_suppress_tokens": [free[0]], "bad_words_ids": [[free[3]]], "decoder_start_token_id": 5}
     path = tmp_path / "generation_config.json"
-    for names in (["forced_bos_token_id", "forced_eos_token_id"], ["suppress_tokens", "begin_suppress_tokens"], ["bad_words_ids", "decoder_start_token_id"]):
+    for names in (["forced_bos_token_id", "forced_eos_token_id"], ["forced_bos_token_id", "begin_suppress_tokens"], ["suppress_tokens", "begin_suppress_tokens"], ["bad_words_ids", "decoder_start_token_id"]):
         chosen = {name: rules[name] for name in names}
         path.write_text(json.dumps({"decoder_start_token_id": 2, "transformers_version": "5.24.0"} | chosen))
         theirs.generation_config = transformers.GenerationConfig.from_pretrained(tmp_path)
         with torch.no_grad():
             expected = theirs.generate(torch.from_numpy(source), max_new_tokens=12, do_sample=False, num_beams=1, use_cache=False)[0, 1:].tolist()
         assert polyhead.models.load(tmp_path).generate(source[0], 12) == expected != free, names
+        prompt = [2, 17, 5]
+        with torch.no_grad():
+            expected = theirs.generate(torch.from_numpy(source), decoder_input_ids=torch.tensor([prompt]), max_new_tokens=6, do_sample=False, num_beams=1, use_cache=False)[0, 3:].tolist()
+        assert polyhead.models.load(tmp_path).generate(source[0], 6, prompt=prompt) == expected, names
     path.write_text(json.dumps({"decoder_start_token_id": 2, "bad_words_ids": [[3, 4]]}))
     with pytest.raises(ValueError, match="bad_words_ids has .*; only lists of one token are supported"):
         polyhead.models.load(tmp_path)
@@ -265,3 +270,45 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
         model.generate([1], 6, temperature=1.0)
     with pytest.raises(TypeError, match="on_token must be a function"):
         model.generate([1], 2, on_token=3)
+
+
+WHISPER = {"vocab_size": WORDS, "num_mel_bins": 6, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40,
+           "decoder_ffn_dim": 36, "max_source_positions": 9, "max_target_positions": 20, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 3, "decoder_start_token_id": 5,
+           "begin_suppress_tokens": [7, 8]}  # fmt: skip
+
+
+def test_whisper_computes_what_transformers_does(tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    theirs = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**WHISPER, attn_implementation="eager")).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    theirs.save_pretrained(tmp_path)
+    ours = polyhead.models.load(tmp_path)
+    features = np.random.default_rng(3).standard_normal((2, 6, 18)).astype(np.float32)
+    target = texts(2, 13, 8)
+    with torch.no_grad():
+        expected = theirs(input_features=torch.from_numpy(features), decoder_input_ids=torch.from_numpy(target), output_hidden_states=True, output_attentions=True)
+    result = ours.run(features, target, outputs=ALL)
+    close(result.logits, expected.logits)
+    for name, theirs_of in {"encoder_hidden": expected.encoder_hidden_states, "decoder_hidden": expected.decoder_hidden_states, "encoder_attentions": expected.encoder_attentions,
+                            "decoder_attentions": expected.decoder_attentions, "cross_attentions": expected.cross_attentions}.items():  # fmt: skip
+        close(getattr(result, name), torch.stack(theirs_of))
+    # transformers' own generate() for Whisper cuts sound and finds languages; this is its greedy step.
+    answer: list[int] = []
+    for count in range(9):
+        with torch.no_grad():
+            logits = theirs(input_features=torch.from_numpy(features[:1]), decoder_input_ids=torch.tensor([[5, *answer]])).logits[0, -1]
+        if count == 0:
+            logits[WHISPER["begin_suppress_tokens"]] = -np.inf
+        answer.append(int(logits.argmax()))
+    assert ours.generate(features[0], 9) == answer
+    assert ours.generate(features[0].astype(np.float64), 5, prompt=[5, *answer[:4]]) == answer[4:]
+    for call, message in {
+        lambda: ours.run(features[:, :5], target): r"features is float32 \[2,5,18\]; it must be floating \[\*,6,18\]",
+        lambda: ours.run(features[..., :16], target): r"it must be floating \[\*,6,18\]",
+        lambda: ours.run(features, target, attend_source=np.ones((2, 9), bool)): "attend_keys is given; models of the type whisper read all features, which are padded to 18 frames",
+        lambda: ours.generate(features, 3): r"features must be of one source, \[M,F\]",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,8 +1,9 @@
-// Models with two sides, an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART and Marian, read from a folder as
-// the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
+// Models with two sides, an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
 //   for (std::int64_t id : model.generate(source, {.max_tokens = 64})) ...
+//   whisper.generate({.features = mel}, {.max_tokens = 64}, prompt)
 //
 // Letters: * any number of leading (batch) dimensions, B of them with a cache, S tokens of the source, T of the target, E width, N heads, C tokens of a
 // vocabulary, Le and Ld layers of the encoder and of the decoder. The memory is what the encoder makes of a source.
@@ -29,13 +30,16 @@ namespace polyhead::models {
 struct AnswerRules {
   std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id
   std::vector<std::int64_t> end_tokens{};     // eos_token_id
-  std::optional<std::int64_t> forced_first{}, forced_last{};  // forced_bos_token_id: the token after the start; forced_eos_token_id: the last one that max_tokens allows
-  std::vector<std::int64_t> suppressed{}, suppressed_first{};  // suppress_tokens and bad_words_ids of one token: never chosen; begin_suppress_tokens: not as the first one
+  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start, unless the prompt has more than one
+  std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
+  std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
+  std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
 };
 
 // The comments name the keys of config.json; BART's, if families differ.
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type
+  std::int64_t features = 0;            // M, num_mel_bins: a source is sound, features [M,2 S], which two convolutions make S positions of; 0: a source is tokens
   std::int64_t vocabulary = 0;          // C of the source, vocab_size
   std::int64_t target_vocabulary = 0;   // C of the target: vocab_size, or with embeddings of its own decoder_vocab_size
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: the most tokens of a text; 0: any number
@@ -59,7 +63,8 @@ SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem:
 std::vector<std::string_view> sequence_to_sequence_families();  // the values of model_type that read_sequence_to_sequence_config() knows
 
 struct SourceInput {
-  ConstTensorView ids{};          // [*,S] int64 or int32, in [0, C)
+  ConstTensorView ids{};          // [*,S] int64 or int32, in [0, C); absent with features
+  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions, of a model of sound, which reads no attend_keys
   ConstTensorView attend_keys{};  // [*,S] bool, false for padding; absent: all true
 };
 
@@ -95,7 +100,8 @@ struct SequenceToSequenceOptions {
 
 struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   SequenceToSequenceConfig config;
-  nn::Embedding source_embedding;  // [C,E]
+  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: of three neighbours, of the second of every other; absent without features
+  nn::Embedding source_embedding;  // [C,E]; absent with features
   nn::Embedding target_embedding;  // [C,E]; absent with shared_embedding
   nn::Embedding source_positions, target_positions;  // [position_offset + positions,E]; absent with biases by distance
   nn::Norm source_norm, target_norm;  // of the embedded tokens; absent without embedding_norm
@@ -113,13 +119,18 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   // For decode(): memory [B,S,E]; attend_memory [B,S] bool or absent; room for `capacity` tokens of each target.
   nn::DecoderCache cache(ConstTensorView memory, std::int64_t capacity, ConstTensorView attend_memory = {}, std::optional<DType> dtype = {}, const nn::RunOptions& options = {}) const;
 
-  // The target of a source [S], from the token after the start on, an end token included. `prompt`: the target's first tokens, which the answer does not
+  // The target of one source, ids [S] or features [M,2 S], from the token after the start on, an end token included. `prompt`: the target's first tokens, which the answer does not
   // repeat; empty: config.answer.start_token.
-  std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
+  std::vector<std::int64_t> generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
+  std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const {
+    return generate({.ids = ConstTensorView(source.data(), {std::ssize(source)})}, options, prompt);
+  }
 
   template <class F, class... Self>
   static void visit_members(const F& f, Self&... self) {
     f("config", self.config...);
+    f("convolution1", self.convolution1...);
+    f("convolution2", self.convolution2...);
     f("source_embedding", self.source_embedding...);
     f("target_embedding", self.target_embedding...);
     f("source_positions", self.source_positions...);
@@ -135,8 +146,8 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   }
 };
 
-// Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except tables of positions that are a
-// formula. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+// Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except convolutions and tables
+// of positions that are a formula. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
 SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
 
 }  // namespace polyhead::models
