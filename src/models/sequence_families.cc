@@ -45,21 +45,24 @@ constexpr SequenceFamily bart(std::string_view model_type) {
   return {.model_type = model_type, .keys = {.without_effect = kOfFairseq}, .forced_last = 2};
 }
 
-constexpr SequenceFamily of_bart() {
-  SequenceFamily family = bart("bart");
+constexpr SequenceFamily bart_with_offset(std::string_view model_type) {
+  SequenceFamily family = bart(model_type);
   family.tensors.embedding_norm = "layernorm_embedding";
   family.position_offset = 2;
+  return family;
+}
+
+constexpr SequenceFamily of_bart() {
+  SequenceFamily family = bart_with_offset("bart");
   family.start_token = 2;
   return family;
 }
 
 // BART whose layers norm their inputs.
 constexpr SequenceFamily of_mbart() {
-  SequenceFamily family = of_bart();
-  family.model_type = "mbart";
+  SequenceFamily family = bart_with_offset("mbart");
   family.tensors.final_norm = "layer_norm";
   family.norm_position = nn::NormPosition::pre;
-  family.start_token.reset();
   return family;
 }
 

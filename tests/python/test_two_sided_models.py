@@ -128,7 +128,7 @@ def test_answers_follow_the_rules_of_generation_config(case: str, tmp_path: Path
         with torch.no_grad():
             expected = theirs.generate(torch.from_numpy(source), max_new_tokens=12, do_sample=False, num_beams=1, use_cache=False)[0, 1:].tolist()
         assert polyhead.models.load(tmp_path).generate(source[0], 12) == expected != free, names
-        prompt = [2, 17, 5]
+        prompt = [chosen.get("decoder_start_token_id", 2), 17, 5]
         with torch.no_grad():
             expected = theirs.generate(torch.from_numpy(source), decoder_input_ids=torch.tensor([prompt]), max_new_tokens=6, do_sample=False, num_beams=1, use_cache=False)[0, 3:].tolist()
         assert polyhead.models.load(tmp_path).generate(source[0], 6, prompt=prompt) == expected, names
@@ -220,7 +220,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
             (("model_type", "umt5"),): "model_type is 'umt5', which is not supported: each of its layers has biases by distance of its own",
             (("model_type", "t6"),): "known models with two sides are t5, mt5, bart, .*; the nearest is",
             (("router", 3),): 'config.json: "router" is the number 3; models of the type t5 are not known to have this key',
-            (("feed_forward_proj", "gated-relu6"),): "feed_forward_proj is 'relu6'; gelu, gelu_new",
+            (("feed_forward_proj", "gated-relu6"), ("dense_act_fn", None), ("is_gated_act", None)): "feed_forward_proj is 'relu6'; gelu, gelu_new",
             (("dense_act_fn", "gelu"),): "dense_act_fn is 'gelu'; feed_forward_proj = 'relu' makes it 'relu'",
             (("relative_attention_num_buckets", 7),): "relative_attention_num_buckets is 7; it must be even and at least 4",
             (("relative_attention_max_distance", 4),): "relative_attention_max_distance is 4; it must be above half of relative_attention_num_buckets = 8",

@@ -35,7 +35,8 @@ def tokenizer() -> Any:
 
 def model(kind: str, words: int) -> Any:
     t = transformers
-    sizes: dict[str, Any] = dict(vocab_size=words + 3, attn_implementation="eager", eos_token_id=1, pad_token_id=0, decoder_start_token_id=0)
+    # BART has rows without a token, which the tokenizer cannot name.
+    sizes: dict[str, Any] = dict(vocab_size=words + (3 if kind == "bart" else 0), attn_implementation="eager", eos_token_id=1, pad_token_id=0, decoder_start_token_id=0)
     if kind == "t5":
         return t.T5ForConditionalGeneration(t.T5Config(d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=3, **sizes))
     return t.BartForConditionalGeneration(t.BartConfig(d_model=24, encoder_layers=1, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32,
@@ -87,11 +88,11 @@ def test_pages_have_all_three_kinds_of_maps(folder: Any, tmp_path: Path) -> None
     view(at, "--text", TEXT, "--generate", "5", "-o", tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text()
     for name in ("Cross-attention", "Encoder", "Decoder"):
-        assert f'"{name}"' in html
+        assert f'"name":"{name}"' in html
     page = polyhead.view(at, TEXT, generate=5)
-    assert '"Cross-attention"' in page.html
-    assert '"Cross-attention"' not in polyhead.view(at, TEXT).html
-    assert "generated: " in view(at, "--text", TEXT, "--generate", "5").stdout
+    assert '"name":"Cross-attention"' in page.html
+    assert '"name":"Cross-attention"' not in polyhead.view(at, TEXT).html
+    assert "generated:" in view(at, "--text", TEXT, "--generate", "5").stdout
 
 
 def test_what_does_not_fit_is_refused_by_name(folder: Any) -> None:
