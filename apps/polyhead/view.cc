@@ -21,6 +21,7 @@
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/any_text_model.h"
 #include "polyhead/viewer.h"
+#include "run_page.h"
 #include "terminal.h"
 #include "view_input.h"
 #include "text_layout.h"
@@ -73,6 +74,7 @@ Json to_json(const InputText& input, const models::TextRun& result, const Tensor
           {"dropped_tokens", tokens.dropped_tokens},
           {"map", number_json(map)}};
   if (result.embedding) json["embedding"] = number_json(result.embedding);
+  if (result.target) json["target_tokens"] = result.target->tokens.pieces, json["target_ids"] = result.target->tokens.ids;
   if (result.generated) json["generated"] = *result.generated;
   return json;
 }
@@ -128,6 +130,8 @@ std::uint64_t usable_memory() {
   return getrlimit(RLIMIT_AS, &limit) == 0 ? std::min<std::uint64_t>(machine, limit.rlim_cur) : machine;
 }
 
+using Kind = models::TextModelKind;
+
 class View {
  public:
   explicit View(Options options) : o_(std::move(options)) {}
@@ -146,12 +150,13 @@ class View {
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
-      const Tensor map = draw || o_.json ? chosen_map(result.attentions, choice_) : Tensor();
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
         if (result.generated) print(cat(wrap(cat(i > 0 ? "\n" : "", "generated: ", printable(*result.generated)), terminal_width(Stream::out)), "\n"));
-        draw_map(i, model_->sizes().is_decoder ? words_of(texts_[i].text, result.tokens) : result.tokens.pieces, map);
+        const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? result.tokens.pieces : words_of(texts_[i].text, result.tokens);
+        draw_map(i, result.target ? words_of("", result.target->tokens) : words, words, map);
         for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
@@ -172,13 +177,14 @@ class View {
     }
     model_ = open_any_model(o_.model);
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
-    choice_ = choose_head(o_.layer, o_.head, o_.mean, sizes.layers, sizes.heads);
+    const bool of_target = sizes.kind == Kind::two_sides && o_.generate > 0;
+    choice_ = choose_head(o_.layer, o_.head, o_.mean, of_target ? sizes.target_layers : sizes.layers, of_target ? sizes.target_heads : sizes.heads);
     heads_off_ = read_heads(o_.without, sizes);
-    if (!heads_off_.empty() && sizes.is_decoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
-    if (o_.generate > 0 && !sizes.is_decoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
-    if (o_.pair && sizes.is_decoder) throw UsageError("--text-pair is for encoders; this model reads one text");
+    if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
+    if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
+    if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
-    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - o_.generate) : std::nullopt, texts_, o_.truncate);
+    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
     check_sizes();
   }
 
@@ -199,18 +205,18 @@ class View {
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> lengths, weights;  // of each text
+    std::vector<std::int64_t> counts, weights;  // of each text
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
-      const std::int64_t length = lengths.emplace_back(std::ssize(tokens.ids) + o_.generate);
-      weights.push_back(numel({choice_.layers, choice_.heads, length, length}));  // Error beyond 2^63
-      hidden += model_->sizes().width * length;
+      counts.push_back(std::ssize(tokens.ids));
+      weights.push_back(model_->sizes().attention_weights(counts.back(), o_.generate));
+      hidden += model_->sizes().width * (counts.back() + o_.generate);
     }
     blocks_.assign(tokens_.size(), 0);
-    if (!o_.page.empty()) blocks_ = viewer::pooled_sides(lengths, choice_.layers * choice_.heads, most_in_memory);
+    if (!o_.page.empty()) blocks_ = pooled_sides(model_->sizes(), counts, o_.generate, most_in_memory);
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (blocks_[i] == 0) continue;
-      print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", lengths[i], " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
+      print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
     }
     std::int64_t every_pair = 0;
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -227,11 +233,11 @@ class View {
            " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
   }
 
-  void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {
+  void draw_map(std::size_t i, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
     const std::size_t width = terminal_width(Stream::out);
     std::string text = i > 0 ? "\n" : "";
     append(text, heading(texts_[i], choice_, width));
-    append(text, render({.weights = map, .rows = words, .columns = words}, width, colour_of_stdout()));
+    append(text, render({.weights = map, .rows = rows, .columns = columns}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -261,7 +267,7 @@ class View {
 
   void save_arrays() const {
     std::vector<io::NamedView> arrays;
-    Json texts = Json::array(), pairs = Json::array();
+    Json texts = Json::array(), pairs = Json::array(), targets = Json::array();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::string suffix = results_.size() == 1 ? "" : cat("_", i);
       const models::TextRun& result = results_[i];
@@ -269,11 +275,18 @@ class View {
       arrays.push_back({"attentions" + suffix, result.attentions});
       arrays.push_back({"hidden" + suffix, result.hidden});
       if (result.embedding) arrays.push_back({"embedding" + suffix, result.embedding});
-      texts.push_back(texts_[i].text + result.generated.value_or(""));
+      if (result.target) {
+        arrays.push_back({"target_ids" + suffix, result.target->ids});
+        arrays.push_back({"cross_attentions" + suffix, result.target->cross_attentions});
+        arrays.push_back({"target_attentions" + suffix, result.target->attentions});
+      }
+      texts.push_back(result.target ? texts_[i].text : texts_[i].text + result.generated.value_or(""));
+      if (result.target) targets.push_back(*result.generated);
       if (texts_[i].pair) pairs.push_back(*texts_[i].pair);
     }
     io::Metadata metadata{{"texts", to_text(texts)}};
     if (!pairs.empty()) metadata["pairs"] = to_text(pairs);
+    if (!targets.empty()) metadata["targets"] = to_text(targets);
     io::save_tensors(o_.arrays, arrays, metadata);
   }
 
@@ -285,15 +298,7 @@ class View {
     page.language = o_.language.value_or(viewer::Language::readers);
     page.vector_megabytes = o_.values;
     for (std::size_t i = 0; i < results_.size(); ++i) {
-      const models::TokenizedText& tokens = results_[i].tokens;
-      page.texts.push_back({.text = texts_[i].both() + results_[i].generated.value_or(""),
-                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                            .attentions = blocks_[i] != 0 ? results_[i].pooled : results_[i].attentions,
-                            .pooled = blocks_[i] != 0 ? std::optional(Pooling::largest) : std::nullopt,
-                            .without = without_[i],
-                            .left_out = left_out_[i]});
-      if (results_[i].q)
-        page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .scale = results_[i].scale, .bias = results_[i].bias, .attend = results_[i].attend};
+      page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
     return viewer::render(page);
   }
@@ -326,7 +331,7 @@ void view_trained(const Options& o, const Parser& parser) {
 
 Subcommand declare_view(Parser& parser) {
   const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, or a decoder such as GPT-2 or Llama), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or a model with two sides such as T5), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
@@ -353,7 +358,7 @@ Subcommand declare_view(Parser& parser) {
               if (tokens > kMost) throw UsageError(cat(tokens, " tokens are more than the most, ", kMost));
               return tokens;
             },
-            "N", "let a decoder continue the text by at most N tokens, each time the likeliest; the map shows what it read for each");
+            "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
@@ -364,6 +369,7 @@ Subcommand declare_view(Parser& parser) {
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
+                   {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
       .notes =
@@ -378,6 +384,9 @@ Subcommand declare_view(Parser& parser) {
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
+          "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
+          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
+          "target_tokens and target_ids.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run = [o, &parser] { o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run(); },

@@ -142,7 +142,8 @@ def view(
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
-        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest.
+        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest; with a model of two sides: write so many
+            about it, and show what each read of the text.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:

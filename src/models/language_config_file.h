@@ -1,8 +1,9 @@
-// config.json of a decoder. Notes which keys the reader asks for, so that read_language_config() can refuse the others.
+// config.json of a decoder or of a model with two sides. Notes which keys the reader asks for, so that the others can be refused.
 #pragma once
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,15 @@ class LanguageConfigFile {
   JsonFile file_;
   std::vector<std::string> read_;
 };
+
+// The activation that `name`, the value of `key`, means; Error that lists the known ones.
+nn::Activation named_activation(const LanguageConfigFile& file, std::string_view key, std::string_view name);
+// A number or a list of numbers; null or missing: none.
+std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
+// eos_token_id of generation_config.json in the folder, else of the file.
+std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder);
+// Error for a key that was not read and may have an effect. `without_effect`: keys of the family that have none, beside those of all families.
+void require_known_keys(const LanguageConfigFile& file, std::string_view model_type, std::span<const std::string_view> without_effect, const std::vector<std::string>& ignored);
 
 // Of the family's rope_parameters (transformers 5), or rope_theta, rope_scaling and the like (transformers 4). `width` of a head.
 void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config);

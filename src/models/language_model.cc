@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "core/text.h"
+#include "models/text_model_parts.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
-#include "nn/elementwise.h"
 #include "nn/initialiser.h"
 #include "polyhead/maps.h"
 
@@ -16,24 +16,8 @@ namespace {
 
 constexpr const char* kForward = "LanguageModel.forward";
 
-Shape with_leading(Shape shape, std::int64_t extent) {
-  shape.insert(0, extent);
-  return shape;
-}
-
-// x times one number, which is rounded to the dtype of x.
-void scale(TensorView x, double factor, Executor* executor) {
-  Tensor number(x.dtype(), {1});
-  fill(number, factor);
-  nn::multiply(x, number, x, executor);
-}
-
-// The output projection. It shares the memory of the embedding if they are tied, which a const model does not write.
-nn::Linear output_of(const LanguageModel& model) {
-  const Tensor& weight = model.output.weight ? model.output.weight : model.words.weight;
-  const ConstTensorView view = weight.view();
-  return {Tensor::share({const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides()}, weight.owner()), Tensor()};
-}
+// The output projection. It shares the memory of the embedding if they are tied.
+nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.weight ? model.output.weight : model.words.weight), Tensor()}; }
 
 // A call's checked sizes.
 struct Call {
@@ -42,11 +26,6 @@ struct Call {
   std::vector<std::int64_t> first;  // with a cache: of each sequence the tokens before this call
   std::vector<std::int64_t> added;  // and its new ones
 };
-
-std::vector<std::int64_t> integers(ConstTensorView view) {
-  const Tensor numbers = Tensor::copy_of(view, DType::i64);
-  return {numbers.data<std::int64_t>(), numbers.data<std::int64_t>() + numbers.numel()};
-}
 
 Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
   require(static_cast<bool>(input.ids), kForward, ": ids are missing");
@@ -103,13 +82,7 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
   Tensor x = uninitialised(dtype, nn::appended(call.ids, {config.layer.width}), run.workspace);
   model.words.forward(input.ids, x, {.executor = run.executor});
   if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
-  if (config.rotary) return x;
-  Tensor places(DType::i64, call.first.empty() ? Shape{call.tokens} : call.ids);
-  for (std::int64_t i = 0; i < places.numel(); ++i) {
-    const std::int64_t first = call.first.empty() ? 0 : call.first[static_cast<std::size_t>(i / call.tokens)];
-    places.data<std::int64_t>()[i] = std::min(first + i % call.tokens, config.positions - 1);  // a row beyond new_tokens may lie further on
-  }
-  model.positions.forward(places.view().expand(call.ids), x, {.write = nn::Write::add, .executor = run.executor});
+  if (!config.rotary) add_positions(model.positions, call.ids, call.first, 0, x, run.executor);
   return x;
 }
 
@@ -146,11 +119,7 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   const Shape hidden = nn::appended(call.ids, {layer.width});
   const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
   const auto blocks = [&](int axis) { return output.pooled && output.pooled.rank() >= 2 ? output.pooled.extent(axis) : 0; };
-  struct Wanted {
-    Operand operand;
-    Shape shape;
-  };
-  const Wanted all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
+  const WantedOutput all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
                         {{"next_logits", output.next_logits}, nn::appended(call.lead, {model.config.vocabulary})},
                         {{"hidden", output.hidden}, hidden},
                         {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
@@ -159,17 +128,8 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
                         {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
                         {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
                         {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};
-  std::vector<Operand> written;
-  for (const Wanted& wanted : all) {
-    const Operand& operand = wanted.operand;
-    if (!operand.view) continue;
-    nn::require_shape(kForward, operand, wanted.shape);
-    require(is_floating(operand.view.dtype()), kForward, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
-    nn::require_parameters_separate(kForward, {operand}, model);
-    written.push_back(operand);
-  }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
-  require_separate(kForward, written, read);
+  require_wanted(kForward, all, read, model);
   require(options.cache == nullptr || !(output.attentions || output.pooled || output.q || output.k || output.v), kForward, ": attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
   require(!input.attend_keys, kForward, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");

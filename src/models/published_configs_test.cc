@@ -8,6 +8,7 @@
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
 #include "polyhead/models/language_model.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 
 namespace polyhead::models {
 namespace {
@@ -209,6 +210,60 @@ TEST(ReadEncoderConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.width, published.width);
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.vocabulary, published.vocabulary);
+  }
+}
+
+constexpr Published kTwoSides[] = {
+    {"t5-small", 512, 6, 32128, R"({"architectures":["T5ForConditionalGeneration"],"d_ff":2048,"d_kv":64,"d_model":512,"decoder_start_token_id":0,"dropout_rate":0.1,"eos_token_id":1,
+      "initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"t5","n_positions":512,"num_heads":8,"num_layers":6,"output_past":true,"pad_token_id":0,
+      "relative_attention_num_buckets":32,"task_specific_params":{"summarization":{"early_stopping":true,"length_penalty":2.0,"num_beams":4,"prefix":"summarize: "}},"vocab_size":32128})"},
+    {"flan-t5-small", 512, 8, 32128, R"({"architectures":["T5ForConditionalGeneration"],"d_ff":1024,"d_kv":64,"d_model":512,"decoder_start_token_id":0,"dropout_rate":0.1,"eos_token_id":1,
+      "feed_forward_proj":"gated-gelu","initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"t5","n_positions":512,"num_decoder_layers":8,"num_heads":6,
+      "num_layers":8,"output_past":true,"pad_token_id":0,"relative_attention_max_distance":128,"relative_attention_num_buckets":32,"tie_word_embeddings":false,
+      "transformers_version":"4.23.1","use_cache":true,"vocab_size":32128})"},
+    {"mt5-small", 512, 8, 250112, R"({"_name_or_path":"google/mt5-small","architectures":["MT5ForConditionalGeneration"],"d_ff":1024,"d_kv":64,"d_model":512,"decoder_start_token_id":0,
+      "dropout_rate":0.1,"eos_token_id":1,"feed_forward_proj":"gated-gelu","initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"mt5",
+      "num_decoder_layers":8,"num_heads":6,"num_layers":8,"pad_token_id":0,"relative_attention_num_buckets":32,"tie_word_embeddings":false,"tokenizer_class":"T5Tokenizer",
+      "transformers_version":"4.10.0.dev0","use_cache":true,"vocab_size":250112})"},
+    {"bart-large-cnn", 1024, 12, 50264, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"gelu","add_final_layer_norm":false,"architectures":["BartForConditionalGeneration"],
+      "attention_dropout":0.0,"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":1024,"decoder_attention_heads":16,"decoder_ffn_dim":4096,"decoder_layerdrop":0.0,
+      "decoder_layers":12,"decoder_start_token_id":2,"dropout":0.1,"early_stopping":true,"encoder_attention_heads":16,"encoder_ffn_dim":4096,"encoder_layerdrop":0.0,"encoder_layers":12,
+      "eos_token_id":2,"force_bos_token_to_be_generated":true,"forced_bos_token_id":0,"forced_eos_token_id":2,"gradient_checkpointing":false,"id2label":{"0":"LABEL_0"},"init_std":0.02,
+      "is_encoder_decoder":true,"label2id":{"LABEL_0":0},"length_penalty":2.0,"max_length":142,"max_position_embeddings":1024,"min_length":56,"model_type":"bart","no_repeat_ngram_size":3,
+      "normalize_before":false,"num_beams":4,"num_hidden_layers":12,"output_past":true,"pad_token_id":1,"prefix":" ","replacing_rate":0,"scale_embedding":false,
+      "static_position_embeddings":false,"student_decoder_layers":null,"student_encoder_layers":null,"transformers_version":"4.7.0.dev0","use_cache":true,"vocab_size":50264})"},
+    {"mbart-large-50-many-to-many-mmt", 1024, 12, 250054, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"relu","add_bias_logits":false,"add_final_layer_norm":true,
+      "architectures":["MBartForConditionalGeneration"],"attention_dropout":0.0,"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":1024,"decoder_attention_heads":16,
+      "decoder_ffn_dim":4096,"decoder_layerdrop":0.0,"decoder_layers":12,"decoder_start_token_id":2,"dropout":0.1,"early_stopping":true,"encoder_attention_heads":16,"encoder_ffn_dim":4096,
+      "encoder_layerdrop":0.0,"encoder_layers":12,"eos_token_id":2,"forced_eos_token_id":2,"gradient_checkpointing":false,"init_std":0.02,"is_encoder_decoder":true,"max_length":200,
+      "max_position_embeddings":1024,"model_type":"mbart","normalize_before":true,"normalize_embedding":true,"num_beams":5,"num_hidden_layers":12,"output_past":true,"pad_token_id":1,
+      "scale_embedding":true,"static_position_embeddings":false,"tokenizer_class":"MBart50Tokenizer","transformers_version":"4.4.0.dev0","use_cache":true,"vocab_size":250054})"},
+    {"opus-mt-en-de", 512, 6, 58101, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"swish","add_bias_logits":false,"add_final_layer_norm":false,
+      "architectures":["MarianMTModel"],"attention_dropout":0.0,"bad_words_ids":[[58100]],"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":512,
+      "decoder_attention_heads":8,"decoder_ffn_dim":2048,"decoder_layerdrop":0.0,"decoder_layers":6,"decoder_start_token_id":58100,"decoder_vocab_size":58101,"dropout":0.1,
+      "encoder_attention_heads":8,"encoder_ffn_dim":2048,"encoder_layerdrop":0.0,"encoder_layers":6,"eos_token_id":0,"extra_pos_embeddings":58101,"forced_eos_token_id":0,"init_std":0.02,
+      "is_encoder_decoder":true,"max_length":512,"max_position_embeddings":512,"model_type":"marian","normalize_before":false,"normalize_embedding":false,"num_beams":6,
+      "num_hidden_layers":6,"pad_token_id":58100,"scale_embedding":true,"share_encoder_decoder_embeddings":true,"static_position_embeddings":true,"transformers_version":"4.22.0.dev0",
+      "use_cache":true,"vocab_size":58101})"},
+    {"whisper-tiny", 384, 4, 51865, R"({"_name_or_path":"openai/whisper-tiny","activation_dropout":0.0,"activation_function":"gelu","architectures":["WhisperForConditionalGeneration"],
+      "attention_dropout":0.0,"begin_suppress_tokens":[220,50257],"bos_token_id":50257,"d_model":384,"decoder_attention_heads":6,"decoder_ffn_dim":1536,"decoder_layerdrop":0.0,
+      "decoder_layers":4,"decoder_start_token_id":50258,"dropout":0.0,"encoder_attention_heads":6,"encoder_ffn_dim":1536,"encoder_layerdrop":0.0,"encoder_layers":4,"eos_token_id":50257,
+      "forced_decoder_ids":[[1,50259],[2,50359],[3,50363]],"init_std":0.02,"is_encoder_decoder":true,"max_length":448,"max_source_positions":1500,"max_target_positions":448,
+      "model_type":"whisper","num_hidden_layers":4,"num_mel_bins":80,"pad_token_id":50257,"scale_embedding":false,"suppress_tokens":[1,2,7],"torch_dtype":"float32",
+      "transformers_version":"4.27.0.dev0","use_cache":true,"vocab_size":51865})"},
+};
+
+TEST(ReadSequenceToSequenceConfig, PublishedFoldersAreRead) {
+  for (const Published& published : kTwoSides) {
+    SCOPED_TRACE(published.name);
+    ModelFolder folder;
+    folder.write("config.json", published.config);
+    const SequenceToSequenceConfig config = read_sequence_to_sequence_config(folder.path());
+    EXPECT_EQ(config.encoder.width, published.width);
+    EXPECT_EQ(config.encoder_layers, published.layers);
+    EXPECT_EQ(config.decoder_layers, published.layers);
+    EXPECT_EQ(config.target_vocabulary, published.vocabulary);
+    EXPECT_TRUE(config.answer.start_token);
   }
 }
 

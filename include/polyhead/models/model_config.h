@@ -13,7 +13,7 @@ namespace polyhead::models {
 using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
 
 struct ConfigEntry {
-  std::string name;  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family
+  std::string name;  // model, layers (with two sides: of the encoder), decoder_layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family
   ConfigValue value;
 };
 
