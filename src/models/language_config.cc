@@ -10,8 +10,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1 << 16;
-
 nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
   const auto read = [&](std::string_view key) {
     return named_activation(file, key, file.get<std::string>(key).value_or(std::string(family.defaults.activation)));

@@ -17,7 +17,7 @@ constexpr std::string_view kUnusedInGemma2[] = {"hidden_act", "sliding_window_si
 constexpr std::string_view kUnusedInGptOss[] = {"experts_per_token", "initial_context_length"};
 
 // A new family is a row here and a test in tests/python/test_language_models.py.
-constexpr std::array kFamilies{
+constexpr std::array kLanguageFamilies{
     Family{.model_type = "gpt2",
            .keys = {.width = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = "", .head_width = "", .hidden_width = "n_inner", .positions = "n_positions",
                     .activation = "activation_function", .epsilon = "layer_norm_epsilon"},
@@ -142,13 +142,13 @@ constexpr Neutral kNeutral[] = {
 
 }  // namespace
 
-std::span<const Family> families() { return kFamilies; }
+std::span<const Family> families() { return kLanguageFamilies; }
 
 const Family& find_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kFamilies, model_type, &Family::model_type);
-  if (found != kFamilies.end()) return *found;
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kFamilies, &Family::model_type), "; the nearest is '",
-       nearest_name(kFamilies, &Family::model_type, model_type), "'");
+  const auto found = std::ranges::find(kLanguageFamilies, model_type, &Family::model_type);
+  if (found != kLanguageFamilies.end()) return *found;
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kLanguageFamilies, &Family::model_type), "; the nearest is '",
+       nearest_name(kLanguageFamilies, &Family::model_type, model_type), "'");
 }
 
 bool is_without_effect(std::string_view key) { return std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect); }

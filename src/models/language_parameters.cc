@@ -71,13 +71,13 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
 
 // Expert `index` of [experts,in,out] tensors.
 nn::Linear packed_linear(const Tensor& weight, const Tensor& bias, std::int64_t index) {
-  return {Checkpoint::writable(weight, [&](TensorView view) { return view.select(0, index).transpose(0, 1); }), Checkpoint::writable(bias, [&](TensorView view) { return view.select(0, index); })};
+  return {Checkpoint::part(weight, [&](TensorView view) { return view.select(0, index).transpose(0, 1); }), Checkpoint::part(bias, [&](TensorView view) { return view.select(0, index); })};
 }
 
 // Every second output of a linear layer, from `first` on.
 nn::Linear alternate_rows(const nn::Linear& whole, std::int64_t first) {
   const auto half = [&](const Tensor& tensor) {
-    return Checkpoint::writable(tensor, [&](TensorView view) { return view.unflatten(0, {view.extent(0) / 2, 2}).select(1, first); });
+    return Checkpoint::part(tensor, [&](TensorView view) { return view.unflatten(0, {view.extent(0) / 2, 2}).select(1, first); });
   };
   return {half(whole.weight), half(whole.bias)};
 }

@@ -11,8 +11,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1 << 16;
-
 struct FeedForwardKind {
   nn::Activation activation;
   bool gated = false;
