@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1 << 16;
+constexpr std::int64_t kMostLayersOfASide = 1 << 16;
 
 struct FeedForwardKind {
   nn::Activation activation;
@@ -138,8 +138,8 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
   SequenceToSequenceConfig& config = read.config;
   config.family = family.model_type;
   config.vocabulary = config.target_vocabulary = file.size("vocab_size");
-  config.encoder_layers = file.size(keys.encoder_layers, 0, kMostLayers);
-  config.decoder_layers = file.size(keys.decoder_layers, family.gated_by_activation ? config.encoder_layers : 0, kMostLayers);
+  config.encoder_layers = file.size(keys.encoder_layers, 0, kMostLayersOfASide);
+  config.decoder_layers = file.size(keys.decoder_layers, family.gated_by_activation ? config.encoder_layers : 0, kMostLayersOfASide);
   const FeedForwardKind kind = feed_forward_of(file, family);
   read_layer(file, family, keys.encoder_heads, keys.encoder_hidden_width, kind, config.encoder);
   read_layer(file, family, keys.decoder_heads, keys.decoder_hidden_width, kind, config.decoder);

@@ -109,7 +109,7 @@ constexpr SequenceFamily of_whisper() {
 }
 
 // A new family is a row here and a case in tests/python/test_two_sided_models.py.
-constexpr std::array kFamilies{
+constexpr std::array kSequenceFamilies{
     t5("t5", "relu", OutputScale::by_key, std::nullopt),
     t5("mt5", "gated-gelu", OutputScale::none, 0),
     of_bart(),
@@ -120,10 +120,10 @@ constexpr std::array kFamilies{
     of_whisper(),
 };
 
-struct Refused {
+struct RefusedSequence {
   std::string_view model_type, reason;
 };
-constexpr Refused kRefused[] = {
+constexpr RefusedSequence kRefusedSequences[] = {
     {"umt5", "each of its layers has biases by distance of its own, unlike those of mt5"},
     {"longt5", "its encoder attends to blocks of the text and to their sums"},
     {"switch_transformers", "its feed-forward parts are mixtures of experts"},
@@ -134,21 +134,21 @@ constexpr Refused kRefused[] = {
 
 }  // namespace
 
-std::span<const SequenceFamily> sequence_family_rows() { return kFamilies; }
+std::span<const SequenceFamily> sequence_family_rows() { return kSequenceFamilies; }
 
 std::string_view refused_sequence_family(std::string_view model_type) {
-  const auto refused = std::ranges::find(kRefused, model_type, &Refused::model_type);
-  return refused == std::end(kRefused) ? std::string_view() : refused->reason;
+  const auto refused = std::ranges::find(kRefusedSequences, model_type, &RefusedSequence::model_type);
+  return refused == std::end(kRefusedSequences) ? std::string_view() : refused->reason;
 }
 
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kFamilies, model_type, &SequenceFamily::model_type);
-  if (found != kFamilies.end()) return *found;
-  const std::string known = join(kFamilies, &SequenceFamily::model_type);
+  const auto found = std::ranges::find(kSequenceFamilies, model_type, &SequenceFamily::model_type);
+  if (found != kSequenceFamilies.end()) return *found;
+  const std::string known = join(kSequenceFamilies, &SequenceFamily::model_type);
   if (const std::string_view reason = refused_sequence_family(model_type); !reason.empty())
     fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", reason, "; known models with two sides are ", known);
   fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known models with two sides are ", known, "; the nearest is '",
-       nearest_name(kFamilies, &SequenceFamily::model_type, model_type), "'");
+       nearest_name(kSequenceFamilies, &SequenceFamily::model_type, model_type), "'");
 }
 
 }  // namespace polyhead::models
