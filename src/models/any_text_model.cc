@@ -169,7 +169,6 @@ class AnyTwoSides final : public AnyTextModel {
  public:
   AnyTwoSides(Tokenizer tokenizer, SequenceToSequenceModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
     const SequenceToSequenceConfig& c = model_.config;
-    if (c.features > 0) fail(ErrorCode::unsupported, "models of the type ", c.family, " read features of sound, not a text; in Python, polyhead.models.load(...).run(features, ...) takes them");
     sizes_ = {.kind = TextModelKind::two_sides,
               .layers = c.encoder_layers,
               .heads = c.encoder.heads,
@@ -240,6 +239,13 @@ class AnyTwoSides final : public AnyTextModel {
   Workspace workspace_{Parameters::constant};
 };
 
+std::unique_ptr<AnyTextModel> load_two_sides(const std::filesystem::path& folder) {
+  SequenceToSequenceModel model = load_sequence_to_sequence_model(folder);
+  if (model.config.features > 0)
+    fail(ErrorCode::unsupported, "models of the type ", model.config.family, " read features of sound, not a text; in Python, polyhead.models.load(...).run(features, ...) takes them");
+  return std::make_unique<AnyTwoSides>(load_tokenizer(folder), std::move(model));
+}
+
 TextModelKind kind_of(const std::filesystem::path& folder) {
   for (const auto& [name, value] : read_config(folder)) {
     const auto* const family = std::get_if<std::string>(&value);
@@ -265,7 +271,7 @@ std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::in
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder) {
   switch (kind_of(folder)) {
     case TextModelKind::decoder: return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
-    case TextModelKind::two_sides: return std::make_unique<AnyTwoSides>(load_tokenizer(folder), load_sequence_to_sequence_model(folder));
+    case TextModelKind::two_sides: return load_two_sides(folder);
     case TextModelKind::encoder: break;
   }
   return std::make_unique<AnyEncoder>(load_bert(folder));

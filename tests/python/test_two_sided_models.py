@@ -304,6 +304,8 @@ def test_whisper_computes_what_transformers_does(tmp_path: Path) -> None:
         answer.append(int(logits.argmax()))
     assert ours.generate(features[0], 9) == answer
     assert ours.generate(features[0].astype(np.float64), 5, prompt=[5, *answer[:4]]) == answer[4:]
+    with pytest.raises(ValueError, match="models of the type whisper read features of sound, not a text"):
+        polyhead.view(tmp_path, "a text")
     for call, message in {
         lambda: ours.run(features[:, :5], target): r"features is float32 \[2,5,18\]; it must be floating \[\*,6,18\]",
         lambda: ours.run(features[..., :16], target): r"it must be floating \[\*,6,18\]",

@@ -95,6 +95,17 @@ def test_pages_have_all_three_kinds_of_maps(folder: Any, tmp_path: Path) -> None
     assert "generated:" in view(at, "--text", TEXT, "--generate", "5").stdout
 
 
+def test_inspect_names_the_family_and_tells_the_heads_of_both_sides(folder: Any) -> None:
+    kind, at, _, _ = folder
+    told = json.loads(subprocess.run([PROGRAM, "inspect", at, "--json"], capture_output=True, text=True, check=True).stdout)
+    config = told["config"]
+    assert config["model"] == kind and config["decoder_layers"] == 2
+    if kind == "bart":
+        assert (config["encoder_heads"], config["decoder_heads"]) == (3, 4) and "heads" not in config
+    else:
+        assert config["heads"] == 3
+
+
 def test_what_does_not_fit_is_refused_by_name(folder: Any) -> None:
     kind, at, _, _ = folder
     for arguments, message in {
