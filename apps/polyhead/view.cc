@@ -30,7 +30,7 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct ViewOptions {
   std::string model, source, file, page, arrays;
   std::vector<std::string> texts, without;
   std::optional<std::string> pair;
@@ -42,7 +42,7 @@ struct Options {
 };
 
 // Refuses wrong combinations of options and unwritable outputs before any input is read.
-void check(Options& o) {
+void check(ViewOptions& o) {
   if (!o.source.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
@@ -134,7 +134,7 @@ using Kind = models::TextModelKind;
 
 class View {
  public:
-  explicit View(Options options) : o_(std::move(options)) {}
+  explicit View(ViewOptions options) : o_(std::move(options)) {}
 
   void run() {
     check(o_);
@@ -303,7 +303,7 @@ class View {
     return viewer::render(page);
   }
 
-  Options o_;
+  ViewOptions o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
   std::unique_ptr<models::AnyTextModel> model_;
@@ -317,7 +317,7 @@ class View {
 };
 
 // A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
-void view_trained(const Options& o, const Parser& parser) {
+void view_trained(const ViewOptions& o, const Parser& parser) {
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
     if (option->is_given() && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
@@ -330,7 +330,7 @@ void view_trained(const Options& o, const Parser& parser) {
 }  // namespace
 
 Subcommand declare_view(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ViewOptions>();
   parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or a model with two sides such as T5), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
