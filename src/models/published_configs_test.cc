@@ -117,7 +117,7 @@ json decoder(std::string_view name) {
   return json::parse(found->config);
 }
 
-LanguageModelConfig read(const json& config) {
+LanguageModelConfig read_published(const json& config) {
   ModelFolder folder;
   folder.write_json("config.json", config);
   return read_language_config(folder.path());
@@ -126,7 +126,7 @@ LanguageModelConfig read(const json& config) {
 TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
   for (const Published& published : kDecoders) {
     SCOPED_TRACE(published.name);
-    const LanguageModelConfig config = read(json::parse(published.config));
+    const LanguageModelConfig config = read_published(json::parse(published.config));
     EXPECT_EQ(config.layer.width, published.width);
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.vocabulary, published.vocabulary);
@@ -137,30 +137,30 @@ TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
     json phi = decoder("Phi-3-mini-4k");
     phi["max_position_embeddings"] = 131072, phi["sliding_window"] = 262144;
     phi["rope_scaling"] = {{"type", type}, {"short_factor", std::vector<double>(48, 1.05)}, {"long_factor", std::vector<double>(48, 1.5)}};
-    const LanguageModelConfig config = read(phi);
+    const LanguageModelConfig config = read_published(phi);
     EXPECT_EQ(config.rotary->limit, 4096);
     EXPECT_EQ(config.rotary->embedding.factor, 32);
   }
-  EXPECT_EQ(read(decoder("gemma-2-9b")).windows.front(), 4096);
-  EXPECT_EQ(read(decoder("Qwen2-0.5B")).windows.back(), 0);
+  EXPECT_EQ(read_published(decoder("gemma-2-9b")).windows.front(), 4096);
+  EXPECT_EQ(read_published(decoder("Qwen2-0.5B")).windows.back(), 0);
 }
 
 TEST(ReadLanguageConfig, KeysOfTheActivationOfGemmaAgreeOrOneIsUnused) {
   json config = decoder("gemma-1.1-2b-it");
   config["hidden_act"] = "gelu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu_tanh);
   config["hidden_act"] = "relu";
-  EXPECT_ERROR(read(config), unsupported, HasSubstr("hidden_activation is 'gelu_pytorch_tanh' and hidden_act another function; versions of transformers differ"));
+  EXPECT_ERROR(read_published(config), unsupported, HasSubstr("hidden_activation is 'gelu_pytorch_tanh' and hidden_act another function; versions of transformers differ"));
   config["hidden_activation"] = nullptr;
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::relu);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::relu);
   config = decoder("gemma-2-2b");
   config["hidden_act"] = "relu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu_tanh);
   config["hidden_activation"] = "gelu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu);
   json llama = decoder("Llama-3.2-1B");
   llama["sliding_window_size"] = 4096;
-  EXPECT_ERROR(read(llama), unsupported, HasSubstr("\"sliding_window_size\" is the number 4096"));
+  EXPECT_ERROR(read_published(llama), unsupported, HasSubstr("\"sliding_window_size\" is the number 4096"));
 }
 
 constexpr Published kEncoders[] = {

@@ -16,11 +16,11 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-constexpr std::int64_t kSources = 7, kTargets = 9, kVocabulary = 13;
+constexpr std::int64_t kSources = 7, kTargets = 9, kWords = 13;
 
 // T5's parts: biases by distance, RMS norms, gates, no linear biases, no scale.
 SequenceToSequenceConfig t5(DType dtype) {
-  SequenceToSequenceConfig config{.family = "t5", .vocabulary = kVocabulary, .encoder_layers = 1, .decoder_layers = 2, .attention_scale = 1, .buckets = 4, .max_distance = 6, .output_scale = 0.5, .tied_output = false};
+  SequenceToSequenceConfig config{.family = "t5", .vocabulary = kWords, .encoder_layers = 1, .decoder_layers = 2, .attention_scale = 1, .buckets = 4, .max_distance = 6, .output_scale = 0.5, .tied_output = false};
   config.encoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
                     .norm = nn::NormKind::rms_norm, .norm_position = nn::NormPosition::pre, .dtype = dtype, .seed = 1};
   config.decoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
@@ -30,7 +30,7 @@ SequenceToSequenceConfig t5(DType dtype) {
 
 // BART's: learned positions, a norm of the embeddings, norms after each part; two vocabularies, as Marian may have.
 SequenceToSequenceConfig bart(DType dtype) {
-  SequenceToSequenceConfig config{.family = "bart", .vocabulary = 8, .target_vocabulary = kVocabulary, .source_positions = 10, .target_positions = 12, .position_offset = 2, .encoder_layers = 1,
+  SequenceToSequenceConfig config{.family = "bart", .vocabulary = 8, .target_vocabulary = kWords, .source_positions = 10, .target_positions = 12, .position_offset = 2, .encoder_layers = 1,
                                   .decoder_layers = 2, .embedding_scale = 3.5, .embedding_norm = true, .shared_embedding = false};
   config.encoder = {.width = 12, .heads = 3, .hidden_width = 20, .dtype = dtype, .seed = 2};
   config.decoder = {.width = 12, .heads = 2, .hidden_width = 16, .dtype = dtype};
@@ -39,7 +39,7 @@ SequenceToSequenceConfig bart(DType dtype) {
 
 SequenceToSequenceModel model_of(const SequenceToSequenceConfig& config) {
   SequenceToSequenceModel model(config);
-  model.output_bias = Tensor(config.encoder.dtype, {kVocabulary});
+  model.output_bias = Tensor(config.encoder.dtype, {kWords});
   Random random(5);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.6, 0.8); });
   return model;
@@ -56,10 +56,10 @@ struct Pass {
 
   explicit Pass(const SequenceToSequenceModel& model)
       : source(ids_of(2, kSources, model.config.vocabulary)),
-        target(ids_of(2, kTargets, kVocabulary)),
+        target(ids_of(2, kTargets, kWords)),
         attend(DType::boolean, {2, kSources}),
         memory(model.config.encoder.dtype, {2, kSources, 12}),
-        logits(memory.dtype(), {2, kTargets, kVocabulary}) {
+        logits(memory.dtype(), {2, kTargets, kWords}) {
     for (std::int64_t i = 0; i < attend.numel(); ++i) attend.data<bool>()[i] = i < kSources + 4;  // the second source has 4 tokens
     model.encode({.ids = source, .attend_keys = attend}, {.memory = memory});
     model.decode({.ids = target, .memory = memory, .attend_memory = attend}, {.logits = logits});
@@ -73,7 +73,7 @@ TEST(SequenceToSequenceModel, ACacheHasTheBitsOfTheWholeText) {
       const SequenceToSequenceModel model = model_of(config);
       const Pass whole(model);
       nn::DecoderCache cache = model.cache(whole.memory, kTargets, whole.attend);
-      Tensor parts(dtype, whole.logits.shape()), next(dtype, {2, kVocabulary});
+      Tensor parts(dtype, whole.logits.shape()), next(dtype, {2, kWords});
       for (std::int64_t begin = 0, end = 4; begin < kTargets; begin = end, end = std::min(end + 1 + begin % 3, kTargets)) {
         const auto own = parts.view().slice(1, begin, end);
         model.decode({.ids = whole.target.view().slice(1, begin, end)}, {.logits = own, .next_logits = next}, {.cache = &cache});
@@ -113,13 +113,13 @@ TEST(SequenceToSequenceModel, MessagesSayWhatDoesNotFit) {
   const SequenceToSequenceModel model = model_of(bart(DType::f32));
   const Pass whole(model);
   nn::DecoderCache cache = model.cache(whole.memory, kTargets, whole.attend);
-  Tensor logits(DType::f32, {2, kTargets, kVocabulary}), next(DType::f32, {2, kVocabulary});
+  Tensor logits(DType::f32, {2, kTargets, kWords}), next(DType::f32, {2, kWords});
   const auto decode = [&](const TargetInput& input, const TargetOutput& output, nn::DecoderCache* in) { return error_message([&] { model.decode(input, output, {.cache = in}); }); };
   EXPECT_THAT(decode({.ids = whole.target}, {.logits = logits}, nullptr), HasSubstr("memory is missing"));
   EXPECT_THAT(decode({.ids = whole.target, .memory = whole.memory}, {.logits = logits}, &cache), HasSubstr("a memory is given; the cache has one"));
   EXPECT_THAT(decode({.ids = whole.target, .attend_keys = whole.attend}, {.logits = logits}, &cache), HasSubstr("attend_keys cannot be combined with a cache"));
   EXPECT_THAT(decode({.ids = whole.target}, {.attentions = logits}, &cache), HasSubstr("attentions and cross_attentions cannot be combined with a cache"));
-  const Tensor one = ids_of(1, 3, kVocabulary), many = ids_of(2, 13, kVocabulary);
+  const Tensor one = ids_of(1, 3, kWords), many = ids_of(2, 13, kWords);
   EXPECT_THAT(decode({.ids = one}, {.next_logits = next}, &cache), HasSubstr("ids is [1,3]; the cache has 2 sequences, so it must be [2,T]"));
   EXPECT_THAT(decode({.ids = many, .memory = whole.memory}, {.next_logits = next}, nullptr), HasSubstr("the text has 13 tokens; the model has positions for 12"));
   EXPECT_THAT(decode({.ids = whole.target, .memory = whole.memory}, {.logits = next}, nullptr), HasSubstr("logits is [2,13]; it must be [2,9,13]"));
