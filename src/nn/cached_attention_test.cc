@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kSequences = 3, kTokens = 23;
 
-struct Setting {
+struct CacheSetting {
   const char* name;
   MultiHeadAttentionConfig config;
   Mask mask{.causal = Causal::top_left()};
@@ -31,7 +31,7 @@ struct Setting {
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
-  friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+  friend void PrintTo(const CacheSetting& setting, std::ostream* out) { *out << setting.name; }
 };
 
 MultiHeadAttention drawn_layer(MultiHeadAttentionConfig config) {
@@ -39,7 +39,7 @@ MultiHeadAttention drawn_layer(MultiHeadAttentionConfig config) {
   return MultiHeadAttention(config);
 }
 
-const Setting kSettings[] = {
+const CacheSetting kSettings[] = {
     {"plain", {.query_width = 16, .heads = 4}},
     {"grouped heads, rotary",
      {.query_width = 16, .heads = 4, .kv_heads = 2, .head_width = 8},
@@ -66,7 +66,7 @@ const Setting kSettings[] = {
     {"along the first axis", {.query_width = 16, .heads = 4, .axis = 0, .dtype = DType::f64}},
 };
 
-class CachedAttention : public testing::TestWithParam<Setting> {
+class CachedAttention : public testing::TestWithParam<CacheSetting> {
  protected:
   CachedAttention() : setting_(GetParam()), layer_(drawn_layer(setting_.config)), config_(layer_.config) {
     Random random(3);
@@ -93,7 +93,7 @@ class CachedAttention : public testing::TestWithParam<Setting> {
     return out;
   }
 
-  Setting setting_;
+  CacheSetting setting_;
   MultiHeadAttention layer_;
   const MultiHeadAttentionConfig& config_;
   std::optional<RotaryEmbedding> embedding_;
