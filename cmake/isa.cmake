@@ -60,7 +60,7 @@ set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all 
 set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: those that this machine has no instructions for are not, as they are compiled for tests alone")
 set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
 set(polyhead_instructions)
-if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here")
+if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo lines REGEX "^flags" LIMIT_COUNT 1)
   string(REGEX MATCHALL "[a-z0-9_]+" polyhead_instructions "${lines}")
 endif()

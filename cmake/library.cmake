@@ -63,6 +63,7 @@ function(polyhead_own_code target)
                          -Wno-missing-field-initializers
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                         # Of several sources compiled as one, a local name may be the name of something in another.
-                         $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
+                         # Of several sources compiled as one, a local name may be the name of something in another, and GCC takes each for a header.
+                         $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
+                         $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()
