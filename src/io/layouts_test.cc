@@ -530,6 +530,13 @@ TEST(Layouts, ALayerTranslatesToAnotherLayout) {
   }
 }
 
+TEST(Layouts, TheLastSeparatorOfAPrefixMayBeLeftOut) {
+  TensorFile torch = file_of(sample("torch", "packed").parameters());
+  const AttentionParameters parameters = load_attention(torch, {.heads = 4});
+  expect_same_tensors(store_attention(parameters, "torch", "layer.0"), store_attention(parameters, "torch", "layer.0."));
+  expect_same_tensors(store_attention(parameters, "flax", "layer/0"), store_attention(parameters, "flax", "layer/0/"));
+}
+
 TEST(Layouts, WhatALayoutCannotHoldIsRefused) {
   const auto load = [](const std::string& layout, const std::string& variant, std::int64_t heads) {
     TensorFile file = file_of(sample(layout, variant).parameters());
