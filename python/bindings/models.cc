@@ -7,6 +7,8 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "image_models.h"
+#include "named_outputs.h"
 #include "options.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/default_models.h"
@@ -20,23 +22,6 @@
 // Models that `polyhead train` made. models.py gives the answers their names.
 namespace polyhead::python {
 namespace {
-
-nb::object array_of(Tensor&& tensor) {
-  auto* const held = new Tensor(std::move(tensor));
-  return numpy_view(held->view(), nb::capsule(held, [](void* p) noexcept { delete static_cast<Tensor*>(p); }));
-}
-
-nb::object array_of(const std::vector<double>& values) {
-  return array_of(Tensor::copy_of(ConstTensorView(values.data(), {std::ssize(values)})));
-}
-
-// Copies by name.
-template <VisitsTensors M>
-ByName parameters(const M& module) {
-  nb::dict result;
-  module.visit([&](const std::string& name, const Tensor& tensor) { result[name.c_str()] = array_of(Tensor::copy_of(tensor)); });
-  return result;
-}
 
 ByName classify_image(const models::ImageClassifier& model, nb::handle image) {
   const Array pixels = Array::required(image, "image");
@@ -98,11 +83,6 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
-Shape joined(Shape first, const Shape& rest) {
-  for (const std::int64_t extent : rest) first.push_back(extent);
-  return first;
-}
-
 // An encoder with the memory that its calls reuse.
 struct HeldTextEncoder {
   models::BertEncoder model;
@@ -160,27 +140,18 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   const nn::EncoderLayerConfig& layer = config.layer;
   const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
-  const std::tuple<std::string_view, TensorView*, Shape> all[] = {{"logits", &output.logits, joined(shape, {config.vocabulary})},
-                                                                  {"hidden", &output.hidden, rows},
-                                                                  {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
-                                                                  {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
-                                                                  {"q", &output.q, joined({config.layers}, heads)},
-                                                                  {"k", &output.k, joined({config.layers}, kv_heads)},
-                                                                  {"v", &output.v, joined({config.layers}, kv_heads)}};
-  std::vector<std::pair<std::string, Tensor>> results;
-  results.reserve(std::size(all));
-  for (const std::string& name : read_words(wanted_given, "outputs")) {
-    const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
-    if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; logits, hidden, all_hidden, attentions, q, k and v are known").c_str());
-    TensorView& view = *std::get<1>(*known);
-    if (!view) view = results.emplace_back(name, Tensor::uninitialised(layer.dtype == DType::f64 ? DType::f64 : DType::f32, std::get<2>(*known))).second.view();
-  }
+  NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, joined(shape, {config.vocabulary})},
+                                                         {"hidden", &output.hidden, rows},
+                                                         {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
+                                                         {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
+                                                         {"q", &output.q, joined({config.layers}, heads)},
+                                                         {"k", &output.k, joined({config.layers}, kv_heads)},
+                                                         {"v", &output.v, joined({config.layers}, kv_heads)}});
+  outputs.want(wanted_given);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
   });
-  nb::dict by_name;
-  for (auto& [name, tensor] : results) by_name[name.c_str()] = array_of(std::move(tensor));
-  return by_name;
+  return outputs.take();
 }
 
 std::vector<std::int64_t> generate_tokens(const HeldLanguageModel& held, nb::handle ids_given, const ByName& given) {
@@ -262,6 +233,7 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in, 
     without_gil([&] { held->model = models::load_bert_encoder(folder); });
     return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(std::move(held)));
   }
+  if (std::optional<LoadedImageModel> images = load_image_model(folder)) return nb::make_tuple(images->kind, images->config, images->model);
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
   if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // Error that says what is known
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());

@@ -9,6 +9,7 @@
 #include "core/text.h"
 #include "models/nearest_name.h"
 #include "polyhead/models/language_model.h"
+#include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::models {
 namespace {
@@ -87,7 +88,10 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   if (std::ranges::find(names, model_type) != names.end()) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a decoder; known encoders are ", known);
   const std::string decoders = join(names);
   for (const EncoderFamily& family : kFamilies) names.push_back(family.model_type);
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; the nearest is '",
+  const std::vector<std::string_view> of_images = vision_families();
+  names.insert(names.end(), of_images.begin(), of_images.end());
+  const std::string images = join(of_images);
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models of images are ", images, "; the nearest is '",
        nearest_name(names, std::identity(), model_type), "'");
 }
 

@@ -1,24 +1,15 @@
 #include <cmath>
 #include <string>
 
-#include "core/join.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "models/activation_names.h"
 #include "models/language_config_file.h"
 
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1 << 16;
-
 nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
-  const auto read = [&](std::string_view key) {
-    const std::string name = file.get<std::string>(key).value_or(std::string(family.defaults.activation));
-    const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
-    if (found == std::end(kActivationNames)) file.unsupported(key, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
-    return found->activation;
-  };
+  const auto read = [&](std::string_view key) { return file.activation(key, family.defaults.activation); };
   const std::string_view key = family.keys.activation, second = family.keys.second_activation;
   nn::Activation activation = read(key);
   if (family.gelu_is_tanh && activation == nn::Activation::gelu) activation = nn::Activation::gelu_tanh;
@@ -148,32 +139,6 @@ std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesy
   return token_ids(file.file(), "eos_token_id");
 }
 
-std::string described(const io::Json& json) {
-  const auto* flag = json.as<bool>();
-  return flag != nullptr ? cat(*flag) : io::describe(json);
-}
-
-bool is_neutral(const io::Json& value, std::string_view neutral) {
-  if (const auto* flag = value.as<bool>()) return neutral == cat(*flag);
-  if (const auto* number = value.as<std::uint64_t>()) return neutral == cat(*number);
-  if (const auto* number = value.as<double>()) return neutral == cat(*number);
-  const auto* object = value.as<io::Json::Object>();
-  return object != nullptr && object->empty() && neutral == "{}";
-}
-
-void require_known_keys(const LanguageConfigFile& file, const Family& family, const std::vector<std::string>& ignored) {
-  for (const auto& [key, value] : *file.file().root().as<io::Json::Object>()) {
-    const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
-    if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || is_in(family.keys.without_effect) || is_in(ignored)) continue;
-    const std::string_view neutral = neutral_value(key);
-    if (neutral.empty())
-      fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", family.model_type,
-           " are not known to have this key, and it may change results. LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
-    if (!is_neutral(value, neutral))
-      fail(ErrorCode::unsupported, file.name(), ": ", key, " is ", described(value), "; with models of the type ", family.model_type, " only ", neutral, " is supported");
-  }
-}
-
 }  // namespace
 
 std::vector<std::string_view> language_families() {
@@ -193,7 +158,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   config.family = family.model_type;
   config.vocabulary = file.size("vocab_size");
   config.positions = file.size(family.keys.positions);
-  config.layers = file.size(family.keys.layers, 0, kMostLayers);
+  config.layers = file.size(family.keys.layers, 0, LanguageConfigFile::kMostLayers);
   read_layer(file, family, config);
   if (family.gemma) config.norm_weight_offset = 1, config.embedding_scale = std::sqrt(static_cast<double>(config.layer.width));
   read_scores(file, family, config);
@@ -201,7 +166,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
   config.end_tokens = end_tokens(file, folder);
-  require_known_keys(file, family, options.ignored_keys);
+  file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
   return config;
 }
 

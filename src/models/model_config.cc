@@ -18,7 +18,7 @@ struct ConfigKey {
 
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> keys{
-      {"model", {"model_type"}},
+      {"model", {"model_type", "architecture"}},
       {"layers", {"num_hidden_layers", "num_layers", "n_layer"}},
       {"heads", {"num_attention_heads", "num_heads", "n_head"}},
       {"kv_heads", {"num_key_value_heads"}},

@@ -264,6 +264,7 @@ MUTANTS = [
     Mutant("SwiGLU: gate's gradient misses in d_x", "src/nn/feed_forward.cc", "into(&FeedForward::gate, d_x,", "into(&FeedForward::gate, {},", "both factors read x", ("nn_layers", "training")),
     Mutant("SwiGLU: product rule's factor lost", "src/nn/feed_forward.cc", "multiply(d_hidden, factor, d_hidden, options.executor);", "", "d(f h) = f d_h + h d_f", ("nn_layers", "training")),
     Mutant("silu: derivative without x", "src/nn/activation.cc", "(s.derivative == 0 ? A{0} : x * s.derivative)", "A{0}", "silu' = sigmoid + x sigmoid'", ("nn_layers", "training")),
+    Mutant("quick_gelu: derivative of the argument lost", "src/nn/activation.cc", "A{0} : u * s.derivative)", "A{0} : x * s.derivative)", "d sigmoid(1.702 x) = 1.702 sigmoid' dx", ("nn_layers",)),
     # Encoders and decoders
     Mutant("residual: gradient of the sum itself lost", "src/nn/residual.h", "  add(of_sum, d_x, options.executor);\n", "", "both terms of a residual sum have its gradient", ("nn_layers", "training")),
     Mutant("residual: gradient not dropped", "src/nn/residual.h", "    d_out = d_dropped;\n", "",
@@ -295,7 +296,7 @@ MUTANTS = [
            "layers with a window have their own angles", ("models",)),
     Mutant("language model: keys of other angles are kept", "src/models/generate.cc", "tokens.clear(), before = 0;", "before += 0;", "cached keys have the angles of the whole text", ("models",)),
     Mutant("language model: leftover tensors are ignored", "src/models/language_parameters.cc", "  file.require_all_taken();\n", "", "every tensor of a checkpoint is read", ("models",)),
-    Mutant("language model: unknown keys are ignored", "src/models/language_config.cc", "is_without_effect(key) || is_in", "!key.empty() || is_in", "a key that may change results is an error", ("models",)),
+    Mutant("language model: unknown keys are ignored", "src/models/config_file.cc", "is_without_effect(key) || is_in", "!key.empty() || is_in", "a key that may change results is an error", ("models",)),
     Mutant("dropout: one seed for a whole layer", "src/nn/residual.h", "derive_seed(*options.dropout_seed, number)", "derive_seed(*options.dropout_seed, 0 * number)", "each use of dropout has its own bits", MODULES),
     Mutant("dropout: what is kept is not scaled", "src/nn/dropout.cc", "dropout_scale(p)", "1", "the mean stays", MODULES),
     Mutant("decoder: memory's gradient of one layer", "src/nn/decoder_layer.cc", ".memory_write = first ? gradients.memory_write : Write::add", ".memory_write = first ? gradients.memory_write : Write::replace", "each layer adds to the memory's gradient", ("nn_layers", "training")),
