@@ -297,6 +297,8 @@ MUTANTS = [
     Mutant("language model: keys of other angles are kept", "src/models/generate.cc", "tokens.clear(), before = 0;", "before += 0;", "cached keys have the angles of the whole text", ("models",)),
     Mutant("language model: leftover tensors are ignored", "src/models/language_parameters.cc", "  file.require_all_taken();\n", "", "every tensor of a checkpoint is read", ("models",)),
     Mutant("language model: unknown keys are ignored", "src/models/config_file.cc", "is_without_effect(key) || is_in", "!key.empty() || is_in", "a key that may change results is an error", ("models",)),
+    Mutant("image encoder: no distillation token", "src/models/vision_config.cc", "config.distillation_token = !family.tensors.distillation_token.empty();", "config.distillation_token = false;", "DeiT has 198 tokens", ("models",)),
+    Mutant("image file: turned the other way", "src/io/image_file.cc", "orientation == 3 || orientation == 6 || orientation == 7) view = reversed(view, 1)", "orientation == 3 || orientation == 8 || orientation == 7) view = reversed(view, 1)", "EXIF 6 is turned clockwise", ("io",)),
     Mutant("dropout: one seed for a whole layer", "src/nn/residual.h", "derive_seed(*options.dropout_seed, number)", "derive_seed(*options.dropout_seed, 0 * number)", "each use of dropout has its own bits", MODULES),
     Mutant("dropout: what is kept is not scaled", "src/nn/dropout.cc", "dropout_scale(p)", "1", "the mean stays", MODULES),
     Mutant("decoder: memory's gradient of one layer", "src/nn/decoder_layer.cc", ".memory_write = first ? gradients.memory_write : Write::add", ".memory_write = first ? gradients.memory_write : Write::replace", "each layer adds to the memory's gradient", ("nn_layers", "training")),
