@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kVitIgnored[] = {"embeddings.mask_token", "decoder."};
 constexpr std::string_view kVitKeys[] = {"attention_probs_dropout_prob", "encoder_stride", "tie_word_embeddings"};
 constexpr std::string_view kPositionIds[] = {"embeddings.position_ids"};
-constexpr std::string_view kClipKeys[] = {"attention_dropout", "dropout", "initializer_factor", "projection_dim", "tie_word_embeddings"};
+constexpr std::string_view kClipKeys[] = {"attention_dropout", "dropout", "eos_token_id", "initializer_factor", "projection_dim", "tie_word_embeddings"};
 
 // The names that CLIP gives to its layers, and SigLIP too.
 constexpr VisionTensors kClipTensors{.prefix = "vision_model.",
