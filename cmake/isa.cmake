@@ -56,6 +56,15 @@ endif()
 # Nothing throws; without exceptions an object with a destructor needs no personality routine, a symbol that sets would share.
 set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all -Wno-psabi)
 
+# Three quarters of the time to compile a kernel are its optimisation. -Og still inlines all that must not be shared between instruction sets.
+set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: those that this machine has no instructions for are not, as they are compiled for tests alone")
+set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
+set(polyhead_instructions)
+if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo lines REGEX "^flags" LIMIT_COUNT 1)
+  string(REGEX MATCHALL "[a-z0-9_]+" polyhead_instructions "${lines}")
+endif()
+
 # polyhead_isa_sources(<target> <source>... [BF16 <source>...]) adds the sources to the target once per row; rows with a base have those after BF16 only.
 function(polyhead_isa_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "BF16")
@@ -70,6 +79,12 @@ function(polyhead_isa_sources target)
     list(GET cells 5 base)
     list(GET cells 6 vendor)
     separate_arguments(flags)
+    set(missing ${needs})
+    separate_arguments(missing)
+    list(REMOVE_ITEM missing ${polyhead_instructions})
+    if(polyhead_instructions AND missing)
+      list(APPEND flags -Og)
+    endif()
     set(sources ${given_UNPARSED_ARGUMENTS} ${given_BF16})
     if(base)
       set(sources ${given_BF16})
@@ -81,7 +96,7 @@ function(polyhead_isa_sources target)
       continue()
     endif()
     add_library(${target}_${name} OBJECT ${sources})
-    set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_target_properties(${target}_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # each takes long by itself
     target_include_directories(${target}_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(${target}_${name} PRIVATE POLYHEAD_ISA=${name} POLYHEAD_VECTOR_BYTES=${bytes}
                                                          POLYHEAD_VECTOR_REGISTERS=${registers}

@@ -62,5 +62,8 @@ function(polyhead_own_code target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
                          -Wno-missing-field-initializers
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
-                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
+                         $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+                         # Of several sources compiled as one, a local name may be the name of something in another, and GCC takes each for a header.
+                         $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
+                         $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()

@@ -2,8 +2,13 @@ set(POLYHEAD_TEST_FLAGS "" CACHE STRING "Compiler flags of the tests alone, afte
 separate_arguments(test_flags NATIVE_COMMAND "${POLYHEAD_TEST_FLAGS}")
 if(POLYHEAD_BUILD_TESTS)
   # GoogleTest's headers take more than half of the time that a test takes to compile.
+  set(POLYHEAD_TEST_HEADERS <gmock/gmock.h> <gtest/gtest.h> ${POLYHEAD_STANDARD_HEADERS} <fstream> <random> <thread> <tuple> <variant>)
   polyhead_precompiled(polyhead_test_headers FLAGS ${test_flags} LINK GTest::gmock GTest::gtest
-                       HEADERS <gmock/gmock.h> <gtest/gtest.h> ${POLYHEAD_STANDARD_HEADERS} <fstream> <random> <thread> <tuple> <variant>)
+                       HEADERS ${POLYHEAD_TEST_HEADERS})
+  if(TARGET nlohmann_json::nlohmann_json)
+    polyhead_precompiled(polyhead_json_test_headers FLAGS ${test_flags} LINK GTest::gmock GTest::gtest nlohmann_json::nlohmann_json
+                         HEADERS ${POLYHEAD_TEST_HEADERS} <nlohmann/json.hpp>)
+  endif()
 endif()
 
 # polyhead_test(<name> SOURCES ... LINK ...) makes a GoogleTest program test_<name>; each of its tests is one ctest test. No effect when tests
@@ -16,7 +21,11 @@ function(polyhead_test name)
   add_executable(test_${name} ${arg_SOURCES})
   polyhead_own_code(test_${name})
   target_compile_options(test_${name} PRIVATE ${test_flags})
-  polyhead_precompile(test_${name} polyhead_test_headers)
+  if("nlohmann_json::nlohmann_json" IN_LIST arg_LINK)
+    polyhead_precompile(test_${name} polyhead_json_test_headers)
+  else()
+    polyhead_precompile(test_${name} polyhead_test_headers)
+  endif()
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest_main)
   # testing::TempDir() inside the build folder: tests of two builds may run at once.

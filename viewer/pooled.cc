@@ -1,6 +1,9 @@
 #include "viewer/pooled.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +33,33 @@ void check_pooled(const Text& set) {
                                                                          {!set.block_keys.empty(), "block_keys"}, {set.vectors.has_value(), "vectors"}}};
   for (const auto& [given, name] : token_by_token)
     require(!given, "viewer::render: ", name, " of pooled maps; a cell is a block of tokens, and ", name, " are of single tokens");
+}
+
+std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers) {
+  constexpr double kCells = 1 << 23;  // of all heads of a text: 11 MB of HTML
+  require(heads >= 1, "viewer::pooled_sides: heads is ", heads, "; it must be at least 1");
+  const auto most_blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::sqrt(kCells / static_cast<double>(heads))), 1, 512);
+  const std::int64_t limit = std::min(most_numbers, kMaxAttentionWeights);
+  std::vector<std::int64_t> sides(tokens.size()), pairs;
+  for (const std::int64_t count : tokens) pairs.push_back(numel({heads, count, count}));  // Error beyond 2^63
+  const auto cells = [&](std::size_t i) { return sides[i] != 0 ? heads * sides[i] * sides[i] : pairs[i]; };
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (pairs[i] > limit) sides[i] = std::min(most_blocks, tokens[i]);
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (__builtin_add_overflow(total, cells(i), &total)) fail(ErrorCode::invalid_argument, "viewer::pooled_sides: ", tokens.size(), " texts are too many for a page");
+  while (total > kMaxAttentionWeights) {
+    std::optional<std::size_t> largest;
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      if (sides[i] == 0 && tokens[i] > most_blocks && (!largest || pairs[i] > pairs[*largest])) largest = i;
+    if (!largest)
+      fail(ErrorCode::invalid_argument, "a page holds at most ", kMaxAttentionWeights, " attention weights and these ", tokens.size(), tokens.size() == 1 ? " text has " : " texts have ", total,
+           ", with pooled maps of those that are long; give fewer texts");
+    total -= pairs[*largest];
+    sides[*largest] = most_blocks;
+    total += cells(*largest);
+  }
+  return sides;
 }
 
 void add_pooled(nlohmann::json& json, const Text& set) {

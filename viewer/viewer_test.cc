@@ -533,5 +533,20 @@ TEST(Viewer, WeightsWithoutAPairBiasAreThoseOfTheScoresAlone) {
   EXPECT_THAT(message_of(page_of(text)), HasSubstr("sums to 0.75; with a pair bias, rows of attention weights must sum to 1"));
 }
 
+TEST(PooledSides, PoolTheLargestTextsUntilThePageHasRoom) {
+  const auto sides = [](std::vector<std::int64_t> tokens, std::int64_t heads, std::int64_t most = kMaxAttentionWeights) { return pooled_sides(tokens, heads, most); };
+  using Sides = std::vector<std::int64_t>;
+  EXPECT_EQ(sides({}, 1), Sides());
+  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // 2^26 alone has room, not with one pair more
+  EXPECT_EQ(sides({8192}, 1), Sides{0});
+  EXPECT_EQ(sides({8193}, 1), Sides{512});
+  EXPECT_EQ(sides({5000, 6000, 5500}, 1), (Sides{0, 512, 0}));
+  EXPECT_EQ(sides({1000}, 144), Sides{241});  // 144 * 241^2 <= 2^23
+  EXPECT_EQ(sides({100, 90}, 1, 9000), (Sides{100, 0}));
+  EXPECT_EQ(sides({1 << 30}, 1), Sides{512});
+  EXPECT_THROW(sides({std::int64_t{1} << 32}, 1), Error);
+  EXPECT_THROW(sides(std::vector<std::int64_t>(10000, 100), 1), Error);  // short texts are not pooled
+}
+
 }  // namespace
 }  // namespace polyhead::viewer

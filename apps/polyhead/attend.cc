@@ -19,7 +19,7 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct AttendOptions {
   LayerFile file;
   AttentionRules rules;
   LayerRules layer_rules;
@@ -47,7 +47,7 @@ struct LearnedGradients {
 };
 
 // Scaled dot-product attention of q, k and v, without a layer.
-std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
+std::string run_sdpa(const AttendOptions& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which is required without --parameters";
   ScoreInputs scores(in, o.rules, "attend", kRole);
   const Tensor &q = scores.q, &k = scores.k, &bias = scores.bias, v = in->as(in->required("v", kRole), "v", q.dtype(), "of q");
@@ -81,7 +81,7 @@ std::string run_sdpa(const Options& o, InputTensors* in, Results* results) {
   return "scaled dot-product attention";
 }
 
-std::string run_layer(const Options& o, InputTensors* in, Results* results) {
+std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results) {
   const LoadedLayer loaded = load_layer(o.file, o.rules, o.layer_rules);
   const nn::MultiHeadAttention& layer = loaded.layer;
   const DType dtype = layer.config.dtype;
@@ -120,7 +120,7 @@ std::string run_layer(const Options& o, InputTensors* in, Results* results) {
   return cat("layer of layout ", loaded.layout, loaded.prefix.empty() ? "" : cat(" at ", printable(loaded.prefix)), ", ", counted(layer.config.heads, "head"));
 }
 
-void run_attend(const Options& o) {
+void run_attend(const AttendOptions& o) {
   check_tensor_format("--output", o.output);
   check_not_input(o.output, std::array{o.tensors, o.file.path});
   check_writable(o.output);
@@ -134,7 +134,7 @@ void run_attend(const Options& o) {
 }  // namespace
 
 Subcommand declare_attend(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<AttendOptions>();
   parser.add_option("--tensors", o->tensors, "the input tensors; may be the same file as --parameters")->type_name("FILE")->required();
   parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
   Option* parameters = parser.add_option("--parameters", o->file.path, "the layer's parameters; without this option attention is computed from q, k and v")->type_name("FILE");

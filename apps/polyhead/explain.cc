@@ -35,7 +35,7 @@ constexpr std::array<MaskOption, 4> kMaskOptions{
      {"--attend-keys", &Mask::attend_keys, "a boolean mask of keys is given; true: all queries attend to the key"},
      {"--block-keys", &Mask::block_keys, "a boolean mask of keys is given; true: no query attends to the key"}}};
 
-struct Options {
+struct ExplainOptions {
   Shape q, k;
   std::optional<Shape> v, bias, keep;
   std::array<std::optional<Shape>, kMaskOptions.size()> masks;
@@ -60,7 +60,7 @@ Tensor reserve(DType dtype, const Shape& shape) {
 
 ConstTensorView placeholder_of(DType dtype, const std::optional<Shape>& shape) { return shape ? placeholder(dtype, *shape) : ConstTensorView(); }
 
-std::string facts_of(const Options& o) {
+std::string facts_of(const ExplainOptions& o) {
   const Shape v = o.v.value_or(o.k);
   const bool sizes = o.q.size() >= 3 && o.k.size() >= 3 && v.size() >= 1;
   Shape out = o.q, lse = o.q;
@@ -101,7 +101,7 @@ void print_facts(const std::string& facts, bool as_json) {
 }  // namespace
 
 Subcommand declare_explain(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ExplainOptions>();
   std::vector<std::string> backend_names;
   for (const Backend* backend : backends()) backend_names.emplace_back(backend_name(*backend));
   add_value(parser, "--q", &o->q, read_shape, "SHAPE", "shape of the queries, [*,N,T,H], such as 1,8,512,64")->required();

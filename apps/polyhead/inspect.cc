@@ -18,7 +18,7 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string path;
   bool json = false;
 };
@@ -151,7 +151,7 @@ bool is_scale(const io::TensorFile& file, std::string_view name) {
   return rows != nullptr && rows->dtype() == DType::i8;
 }
 
-void inspect(const Options& o) {
+void inspect(const InspectOptions& o) {
   if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
@@ -169,7 +169,7 @@ void inspect(const Options& o) {
 }  // namespace
 
 Subcommand declare_inspect(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<InspectOptions>();
   const std::string extensions = join(io::formats(), &io::FormatDescription::extension);
   parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");

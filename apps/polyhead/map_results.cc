@@ -19,7 +19,7 @@ std::array<std::int64_t, 2> read_pooled(const std::string& word) {
   return {read_positive(word.substr(0, comma)), read_positive(word.substr(comma + 1))};
 }
 
-std::array<std::int64_t, 2> read_window(const std::string& word) {
+std::array<std::int64_t, 2> read_map_window(const std::string& word) {
   const std::size_t comma = std::min(word.find(','), word.size());
   const auto first = parse<std::int64_t>(word.substr(0, comma)), last = parse<std::int64_t>(std::string_view(word).substr(std::min(comma + 1, word.size())));
   if (!first || !last || *first > *last) throw UsageError(cat("'", word, "' is not a band; give FIRST,LAST, distances of key and query such as -2,0"));
@@ -56,7 +56,7 @@ void add_map_results(Parser& parser, MapResults* wanted, bool beside_output) {
   parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
   add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "of attention_weights write these queries only, such as 0,5,10:20 (10 to 19)");
   add_value(parser, "--keys", &wanted->keys, read_index_list, "LIST", "of attention_weights write these keys only; with --rows a rectangle or chosen rows and columns");
-  add_value(parser, "--map-window", &wanted->window, read_window, "FIRST,LAST",
+  add_value(parser, "--map-window", &wanted->window, read_map_window, "FIRST,LAST",
             write + "map_window [*,N,T,LAST-FIRST+1]: the attention weights of the keys t+FIRST to t+LAST of query t, 0 where there is no such key");
   add_value(parser, "--top-keys", &wanted->top_keys, read_count, "K",
             write + "top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");

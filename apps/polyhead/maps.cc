@@ -17,7 +17,7 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct MapsOptions {
   AttentionRules rules;
   std::string tensors, output;
   MapResults maps;
@@ -25,7 +25,7 @@ struct Options {
   bool rollout = false, json = false;
 };
 
-void check(const Options& o) {
+void check(const MapsOptions& o) {
   if (!o.rollout && !o.maps.any())
     throw UsageError("no result is chosen; give one or more of --attention-weights, --map-window, --top-keys, --pooled-map, --key-mass, --key-sums, --statistics and "
                      "--divergence, or --rollout");
@@ -36,7 +36,7 @@ void check(const Options& o) {
   check_writable(o.output);
 }
 
-void append_rollout(const Options& o, const ScoreInputs& scores, Results* results) {
+void append_rollout(const MapsOptions& o, const ScoreInputs& scores, Results* results) {
   const std::int64_t count = scores.q.extent(0), positions = scores.q.extent(-2);
   require(count > 0 && scores.k.extent(0) == count, "maps: q is ", scores.q.shape(), ", k ", scores.k.shape(), "; with --rollout the first dimension is the layer, the same of both");
   std::vector<MapsInput> layers;
@@ -50,7 +50,7 @@ void append_rollout(const Options& o, const ScoreInputs& scores, Results* result
   results->push_back({"rollout", std::move(out)});
 }
 
-void run_maps(const Options& o) {
+void run_maps(const MapsOptions& o) {
   check(o);
   InputTensors in(o.tensors);
   const ScoreInputs scores(&in, o.rules, "maps", "which maps are computed from", o.rollout);
@@ -70,7 +70,7 @@ void run_maps(const Options& o) {
 }  // namespace
 
 Subcommand declare_maps(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<MapsOptions>();
   parser.add_option("--tensors", o->tensors, "the input tensors q and k, and those listed below")->type_name("FILE")->required();
   parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
   add_map_results(parser, &o->maps, false);

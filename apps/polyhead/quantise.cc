@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kParameters = "model.safetensors";
 
-struct Options {
+struct QuantiseOptions {
   std::string model, folder;
 };
 
-void quantise(const Options& o) {
+void quantise(const QuantiseOptions& o) {
   const fs::path from = o.model, to = o.folder;
   bool trained = false;
   for (const models::ConfigEntry& entry : models::read_config(from))
@@ -48,7 +48,7 @@ void quantise(const Options& o) {
 }  // namespace
 
 Subcommand declare_quantise(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<QuantiseOptions>();
   parser.add_option("MODEL", o->model, "folder that `polyhead train` made")->type_name("FOLDER")->required();
   parser.add_option("-o,--output", o->folder, "new folder for the smaller model")->type_name("FOLDER")->required();
   return {

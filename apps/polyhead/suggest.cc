@@ -1,28 +1,12 @@
 #include "suggest.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "arguments.h"
+#include "core/edit_distance.h"
 #include "core/join.h"
 
 namespace polyhead::app {
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
 
 std::string closest(std::string_view word, std::span<const std::string> candidates) {
   const std::size_t bare = word.substr(std::min(word.find_first_not_of('-'), word.size())).size();

@@ -1,16 +1,11 @@
 // "Did you mean ...?" for subcommands, options and every other name that a user types.
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace polyhead::app {
-
-// The fewest insertions, deletions, replacements and swaps of neighbours that turn a into b, where no part is edited twice (optimal string
-// alignment distance, after Damerau 1964).
-std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // The candidate that the user probably meant: one that starts with `word`, else the one with the smallest edit distance. "" if
 // that distance is more than about a third of the word's length.

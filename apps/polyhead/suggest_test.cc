@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "core/edit_distance.h"
+
 namespace polyhead::app {
 namespace {
 

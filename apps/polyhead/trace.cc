@@ -34,7 +34,7 @@ constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up 
 
 constexpr std::string_view kIdentity = "identity";  // in place of a file of parameters
 
-struct Options {
+struct TraceOptions {
   std::string layer;
   CellOptions cell;
   std::map<std::string, std::string> arguments;  // "--num-hiddens" -> "100"
@@ -84,9 +84,9 @@ void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
   }
 }
 
-bool is_identity(const Options& o) { return o.file.path == kIdentity; }
+bool is_identity(const TraceOptions& o) { return o.file.path == kIdentity; }
 
-TracedLayer constructed(const Options& o, DType dtype) {
+TracedLayer constructed(const TraceOptions& o, DType dtype) {
   const LayerConstructor& row = find_constructor(o.layer);
   std::map<std::string, std::string> given = o.arguments;
   if (o.rules.dropout && row.takes(Setting::dropout)) given["--dropout"] = cat(*o.rules.dropout);
@@ -109,7 +109,7 @@ TracedLayer constructed(const Options& o, DType dtype) {
           .pair_bias = row.pair_bias};
 }
 
-TracedLayer loaded(const Options& o) {
+TracedLayer loaded(const TraceOptions& o) {
   if (!o.arguments.empty()) throw UsageError(cat(o.arguments.begin()->first, " is for --layer; with --parameters the file decides"));
   if (o.dtype) throw UsageError("--dtype is for --layer; with --parameters the file decides");
   LoadedLayer file = load_layer(o.file, o.rules, o.layer_rules);
@@ -139,7 +139,7 @@ Tensor counted_numbers(const Shape& shape, DType dtype, double first) {
 }
 
 // Makes the inputs and returns a description of them.
-std::string make_inputs(const Options& o, const TracedLayer& traced, std::mt19937_64& seeds, LayerCall* call) {
+std::string make_inputs(const TraceOptions& o, const TracedLayer& traced, std::mt19937_64& seeds, LayerCall* call) {
   const nn::MultiHeadAttentionConfig& c = traced.loaded.layer.config;
   Shape shape;
   if (o.shape) {
@@ -211,7 +211,7 @@ std::string value_sections(const std::vector<TraceStep>& steps, const NumberStyl
   return text;
 }
 
-void print_steps(const Options& o, const TracedLayer& traced, const LayerCall& call, const std::string& description) {
+void print_steps(const TraceOptions& o, const TracedLayer& traced, const LayerCall& call, const std::string& description) {
   const nn::MultiHeadAttentionConfig& c = traced.loaded.layer.config;
   const std::vector<TraceStep> steps = trace_sentences(traced.loaded.layer, call.input, call.options, traced.names, traced.loaded.layout);
   if (o.json)
@@ -227,7 +227,7 @@ void print_steps(const Options& o, const TracedLayer& traced, const LayerCall& c
 }
 
 // One layer of a model on a text: its input is what the layers before it make of the text.
-void trace_text(const Options& o) {
+void trace_text(const TraceOptions& o) {
   models::SentenceModel model = open_model(o.cell.model);
   const models::BertConfig& config = model.encoder.config;
   const std::optional<std::int64_t> layer = o.layer.empty() ? 0 : parse<std::int64_t>(o.layer);
@@ -253,7 +253,7 @@ void trace_text(const Options& o) {
   print_steps(o, traced, call, cat(counted(length, "token"), norms_first ? ", normed" : "", ": ", join(result.tokens.pieces, printable, " ")));
 }
 
-void run_trace(const Options& o) {
+void run_trace(const TraceOptions& o) {
   if (!o.cell.cell.empty()) {
     if (o.cell.model.empty()) throw UsageError("a cell of a model needs three things: MODEL_DIR --text \"...\" --cell LAYER,HEAD,QUERY,KEY");
     CellOptions cell = o.cell;
@@ -302,7 +302,7 @@ void run_trace(const Options& o) {
 }
 
 // Adds the arguments of all constructors, each once, with the layers that take it in its help.
-void add_constructor_arguments(Parser& parser, const std::shared_ptr<Options>& o) {
+void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOptions>& o) {
   struct Entry {
     std::string option;
     bool flag;
@@ -328,8 +328,8 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<Options>& o
 }  // namespace
 
 Subcommand declare_trace(Parser& parser) {
-  const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (a BERT-type encoder)");
+  const auto o = std::make_shared<TraceOptions>();
+  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind; with --cell also a decoder)");
   Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
   Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")

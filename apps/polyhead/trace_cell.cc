@@ -4,10 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -29,8 +31,8 @@ struct Cell {
 
 std::string token(const std::vector<std::string>& words, std::int64_t place) { return cat(place, " ", printable(words[static_cast<std::size_t>(place)])); }
 
-// A place in the text, or the one word of this spelling.
-std::int64_t read_token(const std::string& given, std::string_view what, const std::vector<std::string>& words) {
+// A place in the text, or the one word of this spelling: that of the text, or its piece.
+std::int64_t read_token(const std::string& given, std::string_view what, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
   if (const auto place = parse<std::int64_t>(given)) {
     if (*place >= 0 && *place < std::ssize(words)) return *place;
     throw UsageError(cat("--cell: the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
@@ -38,7 +40,7 @@ std::int64_t read_token(const std::string& given, std::string_view what, const s
   std::vector<std::string> places;
   std::int64_t found = -1;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != given && words[i] != lower(given)) continue;
+    if (words[i] != given && words[i] != lower(given) && spelled[i] != given) continue;
     found = static_cast<std::int64_t>(i);
     places.push_back(cat(i));
   }
@@ -49,7 +51,7 @@ std::int64_t read_token(const std::string& given, std::string_view what, const s
   throw UsageError(cat("--cell: the ", what, " '", given, "' is not a token of the text; its tokens are ", join(all)));
 }
 
-Cell read_cell(const std::string& given, const models::BertConfig& config, const std::vector<std::string>& words) {
+Cell read_cell(const std::string& given, const models::AnyTextModel::Sizes& sizes, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
   std::vector<std::string> parts{""};
   for (const char c : given) {
     if (c == ',') parts.emplace_back();
@@ -61,42 +63,47 @@ Cell read_cell(const std::string& given, const models::BertConfig& config, const
     if (!value || *value < 0 || *value >= count) throw UsageError(cat("--cell: there is no ", what, " '", word, "'; the model has the ", what, "s 0 to ", count - 1));
     return *value;
   };
-  return {.layer = number(parts[0], "layer", config.layers), .head = number(parts[1], "head", config.heads),
-          .query = read_token(parts[2], "query", words), .key = read_token(parts[3], "key", words)};
+  return {.layer = number(parts[0], "layer", sizes.layers), .head = number(parts[1], "head", sizes.heads),
+          .query = read_token(parts[2], "query", words, spelled), .key = read_token(parts[3], "key", words, spelled)};
 }
 
 struct Key {
   Numbers k, v;
   double dot = 0, bias = 0, score = 0, exp = 0, weight = 0;
-  bool attended = true;  // false: outside the layer's window
+  bool attended = true;  // false: later than the query of a decoder, or outside the layer's window
 };
 
 // The steps of one row in float64.
 struct Worked {
   Numbers q, output;
   std::vector<Key> keys;
-  double root = 0, largest = 0, sum = 0, of_map = 0;
+  double scale = 0, largest = 0, sum = 0, of_map = 0;
+  bool usual_scale = true;  // 1/sqrt(H)
   bool has_bias = false;
 };
 
-Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t position) {
-  const Tensor row = Tensor::copy_of(vectors.view().select(0, cell.layer).select(0, cell.head).select(0, position), DType::f64);
+// Of q, or of k and v, which several heads may share.
+Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t heads, std::int64_t position) {
+  const std::int64_t head = cell.head / (heads / vectors.shape()[1]);
+  const Tensor row = Tensor::copy_of(vectors.view().select(0, cell.layer).select(0, head).select(0, position), DType::f64);
   return {row.data<double>(), row.data<double>() + row.numel()};
 }
 
-Worked work_out(const models::SentenceResult& result, const Cell& cell) {
-  Worked worked{.q = row_of(result.q, cell, cell.query)};
-  worked.root = std::sqrt(static_cast<double>(worked.q.size()));
+Worked work_out(const models::TextRun& result, const Cell& cell) {
+  const std::int64_t heads = result.q.shape()[1];
+  Worked worked{.q = row_of(result.q, cell, heads, cell.query)};
+  worked.usual_scale = !result.scale;
+  worked.scale = result.scale.value_or(1 / std::sqrt(static_cast<double>(worked.q.size())));
   worked.has_bias = static_cast<bool>(result.bias);
   const auto bias = [&](std::int64_t s) { return Tensor::copy_of(result.bias.view().select(0, 0).select(0, cell.head).select(0, cell.query).select(0, s), DType::f64).data<double>()[0]; };
   const auto attends = [&](std::int64_t s) { return !result.attend || result.attend.view().select(0, cell.layer).select(0, 0).select(0, cell.query).select(0, s).data<bool>()[0]; };
   worked.largest = -std::numeric_limits<double>::infinity();
-  worked.output.resize(worked.q.size());
+  worked.output.resize(static_cast<std::size_t>(result.v.shape()[-1]));
   for (std::int64_t s = 0; s < std::ssize(result.tokens.pieces); ++s) {
-    Key key{.k = row_of(result.k, cell, s), .v = row_of(result.v, cell, s)};
+    Key key{.k = row_of(result.k, cell, heads, s), .v = row_of(result.v, cell, heads, s)};
     key.dot = std::inner_product(key.k.begin(), key.k.end(), worked.q.begin(), 0.0);
     if (worked.has_bias) key.bias = bias(s);
-    key.score = key.dot / worked.root + key.bias;
+    key.score = key.dot * worked.scale + key.bias;
     key.attended = attends(s);
     if (key.attended) worked.largest = std::max(worked.largest, key.score);
     worked.keys.push_back(std::move(key));
@@ -135,7 +142,7 @@ std::string table(std::vector<std::vector<std::string>> rows, std::size_t width)
   return text;
 }
 
-std::string text_of(const Worked& worked, const Cell& cell, const std::vector<std::string>& words, std::size_t width) {
+std::string text_of(const Worked& worked, const Cell& cell, const std::vector<std::string>& words, bool is_decoder, std::size_t width) {
   const Key& key = worked.keys[static_cast<std::size_t>(cell.key)];
   std::vector<std::vector<std::string>> features{{"feature", "q", "k", "q * k"}}, steps{{"step", "number"}}, row{{"key", "score", "exp(score - largest)", "weight"}};
   std::vector<std::vector<std::string>> output{{"feature", "v", "weight * v", "output"}};
@@ -144,10 +151,10 @@ std::string text_of(const Worked& worked, const Cell& cell, const std::vector<st
     output.push_back({cat(i), digits(key.v[i]), digits(key.weight * key.v[i]), digits(worked.output[i])});
   }
   steps.push_back({"q . k, the sum of the products", digits(key.dot)});
-  steps.push_back({cat("/ sqrt(", worked.q.size(), ")"), digits(key.dot / worked.root)});
+  steps.push_back({worked.usual_scale ? cat("/ sqrt(", worked.q.size(), ")") : cat("* ", digits(worked.scale), ", the model's scale"), digits(key.dot * worked.scale)});
   if (worked.has_bias) steps.push_back({cat("+ ", digits(key.bias), ", the relative bias"), digits(key.score)});
   steps.push_back({cat("- ", digits(worked.largest), ", the row's largest score"), digits(key.score - worked.largest)});
-  steps.push_back({key.attended ? "exp" : "0, because the key is outside the layer's window", digits(key.exp)});
+  steps.push_back({key.attended ? "exp" : cell.key > cell.query && is_decoder ? "0, because the key is later than the query" : "0, because the key is outside the layer's window", digits(key.exp)});
   steps.push_back({cat("/ ", digits(worked.sum), ", the row's sum: weight"), fixed(key.weight, 6)});
   for (std::size_t s = 0; s < worked.keys.size(); ++s) {
     const Key& one = worked.keys[s];
@@ -176,7 +183,7 @@ Json json_of(const Worked& worked, const Cell& cell, const std::vector<std::stri
     keys.push_back({{"token", words[s]}, {"score", number(one.score)}, {"exp", number(one.exp)}, {"weight", number(one.weight)}, {"v", list(one.v)}});
   }
   return {{"text", o.text}, {"layer", cell.layer}, {"head", cell.head}, {"query", cell.query}, {"key", cell.key},
-          {"q", list(worked.q)}, {"k", list(key.k)}, {"products", list(products)}, {"dot", number(key.dot)}, {"scale", number(1 / worked.root)},
+          {"q", list(worked.q)}, {"k", list(key.k)}, {"products", list(products)}, {"dot", number(key.dot)}, {"scale", number(worked.scale)},
           {"bias", worked.has_bias ? number(key.bias) : Json()}, {"score", number(key.score)}, {"largest", number(worked.largest)}, {"exp", number(key.exp)}, {"sum", number(worked.sum)},
           {"weight", number(key.weight)}, {"keys", keys}, {"output", list(worked.output)}};
 }
@@ -184,14 +191,19 @@ Json json_of(const Worked& worked, const Cell& cell, const std::vector<std::stri
 }  // namespace
 
 void trace_cell(const CellOptions& o) {
-  const models::SentenceModel model = open_model(o.model);
-  models::TokenizedText tokens = tokenize(model, o.text);
-  const Cell cell = read_cell(o.cell, model.encoder.config, tokens.pieces);
-  const models::SentenceResult result = model.run(std::move(tokens), {.head_vectors = true});
+  const std::unique_ptr<models::AnyTextModel> model = open_any_model(o.model);
+  const models::TextModelKind kind = model->sizes().kind;
+  if (kind == models::TextModelKind::two_sides) fail(ErrorCode::unsupported, "--cell: '", o.model, "' is a model with two sides, of which no q and k are kept; `view` shows its maps");
+  const auto tokenizer = [&](const InputText& text) { return model->tokenize(text.text, text.pair, models::WhenTooLong::longest_first); };
+  models::TokenizedText tokens = std::move(tokenize(tokenizer, model->sizes().longest, {{o.text, {}}}, false)[0]);
+  const Cell cell = read_cell(o.cell, model->sizes(), tokens.pieces, words_of(o.text, tokens));
+  const models::TextRun result = model->run(std::move(tokens), {.head_vectors = true});
+  if (!result.q)
+    fail(ErrorCode::unsupported, "--cell: this model's attention weights do not follow from q and k alone: it has sinks, caps its scores, or scales those of each layer differently. `view` shows its maps");
   const Worked worked = work_out(result, cell);
   const std::vector<std::string>& words = result.tokens.pieces;
   if (o.json) return print_json(json_of(worked, cell, words, o));
-  print(text_of(worked, cell, words, table_width()));
+  print(text_of(worked, cell, words, kind == models::TextModelKind::decoder, table_width()));
 }
 
 }  // namespace polyhead::app

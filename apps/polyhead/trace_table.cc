@@ -10,11 +10,11 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kGap = 2, kSmallestMeaning = 44;
+constexpr std::size_t kColumnGap = 2, kSmallestMeaning = 44;
 
 // For a terminal that is too narrow for columns: each step is a paragraph.
 std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
-  const std::size_t start = cat(steps.size()).size() + kGap;
+  const std::size_t start = cat(steps.size()).size() + kColumnGap;
   std::string text;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const TraceStep& step = steps[i];
@@ -37,7 +37,7 @@ std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
   const auto start_of_meaning = [](const std::vector<std::string>& all) {
     std::size_t longest = 0;
     for (const std::string& line : all) longest = std::max(longest, columns(line));
-    return longest + kGap;
+    return longest + kColumnGap;
   };
   const auto fits = [&](std::size_t start) { return width == SIZE_MAX || start + kSmallestMeaning <= width; };
   std::size_t start = start_of_meaning(lines);
@@ -53,7 +53,7 @@ std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
       append(text, hang(lines[i], i == 0 ? "meaning" : steps[i - 1].meaning, start, width));
     } else {
       append(text, trimmed(lines[i]) + "\n");
-      if (i > 0) append(text, wrap(steps[i - 1].meaning, width, cat(steps.size()).size() + kGap + 2));
+      if (i > 0) append(text, wrap(steps[i - 1].meaning, width, cat(steps.size()).size() + kColumnGap + 2));
     }
   }
   return text;

@@ -39,7 +39,7 @@ const std::array kTasks{
     TrainedTask{"translate", training::translation_task},
 };
 
-struct Options {
+struct TrainOptions {
   std::string task, data, folder;
   std::uint64_t seed = 1;
   std::optional<std::int64_t> steps, threads;
@@ -78,7 +78,7 @@ std::string start_text(training::Task& task, const training::Plan& plan, std::ui
   return cat(text, parameters, " parameters, ", counted(plan.steps, "step"), ", seed ", seed, ", ", counted(num_threads(), "thread"), "\n");
 }
 
-void train(const Options& o) {
+void train(const TrainOptions& o) {
   if (o.threads) set_num_threads(static_cast<int>(*o.threads));
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop);
   const TrainedTask* const found = find_task(o.task);
@@ -112,7 +112,7 @@ void train(const Options& o) {
 }  // namespace
 
 Subcommand declare_train(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<TrainOptions>();
   parser.add_option("TASK", o->task, "classify, translate, summarise, heads or digits")->required();
   parser.add_option("--data", o->data, "the examples; without, translate learns the sentences of a teaching grammar, and heads studies that task alone")->type_name("FILE");
   parser.add_option("-o,--output", o->folder, "folder for the model, for heads for the results")->type_name("FOLDER")->required();

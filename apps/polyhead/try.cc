@@ -31,13 +31,13 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct TryOptions {
   std::string task, input, model, score, baseline, page;
   std::int64_t number = 0, beams = 1;
   bool ablate = false, json = false;
 };
 
-void require_input(const Options& o, const char* what) {
+void require_input(const TryOptions& o, const char* what) {
   if (o.input.empty() && o.score.empty()) throw UsageError(cat("there is no input; give ", what, ", or --score FILE"));
   if (!o.input.empty() && !o.score.empty()) throw UsageError("an input and --score cannot be combined");
   if (o.page.empty()) return;
@@ -48,13 +48,13 @@ void require_input(const Options& o, const char* what) {
 }
 
 // The folder of --model, or the model that is part of the program.
-std::filesystem::path model_folder(const Options& o, const char* name) {
+std::filesystem::path model_folder(const TryOptions& o, const char* name) {
   if (!o.model.empty()) return o.model;
   print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER takes another"));
   return models::default_model(name);
 }
 
-void try_digits(const Options& o) {
+void try_digits(const TryOptions& o) {
   require_input(o, "a file of images");
   if (o.model.empty()) throw UsageError("there is no model of digits in the program; give --model FOLDER");
   const models::ImageClassifier model = models::load_image_classifier(o.model);
@@ -89,7 +89,7 @@ std::vector<std::string> sentences_of(const std::string& input) {
   return sentences;
 }
 
-void try_summary(const Options& o) {
+void try_summary(const TryOptions& o) {
   require_input(o, "a text or a file of one");
   if (o.model.empty()) throw UsageError("there is no model of summaries in the program; give --model FOLDER");
   const models::SentenceChooser model = models::load_sentence_chooser(o.model);
@@ -140,7 +140,7 @@ std::string text_of(const std::string& input) {
   return texts[0].text;
 }
 
-void try_sentiment(const Options& o) {
+void try_sentiment(const TryOptions& o) {
   require_input(o, "a text");
   if (o.score.empty() && (o.ablate || !o.baseline.empty())) throw UsageError("--ablate and --baseline need --score FILE");
   const std::string text = o.score.empty() ? text_of(o.input) : "";
@@ -149,7 +149,7 @@ void try_sentiment(const Options& o) {
   o.score.empty() ? explain_sentiment(model, text, {o.page, folder.string()}, o.json) : score_sentiment(model, {o.score, o.baseline, o.ablate, o.json});
 }
 
-void try_translation(const Options& o) {
+void try_translation(const TryOptions& o) {
   require_input(o, "a text");
   if (o.score.empty() && !o.baseline.empty()) throw UsageError("--baseline needs --score FILE");
   const std::string text = o.score.empty() ? text_of(o.input) : "";
@@ -163,10 +163,10 @@ struct TriedTask {
   std::string name;
   std::string_view model_type;
   std::vector<std::string> options;  // that not every task takes
-  void (*run)(const Options&);
+  void (*run)(const TryOptions&);
 };
 
-const std::array kTasks{
+const std::array kTriedTasks{
     TriedTask{"sentiment", models::TextClassifierConfig::kModelType, {"--baseline", "--ablate"}, try_sentiment},
     TriedTask{"digits", models::ImageClassifierConfig::kModelType, {"--number"}, try_digits},
     TriedTask{"summarise", models::SentenceChooserConfig::kModelType, {}, try_summary},
@@ -178,7 +178,7 @@ const TriedTask* task_of(const std::filesystem::path& folder) {
   try {
     for (const models::ConfigEntry& entry : models::read_config(folder))
       if (const auto* const type = std::get_if<std::string>(&entry.value); entry.name == "model" && type != nullptr)
-        if (const auto found = std::ranges::find(kTasks, *type, &TriedTask::model_type); found != kTasks.end()) return found;
+        if (const auto found = std::ranges::find(kTriedTasks, *type, &TriedTask::model_type); found != kTriedTasks.end()) return found;
   } catch (const Error&) {  // who opens the model says what is wrong
   }
   return nullptr;
@@ -189,7 +189,7 @@ void check_options(const TriedTask& task, const std::vector<Option*>& options) {
   for (const Option* option : options) {
     if (!option->is_given() || std::ranges::count(task.options, option->name()) > 0) continue;
     std::string takers;
-    for (const TriedTask& other : kTasks)
+    for (const TriedTask& other : kTriedTasks)
       if (std::ranges::count(other.options, option->name()) > 0) takers += (takers.empty() ? "" : " and ") + other.name;
     throw UsageError(cat(option->name(), " is an option of ", takers, ", not of ", task.name));
   }
@@ -201,13 +201,13 @@ bool is_trained(const std::filesystem::path& folder) { return task_of(folder) !=
 
 void try_text(const TriedText& given) {
   const TriedTask* const found = given.model.empty() ? nullptr : task_of(given.model);
-  Options options;
+  TryOptions options;
   options.input = given.text, options.model = given.model.string(), options.page = given.page, options.json = given.json;
-  (found != nullptr ? *found : kTasks[0]).run(options);
+  (found != nullptr ? *found : kTriedTasks[0]).run(options);
 }
 
 Subcommand declare_try(Parser& parser) {
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<TryOptions>();
   parser.add_option("TASK", o->task, "sentiment, translate, summarise or digits")->required();
   parser.add_option("INPUT", o->input, "the text, or - for standard input; for summarise also a file, for digits a file of images");
   parser.add_option("--model", o->model, "folder that `polyhead train` made; default: for sentiment and translate the model that is part of polyhead")->type_name("FOLDER");
@@ -233,9 +233,9 @@ Subcommand declare_try(Parser& parser) {
       .run =
           [o, own] {
             std::vector<std::string> names;
-            for (const TriedTask& task : kTasks) names.push_back(task.name);
+            for (const TriedTask& task : kTriedTasks) names.push_back(task.name);
             const std::string name = read_choice(o->task, "task", names);
-            const TriedTask& task = *std::ranges::find(kTasks, name, &TriedTask::name);
+            const TriedTask& task = *std::ranges::find(kTriedTasks, name, &TriedTask::name);
             check_options(task, own);
             if (const TriedTask* const other = o->model.empty() ? nullptr : task_of(o->model); other != nullptr && other != &task)
               fail(ErrorCode::unsupported, "'", o->model, "' is a model for ", other->name, "; try it with 'polyhead try ", other->name, "'");

@@ -21,6 +21,7 @@
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/any_text_model.h"
 #include "polyhead/viewer.h"
+#include "run_page.h"
 #include "terminal.h"
 #include "view_input.h"
 #include "text_layout.h"
@@ -30,7 +31,7 @@
 namespace polyhead::app {
 namespace {
 
-struct Options {
+struct ViewOptions {
   std::string model, source, file, page, arrays;
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
@@ -42,7 +43,7 @@ struct Options {
 };
 
 // Refuses wrong combinations of options and unwritable outputs before any input is read.
-void check(Options& o) {
+void check(ViewOptions& o) {
   if (!o.source.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
@@ -81,6 +82,7 @@ Json to_json(const InputText& input, const models::TextRun& result, const Tensor
           {"dropped_tokens", tokens.dropped_tokens},
           {"map", number_json(map)}};
   if (result.embedding) json["embedding"] = number_json(result.embedding);
+  if (result.target) json["target_tokens"] = result.target->tokens.pieces, json["target_ids"] = result.target->tokens.ids;
   if (result.generated) json["generated"] = *result.generated;
   return json;
 }
@@ -125,19 +127,6 @@ std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<
   return heads;
 }
 
-// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
-std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens) {
-  std::vector<std::string> words = tokens.pieces;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const models::ByteSpan& span = tokens.spans[i];
-    std::string_view word = span.first < span.last ? std::string_view(text).substr(span.first, span.last - span.first) : words[i];
-    for (const std::string_view mark : {"Ġ", "▁", " "})
-      if (word.starts_with(mark) && word.size() > mark.size()) word.remove_prefix(mark.size());
-    words[i] = std::string(word);
-  }
-  return words;
-}
-
 std::string heading(const InputText& input, const HeadChoice& choice, std::size_t width) {
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
@@ -149,9 +138,11 @@ std::uint64_t usable_memory() {
   return getrlimit(RLIMIT_AS, &limit) == 0 ? std::min<std::uint64_t>(machine, limit.rlim_cur) : machine;
 }
 
+using Kind = models::TextModelKind;
+
 class View {
  public:
-  explicit View(Options options) : o_(std::move(options)) {}
+  explicit View(ViewOptions options) : o_(std::move(options)) {}
 
   void run() {
     check(o_);
@@ -163,15 +154,17 @@ class View {
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
       const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // of q, k and v
-      const bool fits = !o_.page.empty() && budget.take(numbers);
-      models::TextRun result = model_->run(std::move(tokens_[i]), {.head_vectors = fits, .generate = o_.generate});
-      left_out_.push_back(fits ? 0 : numbers);
-      const Tensor map = chosen_map(result.attentions, choice_);
+      const std::int64_t blocks = blocks_[i];
+      const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
+      models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
+      left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
+      const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
         if (result.generated) print(cat(wrap(cat(i > 0 ? "\n" : "", "generated: ", printable(*result.generated)), terminal_width(Stream::out)), "\n"));
-        draw_map(i, model_->sizes().is_decoder ? words_of(texts_[i].text, result.tokens) : result.tokens.pieces, map);
+        const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? result.tokens.pieces : words_of(texts_[i].text, result.tokens);
+        draw_map(i, result.target ? words_of("", result.target->tokens) : words, words, map);
         for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
@@ -192,13 +185,14 @@ class View {
     }
     model_ = open_any_model(o_.model);
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
-    choice_ = choose_head(o_.layer, o_.head, o_.mean, sizes.layers, sizes.heads);
+    const bool of_target = sizes.kind == Kind::two_sides && o_.generate > 0;
+    choice_ = choose_head(o_.layer, o_.head, o_.mean, of_target ? sizes.target_layers : sizes.layers, of_target ? sizes.target_heads : sizes.heads);
     heads_off_ = read_heads(o_.without, sizes);
-    if (!heads_off_.empty() && sizes.is_decoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
-    if (o_.generate > 0 && !sizes.is_decoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
-    if (o_.pair && sizes.is_decoder) throw UsageError("--text-pair is for encoders; this model reads one text");
+    if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
+    if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
+    if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
-    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - o_.generate) : std::nullopt, texts_, o_.truncate);
+    tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
     check_sizes();
   }
 
@@ -212,34 +206,46 @@ class View {
     return list;
   }
 
+  // Whether all attention weights of a text are needed, which are not where a page alone shows pooled maps.
+  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
+
   // Called before the model runs, because that takes long for many texts.
-  void check_sizes() const {
-    std::int64_t weights = 0, hidden = 0, most = 0;  // of all texts; weights of the longest
-    for (const models::TokenizedText& tokens : tokens_) {
-      const std::int64_t length = std::ssize(tokens.ids) + o_.generate;
-      const std::int64_t of_text = numel({choice_.layers, choice_.heads, length, length});  // Error beyond 2^63
-      most = std::max(most, of_text);
-      if (__builtin_add_overflow(weights, of_text, &weights)) weights = std::numeric_limits<std::int64_t>::max() / 16;
-      hidden += model_->sizes().width * length;
-    }
+  void check_sizes() {
     const std::uint64_t memory = usable_memory();
-    if (static_cast<std::uint64_t>(most) > memory / sizeof(float))
-      fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", most, " numbers of 4 bytes; there is ", byte_size(memory), " of memory, so give a shorter text");
-    if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
-      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ",
-           counted(texts_.size(), "text"), " have ", weights, "; give fewer or shorter texts, or --arrays");
+    const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
+    std::vector<std::int64_t> counts, weights;  // of each text
+    std::int64_t hidden = 0;
+    for (const models::TokenizedText& tokens : tokens_) {
+      counts.push_back(std::ssize(tokens.ids));
+      weights.push_back(model_->sizes().attention_weights(counts.back(), o_.generate));
+      hidden += model_->sizes().width * (counts.back() + o_.generate);
+    }
+    blocks_.assign(tokens_.size(), 0);
+    if (!o_.page.empty()) blocks_ = pooled_sides(model_->sizes(), counts, o_.generate, most_in_memory);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i] == 0) continue;
+      print_diagnostic(cat(tokens_.size() == 1 ? "the text" : cat("text ", i + 1), " has ", counts[i] + o_.generate, " tokens: the page has pooled maps of ", blocks_[i], " x ", blocks_[i], " blocks, each with its largest attention weight"));
+    }
+    std::int64_t every_pair = 0;
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      if (!needs_every_pair(i)) continue;
+      if (weights[i] > most_in_memory)
+        fail(ErrorCode::invalid_argument, "the attention weights of all heads of one text are ", weights[i], " numbers of 4 bytes; there is ", byte_size(memory),
+             " of memory, so give a shorter text, or -o alone: its page then has pooled maps");
+      if (__builtin_add_overflow(every_pair, weights[i], &every_pair)) every_pair = std::numeric_limits<std::int64_t>::max() / 16;
+    }
     // All arrays stay in memory until the last text is done, so they must fit together.
-    const std::uint64_t bytes = static_cast<std::uint64_t>(weights + hidden) * sizeof(float);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(every_pair + hidden) * sizeof(float);
     if (!o_.arrays.empty() && bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),
            " and stay until all are done; there is ", byte_size(memory), " of memory, so give fewer or shorter texts");
   }
 
-  void draw_map(std::size_t i, const std::vector<std::string>& words, const Tensor& map) const {
+  void draw_map(std::size_t i, const std::vector<std::string>& rows, const std::vector<std::string>& columns, const Tensor& map) const {
     const std::size_t width = terminal_width(Stream::out);
     std::string text = i > 0 ? "\n" : "";
     append(text, heading(texts_[i], choice_, width));
-    append(text, render({.weights = map, .rows = words, .columns = words}, width, colour_of_stdout()));
+    append(text, render({.weights = map, .rows = rows, .columns = columns}, width, colour_of_stdout()));
     print(text);
   }
 
@@ -269,7 +275,7 @@ class View {
 
   void save_arrays() const {
     std::vector<io::NamedView> arrays;
-    Json texts = Json::array(), pairs = Json::array();
+    Json texts = Json::array(), pairs = Json::array(), targets = Json::array();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const std::string suffix = results_.size() == 1 ? "" : cat("_", i);
       const models::TextRun& result = results_[i];
@@ -277,11 +283,18 @@ class View {
       arrays.push_back({"attentions" + suffix, result.attentions});
       arrays.push_back({"hidden" + suffix, result.hidden});
       if (result.embedding) arrays.push_back({"embedding" + suffix, result.embedding});
-      texts.push_back(texts_[i].text + result.generated.value_or(""));
+      if (result.target) {
+        arrays.push_back({"target_ids" + suffix, result.target->ids});
+        arrays.push_back({"cross_attentions" + suffix, result.target->cross_attentions});
+        arrays.push_back({"target_attentions" + suffix, result.target->attentions});
+      }
+      texts.push_back(result.target ? texts_[i].text : texts_[i].text + result.generated.value_or(""));
+      if (result.target) targets.push_back(*result.generated);
       if (texts_[i].pair) pairs.push_back(*texts_[i].pair);
     }
     io::Metadata metadata{{"texts", to_text(texts)}};
     if (!pairs.empty()) metadata["pairs"] = to_text(pairs);
+    if (!targets.empty()) metadata["targets"] = to_text(targets);
     io::save_tensors(o_.arrays, arrays, metadata);
   }
 
@@ -293,19 +306,12 @@ class View {
     page.language = o_.language.value_or(viewer::Language::readers);
     page.vector_megabytes = o_.values;
     for (std::size_t i = 0; i < results_.size(); ++i) {
-      const models::TokenizedText& tokens = results_[i].tokens;
-      page.texts.push_back({.text = texts_[i].both() + results_[i].generated.value_or(""),
-                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                            .attentions = results_[i].attentions,
-                            .without = without_[i],
-                            .left_out = left_out_[i]});
-      if (results_[i].q)
-        page.texts.back().vectors = {.q = results_[i].q, .k = results_[i].k, .v = results_[i].v, .scale = results_[i].scale, .bias = results_[i].bias, .attend = results_[i].attend};
+      page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
     return viewer::render(page);
   }
 
-  Options o_;
+  ViewOptions o_;
   std::vector<InputText> texts_;
   std::vector<models::TokenizedText> tokens_;
   std::unique_ptr<models::AnyTextModel> model_;
@@ -313,12 +319,13 @@ class View {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
   std::vector<models::TextRun> results_;
+  std::vector<std::int64_t> blocks_;    // of each text: blocks along one side of its pooled maps in the page; 0: it shows every pair
   std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
   Json json_texts_ = Json::array();
 };
 
 // A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
-void view_trained(const Options& o, const Parser& parser) {
+void view_trained(const ViewOptions& o, const Parser& parser) {
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
     if (option->is_given() && name != "MODEL_DIR" && name != "--text" && name != "--output" && name != "--json")
@@ -328,7 +335,7 @@ void view_trained(const Options& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
-void view_given_images(Options& o) {
+void view_given_images(ViewOptions& o) {
   check(o);
   view_images({.model = o.model, .images = o.images, .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
 }
@@ -336,14 +343,14 @@ void view_given_images(Options& o) {
 }  // namespace
 
 Subcommand declare_view(Parser& parser) {
-  const auto o = std::make_shared<Options>();
-  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, or a decoder such as GPT-2 or Llama), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
+  const auto o = std::make_shared<ViewOptions>();
+  parser.add_option("MODEL_DIR", o->model, "folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind, a decoder such as GPT-2 or Llama, or a model with two sides such as T5), or one that `polyhead train` made; without, the model of ratings that is part of polyhead");
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
   parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
-  parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads; - is standard output")
+  parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
   add_value(parser, "--lang", &o->language, read_language, "en|zh", "language of the page: English or Chinese (default: what the reader's browser prefers)");
   add_value(parser, "--layer", &o->layer, read_count, "L", "the layer to show, from 0 (default: the last)");
@@ -365,7 +372,7 @@ Subcommand declare_view(Parser& parser) {
               if (tokens > kMost) throw UsageError(cat(tokens, " tokens are more than the most, ", kMost));
               return tokens;
             },
-            "N", "let a decoder continue the text by at most N tokens, each time the likeliest; the map shows what it read for each");
+            "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
@@ -376,6 +383,7 @@ Subcommand declare_view(Parser& parser) {
                     "one head, for a text of two parts"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
+                   {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
                    {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
@@ -394,6 +402,9 @@ Subcommand declare_view(Parser& parser) {
           "patch. Arrays: pixels [3,height,width], attentions, hidden, and of what the model has pooled, logits and embedding. JSON: images: [{path, map, pooled, "
           "embedding, logits, label}] in place of texts.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
+          "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
+          "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
+          "target_tokens and target_ids.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run =

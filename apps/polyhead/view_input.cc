@@ -127,6 +127,18 @@ std::string model_name(const fs::path& directory) {
   return (generic ? path.parent_path() : path).filename().string();
 }
 
+std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens) {
+  std::vector<std::string> words = tokens.pieces;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const models::ByteSpan& span = tokens.spans[i];
+    std::string_view word = span.first < span.last ? std::string_view(text).substr(span.first, span.last - span.first) : words[i];
+    for (const std::string_view mark : {"Ġ", "▁", " "})
+      if (word.starts_with(mark) && word.size() > mark.size()) word.remove_prefix(mark.size());
+    words[i] = std::string(word);
+  }
+  return words;
+}
+
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text) {
   const auto tokenizer = [&](const InputText& input) { return model.tokenize(input.text, models::WhenTooLong::longest_first); };
   return std::move(tokenize(tokenizer, model.encoder.config.longest(), {{text, std::nullopt}}, false)[0]);

@@ -34,6 +34,9 @@ models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory
 // The folder's name, for titles. If the folder is called "model", the name of its parent folder.
 std::string model_name(const std::filesystem::path& directory);
 
+// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
+std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
+
 // The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate);

@@ -16,7 +16,7 @@
 namespace polyhead::training {
 namespace {
 
-constexpr std::int64_t kBatch = 64;
+constexpr std::int64_t kDigitsOfAStep = 64;
 
 // A uniform number in [-1,1): draw `number` of a seed.
 double draw(std::uint64_t seed, std::uint64_t number) { return 2 * uniform(seed, number) - 1; }
@@ -82,7 +82,7 @@ class Digits final : public Task {
   nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
 
   StepResult step(std::int64_t number) override {
-    const std::vector<std::int64_t> which = batch_of_step(number, kBatch, std::ssize(training_), nn::derive_seed(seed_, 1));
+    const std::vector<std::int64_t> which = batch_of_step(number, kDigitsOfAStep, std::ssize(training_), nn::derive_seed(seed_, 1));
     std::vector<std::int64_t> images;
     for (const std::int64_t i : which) images.push_back(training_[static_cast<std::size_t>(i)]);
     const std::uint64_t of_step = nn::derive_seed(nn::derive_seed(seed_, 2), static_cast<std::uint64_t>(number));
@@ -90,7 +90,7 @@ class Digits final : public Task {
     model_.forward(pixels_, logits_, saved_, {.mode = nn::Mode::training, .dropout_seed = of_step, .workspace = &workspace_});
     const double loss = nn::cross_entropy(logits_, labels_, logits_, {.label_smoothing = 0.1}).loss;
     model_.backward(saved_, logits_, gradients_, {.workspace = &workspace_});
-    return {loss, kBatch * model_.config.patches()};
+    return {loss, kDigitsOfAStep * model_.config.patches()};
   }
 
   Validation validate() override {
@@ -108,7 +108,7 @@ class Digits final : public Task {
   models::ImageClassifier model_, gradients_;
   Workspace workspace_;  // the memory of a step serves the next one; before saved_, which returns its tensors to it
   models::ImageClassifier::Saved saved_;
-  Tensor pixels_{DType::f32, {kBatch, images_.pixels.extent(1), images_.pixels.extent(2)}}, labels_{DType::i64, {kBatch}}, logits_{DType::f32, {kBatch, images_.classes}};
+  Tensor pixels_{DType::f32, {kDigitsOfAStep, images_.pixels.extent(1), images_.pixels.extent(2)}}, labels_{DType::i64, {kDigitsOfAStep}}, logits_{DType::f32, {kDigitsOfAStep, images_.classes}};
 };
 
 }  // namespace

@@ -51,31 +51,31 @@ std::optional<std::string> apply(std::string_view word, std::span<const Rule> ru
   return std::nullopt;
 }
 
-std::string without(std::string_view word, std::size_t count, std::string_view added = "") { return std::string(word.substr(0, word.size() - count)).append(added); }
+std::string without_end(std::string_view word, std::size_t count, std::string_view added = "") { return std::string(word.substr(0, word.size() - count)).append(added); }
 
 std::string plural(std::string_view word) {  // step 1a
-  if (word.ends_with("ies")) return without(word, word.size() == 4 ? 1 : 2);
-  if (word.ends_with("sses")) return without(word, 2);
-  return without(word, word.ends_with('s') && !word.ends_with("ss") ? 1 : 0);
+  if (word.ends_with("ies")) return without_end(word, word.size() == 4 ? 1 : 2);
+  if (word.ends_with("sses")) return without_end(word, 2);
+  return without_end(word, word.ends_with('s') && !word.ends_with("ss") ? 1 : 0);
 }
 
 std::string past(std::string_view word) {  // step 1b
-  if (word.ends_with("ied")) return without(word, word.size() == 4 ? 1 : 2);
-  if (word.ends_with("eed")) return without(word, measure(word.substr(0, word.size() - 3)) > 0 ? 1 : 0);
+  if (word.ends_with("ied")) return without_end(word, word.size() == 4 ? 1 : 2);
+  if (word.ends_with("eed")) return without_end(word, measure(word.substr(0, word.size() - 3)) > 0 ? 1 : 0);
   const std::size_t cut = word.ends_with("ed") ? 2 : word.ends_with("ing") ? 3 : 0;
   const std::string_view stem = word.substr(0, word.size() - cut);
   if (cut == 0 || !has_vowel(stem)) return std::string(word);
-  if (stem.ends_with("at") || stem.ends_with("bl") || stem.ends_with("iz")) return without(stem, 0, "e");
+  if (stem.ends_with("at") || stem.ends_with("bl") || stem.ends_with("iz")) return without_end(stem, 0, "e");
   const std::size_t n = stem.size();
-  if (n >= 2 && stem[n - 1] == stem[n - 2] && is_consonant(stem, n - 1)) return without(stem, std::string_view("lsz").find(stem[n - 1]) == std::string_view::npos ? 1 : 0);
-  return without(stem, 0, measure(stem) == 1 && ends_short(stem) ? "e" : "");
+  if (n >= 2 && stem[n - 1] == stem[n - 2] && is_consonant(stem, n - 1)) return without_end(stem, std::string_view("lsz").find(stem[n - 1]) == std::string_view::npos ? 1 : 0);
+  return without_end(stem, 0, measure(stem) == 1 && ends_short(stem) ? "e" : "");
 }
 
 std::string derived(std::string word) {  // step 2
   static constexpr Rule kRules[] = {{"ational", "ate"}, {"tional", "tion"}, {"enci", "ence"}, {"anci", "ance"}, {"izer", "ize"}, {"bli", "ble"}, {"alli", "al"},
                                     {"entli", "ent"}, {"eli", "e"}, {"ousli", "ous"}, {"ization", "ize"}, {"ation", "ate"}, {"ator", "ate"}, {"alism", "al"},
                                     {"iveness", "ive"}, {"fulness", "ful"}, {"ousness", "ous"}, {"aliti", "al"}, {"iviti", "ive"}, {"biliti", "ble"}, {"fulli", "ful"}, {"logi", "log"}};
-  if (word.ends_with("alli") && measure(std::string_view(word).substr(0, word.size() - 4)) > 0) return derived(without(word, 2));
+  if (word.ends_with("alli") && measure(std::string_view(word).substr(0, word.size() - 4)) > 0) return derived(without_end(word, 2));
   return apply(word, kRules, 0).value_or(word);
 }
 
@@ -96,10 +96,10 @@ std::string porter_stem(std::string word) {
   word = apply(word, kThird, 0).value_or(word);
   word = apply(word, kFourth, 1).value_or(word);
   if (word.ends_with('e')) {  // step 5a
-    const std::string stem = without(word, 1);
+    const std::string stem = without_end(word, 1);
     if (const int m = measure(stem); m > 1 || (m == 1 && !ends_short(stem))) word = stem;
   }
-  if (word.ends_with("ll") && measure(without(word, 1)) > 1) word.pop_back();  // step 5b
+  if (word.ends_with("ll") && measure(without_end(word, 1)) > 1) word.pop_back();  // step 5b
   return word;
 }
 

@@ -18,13 +18,13 @@ namespace {
 
 using models::SentenceChooser;
 
-constexpr std::int64_t kBatch = 32;
-constexpr double kValidationShare = 0.05;
+constexpr std::int64_t kTextsOfAStep = 32;
+constexpr double kValidationShareOfTexts = 0.05;
 constexpr double kTemperature = 0.1;    // of ROUGE-1 F, 0 to 1, in the softmax that the scores learn
 constexpr double kDroppedTerms = 0.5;   // in training
 constexpr double kDroppedSentences = 0.1;
 
-struct Example {
+struct SummaryExample {
   SentenceChooser::Text text;
   std::vector<double> wanted;  // ROUGE-1 F of each sentence
 };
@@ -36,8 +36,8 @@ std::vector<double> rouge_of_sentences(const Abstract& abstract) {
 }
 
 // Leaves out sentences and terms, so that no rare term decides.
-Example thinned(const Example& example, std::uint64_t seed) {
-  Example result;
+SummaryExample thinned(const SummaryExample& example, std::uint64_t seed) {
+  SummaryExample result;
   for (std::size_t s = 0; s < example.text.size(); ++s) {
     const std::uint64_t own = nn::derive_seed(seed, s);
     if (uniform(own, 0) < kDroppedSentences) continue;
@@ -65,7 +65,7 @@ class Summary final : public Task {
     Data<Abstract> data = read_abstracts(options.data);
     if (!data.bad.empty()) options.note(describe(data.bad, std::ssize(data.rows)));
     for (Abstract& abstract : data.rows)
-      (in_validation(abstract.sentences[0], kValidationShare) ? validation_ : training_).push_back(std::move(abstract));
+      (in_validation(abstract.sentences[0], kValidationShareOfTexts) ? validation_ : training_).push_back(std::move(abstract));
     require(!validation_.empty() && !training_.empty(), options.data.string(), " has ", counted(data.rows.size(), "abstract"), "; ", training_.size(), " to train and ", validation_.size(), " to validate are too few");
     model_ = SentenceChooser({.dropout = 0.3, .seed = nn::derive_seed(seed_, 0)});
     gradients_ = nn::zeros_like(model_);
@@ -88,13 +88,13 @@ class Summary final : public Task {
     std::vector<SentenceChooser::Text> texts;
     std::vector<std::vector<double>> wanted;
     std::int64_t longest = 0, sentences = 0;
-    for (const std::int64_t i : batch_of_step(number, kBatch, std::ssize(examples_), nn::derive_seed(seed_, 1))) {
-      Example example = thinned(examples_[static_cast<std::size_t>(i)], nn::derive_seed(of_step, texts.size()));
+    for (const std::int64_t i : batch_of_step(number, kTextsOfAStep, std::ssize(examples_), nn::derive_seed(seed_, 1))) {
+      SummaryExample example = thinned(examples_[static_cast<std::size_t>(i)], nn::derive_seed(of_step, texts.size()));
       longest = std::max(longest, std::ssize(example.text));
       sentences += std::ssize(example.text);
       texts.push_back(std::move(example.text)), wanted.push_back(std::move(example.wanted));
     }
-    Tensor scores(DType::f32, {kBatch, longest});
+    Tensor scores(DType::f32, {kTextsOfAStep, longest});
     model_.forward(texts, scores, saved_, {.mode = nn::Mode::training, .dropout_seed = of_step, .workspace = &workspace_});
     // Cross-entropy of the scores' softmax p against q, that of ROUGE: d_score = (p - q) / texts.
     double loss = 0;
@@ -106,8 +106,8 @@ class Summary final : public Task {
       softmax(wanted[b].data(), count, 1 / kTemperature, q.data());
       std::fill_n(row, longest, 0.F);
       for (std::size_t s = 0; s < count; ++s) {
-        loss -= q[s] * std::log(p[s]) / kBatch;
-        row[s] = static_cast<float>((p[s] - q[s]) / kBatch);
+        loss -= q[s] * std::log(p[s]) / kTextsOfAStep;
+        row[s] = static_cast<float>((p[s] - q[s]) / kTextsOfAStep);
       }
     }
     model_.backward(saved_, scores, gradients_, {.workspace = &workspace_});
@@ -124,7 +124,7 @@ class Summary final : public Task {
  private:
   std::uint64_t seed_;
   std::vector<Abstract> training_, validation_;
-  std::vector<Example> examples_;
+  std::vector<SummaryExample> examples_;
   SentenceChooser model_, gradients_;
   Workspace workspace_;  // before saved_, which returns its tensors to it
   SentenceChooser::Saved saved_;

@@ -25,7 +25,7 @@ using models::BytePairTokenizer;
 using models::Translator;
 
 enum Seed : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // numbers of derive_seed
-constexpr double kValidationShare = 0.05;
+constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {
   for (char& c : text)
@@ -161,7 +161,7 @@ class FileSource final : public Source {
     const Data<SentencePair> data = read_pairs(options.data);
     if (!data.bad.empty()) options.note(describe(data.bad, std::ssize(data.rows)));
     std::vector<SentencePair> kept;
-    for (const SentencePair& pair : data.rows) (in_validation(pair.source, kValidationShare) ? kept : training_).push_back(pair);
+    for (const SentencePair& pair : data.rows) (in_validation(pair.source, kValidationShareOfPairs) ? kept : training_).push_back(pair);
     require(!kept.empty() && !training_.empty(), options.data.string(), " has ", counted(data.rows.size(), "sentence pair"), ", too few to train and to validate");
     validation_ = group_by_source(kept);
   }

@@ -16,6 +16,7 @@
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/sentence_model.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/tokenizer.h"
 #include "polyhead/models/translator.h"

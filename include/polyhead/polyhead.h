@@ -23,6 +23,7 @@
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/learning_rate.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/mixture_of_experts.h"
 #include "polyhead/nn/module.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,6 +118,11 @@ struct Page {
 };
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
+
+// How a page shows texts of so many tokens by a model of so many heads (of all layers): 0 for a text that is shown pair by pair, else the blocks along one side of its pooled
+// maps, at most 512, and 2^23 blocks of all heads. The texts with the most attention weights are pooled until the page has room for all, and those of more than
+// `most_numbers` in any case. Error where even pooled maps have no room.
+std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers = kMaxAttentionWeights);
 
 // The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
 // by more than 1e-3, if all texts together have more than kMaxAttentionWeights, or if an attention weight is not what q, k, bias and mask

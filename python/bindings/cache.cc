@@ -15,16 +15,16 @@
 namespace polyhead::python {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 40;
+constexpr std::int64_t kMostExtent = std::int64_t{1} << 40;
 
 nn::KeyValueCacheConfig read_config(nb::handle sequences, nb::handle kv_heads, nb::handle capacity, nb::handle head_width, nb::handle value_head_width,
                                     nb::handle dtype) {
   nn::KeyValueCacheConfig config;
-  config.sequences = read_integer(sequences, "sequences", 0, kMost);
-  config.kv_heads = read_integer(kv_heads, "kv_heads", 1, kMost);
-  config.capacity = read_integer(capacity, "capacity", 0, kMost);
-  config.head_width = read_integer(head_width, "head_width", 1, kMost);
-  if (!value_head_width.is_none()) config.value_head_width = read_integer(value_head_width, "value_head_width", 1, kMost);
+  config.sequences = read_integer(sequences, "sequences", 0, kMostExtent);
+  config.kv_heads = read_integer(kv_heads, "kv_heads", 1, kMostExtent);
+  config.capacity = read_integer(capacity, "capacity", 0, kMostExtent);
+  config.head_width = read_integer(head_width, "head_width", 1, kMostExtent);
+  if (!value_head_width.is_none()) config.value_head_width = read_integer(value_head_width, "value_head_width", 1, kMostExtent);
   config.dtype = dtype_named(read_word(dtype, "dtype"));
   return config;
 }
@@ -164,7 +164,7 @@ nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
                                                      {"longrope", nn::RotaryScaling::longrope},
                                                      {"proportional", nn::RotaryScaling::proportional}}};
   nn::RotaryEmbeddingConfig config;
-  config.width = read_integer(given["width"], "width", 2, kMost);
+  config.width = read_integer(given["width"], "width", 2, kMostExtent);
   config.order = choice("order", read_word(given["order"], "order"), kOrders);
   if (nb::handle scaling = given["scaling"]; !scaling.is_none()) config.scaling = choice("scaling", read_word(scaling, "scaling"), kScalings);
   if (nb::handle factor = given["attention_factor"]; !factor.is_none()) config.attention_factor = read_number(factor, "attention_factor");

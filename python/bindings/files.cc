@@ -16,7 +16,7 @@ namespace {
 struct LoadOptions {
   LoadOptions(nb::handle layout, nb::handle prefix, nb::handle heads, const nb::dict& given)
       : load{.layout = read_optional_word(layout, "layout").value_or(""),
-             .prefix = read_optional_word(prefix, "prefix").value_or(""),
+             .prefix = read_optional_word(prefix, "prefix"),
              .heads = heads.is_none() ? 0 : read_integer(heads, "heads", 1, std::int64_t{1} << 40)},
         settings(read_config(given)) {}
   io::LoadAttention load;

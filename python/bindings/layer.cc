@@ -44,6 +44,7 @@ void visit_config(Config& c, F&& f) {
   f("add_bias_kv", c.add_bias_kv);
   f("add_zero_attn", c.add_zero_attn);
   f("sink", c.sink);
+  f("qk_norm", c.qk_norm);
   f("dropout", c.dropout);
   f("scale", c.scale);
   f("softcap", c.softcap);

@@ -16,6 +16,7 @@
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_chooser.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
 
@@ -154,8 +155,53 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   return outputs.take();
 }
 
-std::vector<std::int64_t> generate_tokens(const HeldLanguageModel& held, nb::handle ids_given, const ByName& given) {
-  const std::vector<std::int64_t> prompt = read_integers(ids_given, "ids");
+// A model with two sides, with the memory that its calls reuse.
+struct HeldSequenceModel {
+  models::SequenceToSequenceModel model;
+  Workspace workspace{Parameters::constant};
+};
+
+ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given, nb::handle target_given, nb::handle attend_source_given, nb::handle attend_target_given, nb::handle wanted_given,
+                          nb::handle num_threads) {
+  const models::SequenceToSequenceConfig& config = held.model.config;
+  const Array source = Array::required(source_given, "source"), target = Array::input(target_given, "target");
+  const Array attend_source = Array::input(attend_source_given, "attend_source"), attend_target = Array::input(attend_target_given, "attend_target");
+  const bool heard = config.features > 0;
+  if (source.view().rank() < (heard ? 2 : 1)) throw nb::value_error(heard ? "source has fewer than two dimensions; it must be features [*,M,F]" : "source has no dimension; it must be [*,S]");
+  if (target.view() && target.view().rank() < 1) throw nb::value_error("target has no dimension; it must be [*,T]");
+  std::optional<LimitedThreads> threads = read_num_threads(num_threads);
+  const Shape given = source.view().shape(), lead = given.first(given.size() - (heard ? 2 : 1)), sources = joined(lead, {heard ? config.source_positions : given[-1]}), targets = target.view() ? target.view().shape() : joined(lead, {0});
+  if (targets.first(targets.size() - 1) != lead) throw nb::value_error(text("source is ", to_string(sources), " and target ", to_string(targets), "; their leading dimensions must be the same").c_str());
+  const std::int64_t keys = sources[-1], tokens = targets[-1], width = config.encoder.width, encoder_layers = config.encoder_layers, decoder_layers = config.decoder_layers;
+  models::SourceOutput encoded;
+  models::TargetOutput decoded;
+  const Shape of_encoder = joined({encoder_layers}, lead), of_decoder = joined({decoder_layers}, lead);
+  NamedOutputs outputs(accumulation_dtype(config.encoder.dtype), {{"logits", &decoded.logits, joined(targets, {config.target_vocabulary})},
+                                                                 {"memory", &encoded.memory, joined(sources, {width})},
+                                                                 {"encoder_hidden", &encoded.all_hidden, joined({encoder_layers + 1}, joined(sources, {width}))},
+                                                                 {"decoder_hidden", &decoded.all_hidden, joined({decoder_layers + 1}, joined(targets, {width}))},
+                                                                 {"encoder_attentions", &encoded.attentions, joined(of_encoder, {config.encoder.heads, keys, keys})},
+                                                                 {"decoder_attentions", &decoded.attentions, joined(of_decoder, {config.decoder.heads, tokens, tokens})},
+                                                                 {"cross_attentions", &decoded.cross_attentions, joined(of_decoder, {config.decoder.heads, tokens, keys})}});
+  outputs.want(wanted_given);
+  const bool decodes = decoded.logits || decoded.all_hidden || decoded.attentions || decoded.cross_attentions;
+  if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
+  without_gil([&] {
+    const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
+    Tensor memory;  // in the model's dtype
+    if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, joined(sources, {width}));
+    models::SourceOutput output = encoded;
+    if (memory) output.memory = memory;
+    held.model.encode({.ids = heard ? ConstTensorView() : source.view(), .features = heard ? source.view() : ConstTensorView(), .attend_keys = attend_source.view()}, output, options);
+    if (memory && encoded.memory) copy(memory, encoded.memory);
+    if (decodes) held.model.decode({.ids = target.view(), .attend_keys = attend_target.view(), .memory = output.memory, .attend_memory = attend_source.view()}, decoded, options);
+  });
+  return outputs.take();
+}
+
+// Reads generate()'s options and calls run(options), without the GIL but while on_token runs.
+template <class F>
+std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& workspace, const F& run) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   models::GenerateOptions options{.max_tokens = read_integer(given["max_tokens"], "max_tokens", 1, kMost)};
   if (nb::handle temperature = given["temperature"]; !temperature.is_none()) options.temperature = read_number(temperature, "temperature");
@@ -181,13 +227,28 @@ std::vector<std::int64_t> generate_tokens(const HeldLanguageModel& held, nb::han
     };
   }
   options.executor = threads ? &*threads : nullptr;
-  options.workspace = &held.workspace;
-  std::vector<std::int64_t> answer = without_gil([&] { return held.model.generate(prompt, options); });
+  options.workspace = &workspace;
+  std::vector<std::int64_t> answer = without_gil([&] { return run(options); });
   if (raised) throw nb::python_error(*raised);
   return answer;
 }
 
-constexpr std::string_view kLanguageModel = "language-model", kTextEncoder = "text-encoder";
+std::vector<std::int64_t> continue_text(const HeldLanguageModel& held, nb::handle ids_given, const ByName& given) {
+  const std::vector<std::int64_t> prompt = read_integers(ids_given, "ids");
+  return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate(prompt, options); });
+}
+
+std::vector<std::int64_t> write_target(const HeldSequenceModel& held, nb::handle source_given, nb::handle prompt_given, const ByName& given) {
+  const std::vector<std::int64_t> prompt = read_integers(prompt_given, "prompt");
+  if (held.model.config.features > 0) {
+    const Array features = Array::required(source_given, "source");
+    return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate({.features = features.view()}, options, prompt); });
+  }
+  const std::vector<std::int64_t> source = read_integers(source_given, "source");
+  return generate_tokens(given, held.workspace, [&](const models::GenerateOptions& options) { return held.model.generate(source, options, prompt); });
+}
+
+constexpr std::string_view kLanguageModel = "language-model", kSequenceModel = "sequence-to-sequence-model", kTextEncoder = "text-encoder";
 
 template <class M>
 nb::object loaded(M (*load)(const std::filesystem::path&), const std::filesystem::path& folder) {
@@ -226,6 +287,12 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in, 
     without_gil([&] { held->model = models::load_language_model(folder, options); });
     return nb::make_tuple(std::string(kLanguageModel), config, nb::cast(std::move(held)));
   }
+  const std::vector<std::string_view> two_sided = models::sequence_to_sequence_families();
+  if (std::ranges::find(two_sided, type) != two_sided.end()) {
+    auto held = std::make_unique<HeldSequenceModel>();
+    without_gil([&] { held->model = models::load_sequence_to_sequence_model(folder, options); });
+    return nb::make_tuple(std::string(kSequenceModel), config, nb::cast(std::move(held)));
+  }
   if (!options.ignored_keys.empty()) throw nb::value_error(text("ignored_keys is given; '", name, "' is no language model").c_str());
   const std::vector<std::string_view> encoders = models::encoder_families();
   if (std::ranges::find(encoders, type) != encoders.end()) {
@@ -258,8 +325,12 @@ void bind_models(nb::module_& m) {
       .def("parameters", [](const HeldTextEncoder& held) { return parameters(held.model); });
   nb::class_<HeldLanguageModel>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
-      .def("generate", &generate_tokens, any("ids"), nb::arg("options"))
+      .def("generate", &continue_text, any("ids"), nb::arg("options"))
       .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
+  nb::class_<HeldSequenceModel>(m, "SequenceToSequenceModel")
+      .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))
+      .def("generate", &write_target, any("source"), any("prompt"), nb::arg("options"))
+      .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));
 }

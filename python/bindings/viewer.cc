@@ -8,6 +8,7 @@
 #include "gil.h"
 #include "options.h"
 #include "polyhead/models/any_text_model.h"
+#include "run_page.h"
 
 namespace polyhead::python {
 namespace {
@@ -131,28 +132,20 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     viewer::VectorBudget budget(values);
     viewer::Page page{.title = title.value_or(texts.empty() ? "" : texts.front()), .language = language, .vector_megabytes = values};
     std::vector<std::int64_t> left_out;
-    std::int64_t weights = 0;
-    for (const std::string& text : texts) {
-      models::TokenizedText tokens = model->tokenize(text, pair, when_too_long, generate);
-      const std::int64_t length = std::ssize(tokens.ids) + generate;
-      weights += numel({sizes.layers, sizes.heads, length, length});
-      if (weights > viewer::kMaxAttentionWeights)
-        throw Error(ErrorCode::invalid_argument,
-                    python::text("view: a page holds at most ", viewer::kMaxAttentionWeights, " attention weights; these texts have ", weights, " or more"));
-      const std::int64_t numbers = sizes.head_vectors * (std::ssize(tokens.ids) + generate);  // of q, k and v
-      const bool fits = budget.take(numbers);
-      left_out.push_back(fits ? 0 : numbers);
-      results.push_back(model->run(std::move(tokens), {.head_vectors = fits, .generate = generate}));
+    std::vector<models::TokenizedText> all_tokens;
+    std::vector<std::int64_t> lengths;
+    for (const std::string& text : texts) lengths.push_back(std::ssize(all_tokens.emplace_back(model->tokenize(text, pair, when_too_long, generate)).ids));
+    const std::vector<std::int64_t> sides = app::pooled_sides(sizes, lengths, generate);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // of q, k and v
+      const bool fits = sides[i] == 0 && budget.take(numbers);
+      left_out.push_back(fits || sides[i] != 0 ? 0 : numbers);
+      results.push_back(model->run(std::move(all_tokens[i]), {.attentions = sides[i] == 0, .pooled = sides[i], .head_vectors = fits, .generate = generate}));
     }
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      const models::TokenizedText& tokens = results[i].tokens;
-      page.texts.push_back({.text = pair ? texts[i] + " | " + *pair : texts[i] + results[i].generated.value_or(""),
-                            .queries = {.pieces = tokens.pieces, .special = tokens.special, .segment = tokens.segments, .unknown = tokens.unknown},
-                            .attentions = results[i].attentions,
-                            .left_out = left_out[i]});
-      for (const auto& [layer, head] : off) page.texts.back().without.push_back({layer, head, model->change_without_head(results[i], layer, head)});
-      if (results[i].q)
-        page.texts.back().vectors = {.q = results[i].q, .k = results[i].k, .v = results[i].v, .scale = results[i].scale, .bias = results[i].bias, .attend = results[i].attend};
+      std::vector<viewer::WithoutHead> without;
+      for (const auto& [layer, head] : off) without.push_back({layer, head, model->change_without_head(results[i], layer, head)});
+      page.texts.push_back(app::page_text(pair ? texts[i] + " | " + *pair : texts[i], results[i], std::move(without), left_out[i]));
     }
     return viewer::render(page);
   });

@@ -126,6 +126,8 @@ class MultiHeadAttention:
         add_bias_kv: one more key and value, which are learned.
         add_zero_attn: one more key and value, which are zeros.
         sink: learn a sink logit of each head, as gpt-oss: the parameter ``sink`` ``[N]``, at first 0. Calls then take no sink. Only with empty_rows "zero".
+        qk_norm: an RMS norm of each head's projected q and k, before rotary positions (Qwen 3): the parameters ``q_norm.weight`` and ``k_norm.weight`` ``[H]``, at
+            first 1, with an epsilon of 1e-6. projected_key is normed by the caller; the keys of add_bias_kv and add_zero_attn are not normed.
         dropout: probability that an attention weight is dropped, in training.
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
         softcap: as in `polyhead.sdpa`; 0 is off.
@@ -158,6 +160,7 @@ class MultiHeadAttention:
         add_bias_kv: bool = False,
         add_zero_attn: bool = False,
         sink: bool = False,
+        qk_norm: bool = False,
         dropout: float = 0.0,
         scale: float | None = None,
         softcap: float = 0.0,
@@ -332,7 +335,7 @@ class MultiHeadAttention:
 # What `repr` leaves out of a configuration.
 _USUAL = {
     "axis": -2, "bias": True, "output_bias": True, "output": True, "gate": False, "global_query": "off", "add_bias_kv": False, "add_zero_attn": False, "sink": False,
-    "dropout": 0.0, "scale": None, "softcap": 0.0, "empty_rows": "zero", "precision": "native",
+    "qk_norm": False, "dropout": 0.0, "scale": None, "softcap": 0.0, "empty_rows": "zero", "precision": "native",
 }  # fmt: skip
 
 
@@ -407,7 +410,7 @@ def load(
         heads = _heads_of_folder(path)
     if not path.endswith(".npz") or "\0" in path:  # a path with a NUL is kept from NumPy, whose error names no argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
-            raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True)")
+            raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
     arrays = read_npz(path)
     try:

@@ -96,7 +96,7 @@ def view(
             ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
             ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
             then have one entry for each text. None: the attention weights are computed from q and k; of a text with more than 2^26 of them the page shows
-            pooled maps.
+            pooled maps, also with a folder.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         pair: the second part of the text, with a model and one text.
         tokens: with attention weights: T words of the queries; default: their positions. Of an encoder-decoder: the decoder's words.
@@ -142,7 +142,8 @@ def view(
         title: of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
-        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest.
+        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest; with a model of two sides: write so many
+            about it, and show what each read of the text.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Models that ``polyhead train`` made, small ones that are part of polyhead, and encoders, language models and models of images that transformers saved.
+"""Models that ``polyhead train`` made, small ones that are part of polyhead, and encoders, language models, models with two sides and models of images that transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
@@ -20,7 +20,8 @@ from ._options import Array, NumPyArray
 
 __all__ = [
     "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "ImageTextModel", "LanguageModel", "LanguageRun",
-    "SentenceChooser", "TextClassifier", "TextEncoder", "TextEncoderRun", "TextSide", "TextSideRun", "Translation", "Translator", "VisionEncoder", "VisionEncoderRun", "load", "names",
+    "SentenceChooser", "SequenceToSequenceModel", "SequenceToSequenceRun", "TextClassifier", "TextEncoder", "TextEncoderRun", "TextSide", "TextSideRun", "Translation", "Translator",
+    "VisionEncoder", "VisionEncoderRun", "load", "names",
 ]
 
 
@@ -340,7 +341,7 @@ class LanguageRun(NamedTuple):
 
 
 class LanguageModel(_SavedByTransformers):
-    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 or GPT-NeoX, from a folder as transformers writes it.
+    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder as transformers writes it.
     The file stays mapped, so it may be replaced but not changed in place. Calls keep packed parameters, which take as much memory as the model in
     float32. A pickle holds the path of the folder."""
 
@@ -396,12 +397,90 @@ class LanguageModel(_SavedByTransformers):
         return self._model.generate(ids, options)  # type: ignore[no-any-return]
 
 
-_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel]] = {
+class SequenceToSequenceRun(NamedTuple):
+    """The outputs of `SequenceToSequenceModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions, S tokens of the source, T of
+    the target, C the size of the target's vocabulary, E width, N heads, Le and Ld layers of the encoder and of the decoder. float32, of a float64 model float64."""
+
+    logits: NumPyArray | None = None  # [*,T,C], of the token that follows each one of the target
+    memory: NumPyArray | None = None  # [*,S,E], what the encoder made of the source
+    encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E], the embeddings, then each layer's output, the last one is the memory
+    decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E], as encoder_hidden
+    encoder_attentions: NumPyArray | None = None  # [Le,*,N,S,S], the attention weights of the source to itself
+    decoder_attentions: NumPyArray | None = None  # [Ld,*,N,T,T], of the target to itself
+    cross_attentions: NumPyArray | None = None  # [Ld,*,N,T,S], of the target to the source
+
+
+class SequenceToSequenceModel(_SavedByTransformers):
+    """A model with two sides, an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder as
+    transformers writes it. As of a `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
+
+    def run(
+        self,
+        source: Array | Sequence[int],
+        target: Array | Sequence[int] | None = None,
+        *,
+        attend_source: Array | None = None,
+        attend_target: Array | None = None,
+        outputs: Iterable[str] = ("logits",),
+        num_threads: int | None = None,
+    ) -> SequenceToSequenceRun:
+        """One pass over whole texts.
+
+        Args:
+            source: integers ``[*,S]``, token ids. Of Whisper: floating ``[*,M,2 S]``, the mel features that its feature extractor makes, padded.
+            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: nothing of the decoder is computed.
+            attend_source: booleans ``[*,S]``, False for padding, which no token attends to. Not for Whisper.
+            attend_target: booleans ``[*,T]``, as attend_source.
+            outputs: names of `SequenceToSequenceRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        targets = None if target is None else _ids_of(target)
+        return SequenceToSequenceRun(**self._model.run(_ids_of(source), targets, attend_source, attend_target, outputs, num_threads))
+
+    def generate(
+        self,
+        source: Sequence[int] | Array,
+        max_tokens: int,
+        *,
+        prompt: Sequence[int] | Array = (),
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Sequence[int] = (),
+        ignore_end: bool = False,
+        cache_dtype: str | None = None,
+        on_token: Callable[[int], object] | None = None,
+        num_threads: int | None = None,
+    ) -> list[int]:
+        """The target's tokens after the start token, the one that ends it included. Tokens that generation_config.json forces or suppresses are followed; its
+        beams, lengths and repetition rules are not.
+
+        Args:
+            source: the source's token ids, at least one. Of Whisper: its features ``[M,2 S]``.
+            max_tokens: the most tokens of the answer.
+            prompt: the target's first tokens, which are not returned; empty: the model's start token (decoder_start_token_id).
+                Of Whisper: the start token, language and task; of mBART the target's language, unless it is forced.
+            temperature, top_k, top_p, seed, stop_tokens, ignore_end, cache_dtype, on_token: as `LanguageModel.generate`.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        options = {name: given for name, given in locals().items() if name not in ("self", "source", "prompt", "__class__")}
+        return self._model.generate(source, prompt, options)  # type: ignore[no-any-return]
+
+
+_KINDS: dict[str, type[ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | SequenceToSequenceModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel]] = {
     "polyhead-image-classifier": ImageClassifier,
     "polyhead-text-classifier": TextClassifier,
     "polyhead-translator": Translator,
     "polyhead-sentence-chooser": SentenceChooser,
     "language-model": LanguageModel,
+    "sequence-to-sequence-model": SequenceToSequenceModel,
     "text-encoder": TextEncoder,
     "vision-encoder": VisionEncoder,
     "text-side": TextSide,
@@ -421,12 +500,12 @@ def names() -> list[str]:
 
 def load(
     source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[str] = ()
-) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel:
+) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | SequenceToSequenceModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel:
     """Loads a trained model.
 
     Args:
-        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder or decoder that transformers saved.
-        ignored_keys: for a language model, keys of config.json to skip. An unknown key is otherwise an error: it might change the results.
+        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder, a decoder or a model with two sides that transformers saved.
+        ignored_keys: for a language model or one with two sides, keys of config.json to skip. An unknown key is otherwise an error: it might change the results.
 
     Raises:
         OSError: the folder cannot be read.

@@ -16,7 +16,7 @@ namespace polyhead {
 
 namespace {
 
-constexpr std::int64_t kSmall = 16 << 10;  // bytes; smaller blocks are not kept, because allocating them is fast
+constexpr std::int64_t kLeastKept = 16 << 10;  // bytes; smaller blocks are not kept, because allocating them is fast
 
 struct Block {
   std::shared_ptr<void> memory;
@@ -120,7 +120,7 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   std::int64_t bytes = 0;
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
-  if (!fits || bytes < kSmall) return Tensor::uninitialised(dtype, shape);
+  if (!fits || bytes < kLeastKept) return Tensor::uninitialised(dtype, shape);
   // Returns the block to the pool when the tensor's last owner is destroyed. The pool may itself hold such a tensor in its cache of
   // parameters, so the pointer to the pool is weak.
   struct Lease {

@@ -2,8 +2,6 @@
 // For kernel sources only.
 #pragma once
 
-#include <bit>
-
 #include "cpu/vector.h"
 #include "polyhead/dtype.h"
 
@@ -40,12 +38,12 @@ POLYHEAD_INLINE auto with_key_storage(DType dtype, const void* data, const F& f)
 POLYHEAD_INLINE float widen(float x) { return x; }
 POLYHEAD_INLINE double widen(double x) { return x; }
 POLYHEAD_INLINE float widen(std::int8_t x) { return x; }
-POLYHEAD_INLINE float widen(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+POLYHEAD_INLINE float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
 // The exponent is rebiased by a multiplication, which also makes subnormals normal; infinity and NaN keep all exponent bits.
 POLYHEAD_INLINE float widen(f16 x) {
   const std::uint32_t magnitude = (x.bits & 0x7fffu) << 13, sign = (x.bits & 0x8000u) << 16;
-  const std::uint32_t finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-  return std::bit_cast<float>(((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
+  const std::uint32_t finite = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112f);
+  return __builtin_bit_cast(float, ((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
 }
 
 // Elements of narrow storage as vectors of float32: `load` widens neighbours; `of_word<i>` widens element i of the word in each lane.
@@ -95,7 +93,7 @@ POLYHEAD_INLINE void narrow(float x, float* to) { *to = x; }
 POLYHEAD_INLINE void narrow(double x, double* to) { *to = x; }
 POLYHEAD_INLINE void narrow(float x, f16* to) { *to = to_f16(x); }
 POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest even; NaN stays NaN
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
   const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
   to->bits = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }

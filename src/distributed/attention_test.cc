@@ -10,10 +10,6 @@ void use_plain_bias(AttentionCase& c) {
   if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
 }
 
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
-}
-
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);

@@ -14,10 +14,6 @@ Tensor drawn(std::uint64_t seed, const Shape& shape, DType dtype = DType::f64) {
   return random.tensor(dtype, shape, -1, 1);
 }
 
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
-}
-
 TEST(Collectives, GatherPutsTheRowsOfTheRanksInOrder) {
   const Tensor whole = drawn(1, {3, 7, 2});
   const std::vector<std::int64_t> bounds{0, 2, 2, 7};  // the second rank has none

@@ -158,6 +158,7 @@ std::vector<NamedTensor> store_attention(const AttentionParameters& parameters, 
           ", but a layer in the layout ", quote(layout), " has ", row.scale ? cat(*row.scale) : "1/sqrt(H)");
   Candidate target{.layout = &row, .parameters = &row.parameters, .prefix = std::string(prefix), .spelling = {row.separator, ""}};
   if (layout == parameters.layout) target.spelling = parameters.spelling;
+  if (!prefix.empty() && prefix.back() != '.' && prefix.back() != '/') target.prefix += target.spelling.separator;
   const auto input_width = [&](const char* name) {
     const auto found = parameters.tensors.find(name);
     return found == parameters.tensors.end() || found->second.shape().size() != 2 ? 0 : found->second.extent(1);

@@ -16,7 +16,7 @@ struct Beginning {
 };
 
 constexpr std::string_view kFromTorch =
-    "`safetensors.torch.save_file({k: v.clone() for k, v in torch.load(PATH, weights_only=True).items()}, \"model.safetensors\")` in Python converts it";
+    "`safetensors.torch.save_file({k: v.clone() for k, v in torch.load(PATH, weights_only=True, map_location=\"cpu\").items()}, \"model.safetensors\")` in Python converts it";
 
 constexpr Beginning kBeginnings[] = {
     {"version https://git-lfs.github.com/spec/"sv, "a pointer of Git LFS, without the data; `git lfs pull` in its repository fetches them"},

@@ -97,6 +97,20 @@ const std::vector<Sample>& samples() {
       {"whisper", "plain",
        "q_proj.weight 12x12, q_proj.bias 12, k_proj.weight 12x12, v_proj.weight 12x12, v_proj.bias 12, out_proj.weight 12x12, out_proj.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 3}},
+      {"distilbert", "plain",
+       "attention.q_lin.weight 12x12, attention.q_lin.bias 12, attention.k_lin.weight 12x12, attention.k_lin.bias 12, "
+       "attention.v_lin.weight 12x12, attention.v_lin.bias 12, attention.out_lin.weight 12x12, attention.out_lin.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 2}},
+      {"mpnet", "plain",
+       "attention.attn.q.weight 12x12, attention.attn.q.bias 12, attention.attn.k.weight 12x12, attention.attn.k.bias 12, "
+       "attention.attn.v.weight 12x12, attention.attn.v.bias 12, attention.attn.o.weight 12x12, attention.attn.o.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 2}},
+      {"modernbert", "plain",
+       "attn.Wqkv.weight 36x12, attn.Wo.weight 12x12",
+       "k.weight 12x12, output.weight 12x12, q.weight 12x12, v.weight 12x12", {.given = 4}},
+      {"modernbert", "biases",
+       "attn.Wqkv.weight 36x12, attn.Wo.weight 12x12, attn.Wqkv.bias 36, attn.Wo.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
       {"timm", "bias",
        "qkv.weight 36x12, qkv.bias 36, proj.weight 12x12, proj.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
@@ -454,10 +468,10 @@ TEST(Layouts, AKeyWithoutABiasGetsZerosAndGivesThemBack) {
   EXPECT_THAT(error_of([&] { store_attention(parameters); }), HasSubstr("has no place for k.bias [12]"));
 }
 
-TEST(Layouts, OnlyLlamasLayersAskForRotaryPositions) {
+TEST(Layouts, OnlyLlamasAndModernBertsLayersAskForRotaryPositions) {
   for (const Sample& sample : samples()) {
     TensorFile file = file_of(sample.parameters());
-    EXPECT_EQ(load_attention(file).rotary, sample.layout == "llama") << sample.layout;
+    EXPECT_EQ(load_attention(file).rotary, sample.layout == "llama" || sample.layout == "modernbert") << sample.layout;
   }
 }
 
@@ -514,6 +528,13 @@ TEST(Layouts, ALayerTranslatesToAnotherLayout) {
     for (const auto& [name, tensor] : parameters.tensors) expect_same(again.tensors.at(name), tensor);
     expect_same_tensors(store_attention(again, "torch", ""), torch.tensors);
   }
+}
+
+TEST(Layouts, TheLastSeparatorOfAPrefixMayBeLeftOut) {
+  TensorFile torch = file_of(sample("torch", "packed").parameters());
+  const AttentionParameters parameters = load_attention(torch, {.heads = 4});
+  expect_same_tensors(store_attention(parameters, "torch", "layer.0"), store_attention(parameters, "torch", "layer.0."));
+  expect_same_tensors(store_attention(parameters, "flax", "layer/0"), store_attention(parameters, "flax", "layer/0/"));
 }
 
 TEST(Layouts, WhatALayoutCannotHoldIsRefused) {

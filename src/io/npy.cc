@@ -13,7 +13,7 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kMaxHeader = 1u << 20;  // bytes; a valid header has less than 1 KiB
+constexpr std::size_t kMaxNpyHeader = 1u << 20;  // bytes; a valid header has less than 1 KiB
 constexpr std::size_t kAlignment = 64;
 
 // Parser of the Python literals in a header: one dict of strings, booleans and tuples of integers.
@@ -157,7 +157,7 @@ NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_vie
   NpyExtent extent{.begin = 8 + width};
   if (first.size() < extent.begin) bad("the file ends within the npy header's length");
   for (std::size_t i = 0; i < width; ++i) extent.length |= byte(8 + i) << (8 * i);
-  if (extent.length > kMaxHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kMaxHeader, " are allowed");
+  if (extent.length > kMaxNpyHeader) bad("the npy header claims ", extent.length, " bytes; at most ", kMaxNpyHeader, " are allowed");
   if (extent.length > size - extent.begin)
     bad("the npy header claims ", extent.length, " bytes, but only ", size - extent.begin, " follow its length");
   return extent;

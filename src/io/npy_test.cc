@@ -8,12 +8,6 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// A string literal with zero bytes inside.
-template <std::size_t Size>
-std::string bytes(const char (&text)[Size]) {
-  return {text, Size - 1};
-}
-
 std::string npy_bytes(const std::string& literal, const std::string& data = "", int version = 1) {
   return "\x93NUMPY" + little_endian(static_cast<std::uint64_t>(version), 1) + little_endian(0, 1) +
          little_endian(literal.size(), version == 1 ? 2 : 4) + literal + data;

@@ -7,11 +7,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-template <std::size_t Size>
-std::string bytes(const char (&text)[Size]) {
-  return {text, Size - 1};
-}
-
 std::uint32_t crc32(const std::string& data) {
   std::uint32_t crc = ~0u;
   for (const char c : data) {

@@ -18,6 +18,12 @@
 
 namespace polyhead::io {
 
+// A string literal with zero bytes inside.
+template <std::size_t Size>
+std::string bytes(const char (&text)[Size]) {
+  return {text, Size - 1};
+}
+
 // A temporary folder that the destructor removes.
 class TestFolder {
  public:

@@ -13,6 +13,7 @@
 #include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 
 namespace polyhead::models {
 namespace {
@@ -33,10 +34,11 @@ class AnyEncoder final : public AnyTextModel {
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
     require_no_answer(options.generate);
-    SentenceResult result = model_.run(std::move(tokens), {.head_vectors = options.head_vectors});
+    SentenceResult result = model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors});
     return {.tokens = std::move(result.tokens),
             .ids = std::move(result.ids),
             .attentions = std::move(result.attentions),
+            .pooled = std::move(result.pooled),
             .hidden = std::move(result.hidden),
             .embedding = std::move(result.embedding),
             .q = std::move(result.q),
@@ -58,16 +60,33 @@ class AnyEncoder final : public AnyTextModel {
   SentenceModel model_;
 };
 
+// A written token has no place in a text. One that the tokenizer lacks is shown by its number.
+void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool special, TokenizedText& tokens) {
+  tokens.ids.push_back(id);
+  tokens.pieces.push_back(tokenizer.piece(id).value_or(cat("<", id, ">")));
+  tokens.segments.push_back(segment);
+  tokens.special.push_back(special);
+  tokens.texts.push_back(0);
+  tokens.spans.emplace_back();
+}
+
+// Ids without a token have no text: models may have more rows than their tokenizer has tokens.
+std::vector<std::int64_t> known_ids(const Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  std::vector<std::int64_t> known;
+  std::ranges::copy_if(ids, std::back_inserter(known), [&](std::int64_t id) { return tokenizer.piece(id).has_value(); });
+  return known;
+}
+
 class AnyDecoder final : public AnyTextModel {
  public:
   AnyDecoder(Tokenizer tokenizer, LanguageModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
     const LanguageModelConfig& c = model_.config;
-    sizes_ = {.layers = c.layers,
+    sizes_ = {.kind = TextModelKind::decoder,
+              .layers = c.layers,
               .heads = c.layer.heads,
               .width = c.layer.width,
               .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
-              .longest = c.rotary ? std::nullopt : std::optional(c.positions),
-              .is_decoder = true};
+              .longest = c.rotary ? std::nullopt : std::optional(c.positions)};
   }
 
   TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
@@ -90,7 +109,8 @@ class AnyDecoder final : public AnyTextModel {
     const std::int64_t count = std::ssize(ids), layers = c.layers;
     const DType dtype = accumulation_dtype(c.layer.dtype);
     result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(ids));
-    result.attentions = Tensor(dtype, {layers, c.layer.heads, count, count});
+    if (options.attentions) result.attentions = Tensor(dtype, {layers, c.layer.heads, count, count});
+    if (options.pooled != 0) result.pooled = Tensor(dtype, {layers, c.layer.heads, std::min(options.pooled, count), std::min(options.pooled, count)});
     result.hidden = Tensor(dtype, {count, c.layer.width});
     if (options.head_vectors && weights_follow_from_vectors()) {
       result.q = Tensor(dtype, {layers, c.layer.heads, count, c.layer.head_width});
@@ -98,7 +118,7 @@ class AnyDecoder final : public AnyTextModel {
       result.scale = c.attention_scale;
       result.attend = attended(count);
     }
-    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v}, {.workspace = &workspace_});
     return result;
   }
 
@@ -113,21 +133,12 @@ class AnyDecoder final : public AnyTextModel {
             sizes_.longest.value_or(0));
     const std::vector<std::int64_t> answer = model_.generate(ids, {.max_tokens = most, .workspace = &workspace_});
     text->generated = decoded_after(ids, answer);
-    for (const std::int64_t id : answer) {
-      ids.push_back(id);
-      text->tokens.pieces.push_back(tokenizer_.piece(id).value_or(cat("<", id, ">")));
-      text->tokens.segments.push_back(1);
-      text->tokens.special.push_back(false);
-      text->tokens.texts.push_back(0);
-      text->tokens.spans.emplace_back();
-    }
+    for (const std::int64_t id : answer) add_written(tokenizer_, id, 1, false, text->tokens);
   }
 
-  // The answer as it continues the prompt: alone it would lose the space before its first word. Ids without a token have no text: models may have more
-  // rows than their tokenizer has tokens.
+  // The answer as it continues the prompt: alone it would lose the space before its first word.
   std::string decoded_after(const std::vector<std::int64_t>& prompt, const std::vector<std::int64_t>& answer) const {
-    std::vector<std::int64_t> known;
-    std::ranges::copy_if(answer, std::back_inserter(known), [&](std::int64_t id) { return tokenizer_.piece(id).has_value(); });
+    const std::vector<std::int64_t> known = known_ids(tokenizer_, answer);
     std::vector<std::int64_t> whole = prompt;
     whole.insert(whole.end(), known.begin(), known.end());
     const std::string before = tokenizer_.decode(prompt), both = tokenizer_.decode(whole);
@@ -201,17 +212,108 @@ class AnyTextSide final : public AnyTextModel {
   Workspace workspace_{Parameters::constant};
 };
 
-bool is_decoder(const std::filesystem::path& folder) {
+class AnyTwoSides final : public AnyTextModel {
+ public:
+  AnyTwoSides(Tokenizer tokenizer, SequenceToSequenceModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
+    const SequenceToSequenceConfig& c = model_.config;
+    sizes_ = {.kind = TextModelKind::two_sides,
+              .layers = c.encoder_layers,
+              .heads = c.encoder.heads,
+              .width = c.encoder.width,
+              .target_layers = c.decoder_layers,
+              .target_heads = c.decoder.heads,
+              .longest = c.source_positions > 0 ? std::optional(c.source_positions) : std::nullopt};
+  }
+
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
+    require(!pair, "a pair of texts is for encoders; this model reads one text");
+    const std::int64_t most = model_.config.target_positions;
+    require(most == 0 || generate <= most - 1, generate, " tokens shall be generated; the model has positions for ", most, ", the start token included");
+    TokenizedText tokens = tokenizer_.encode(text, {.max_length = sizes_.longest, .when_too_long = when_too_long});
+    require(!tokens.ids.empty(), "the text has no token");
+    return tokens;
+  }
+
+  TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
+    const SequenceToSequenceConfig& c = model_.config;
+    const SequenceToSequenceOptions run{.workspace = &workspace_};
+    const DType dtype = accumulation_dtype(c.encoder.dtype);
+    const std::int64_t count = std::ssize(tokens.ids);
+    TextRun result{.tokens = std::move(tokens)};
+    result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(result.tokens.ids));
+    result.attentions = Tensor(dtype, {c.encoder_layers, c.encoder.heads, count, count});
+    Tensor memory(c.encoder.dtype, {count, c.encoder.width});
+    model_.encode({.ids = result.ids}, {.memory = memory, .attentions = result.attentions}, run);
+    result.hidden = Tensor::copy_of(memory, dtype);
+    if (options.generate != 0) write_target(result, memory, options.generate);
+    return result;
+  }
+
+  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override {
+    fail(ErrorCode::unsupported, "a head is judged by the text's embedding, which models with two sides do not have");
+  }
+
+ private:
+  void write_target(TextRun& result, const Tensor& memory, std::int64_t most) const {
+    const SequenceToSequenceConfig& c = model_.config;
+    const DType dtype = accumulation_dtype(c.encoder.dtype);
+    const std::vector<std::int64_t> answer = model_.generate(result.tokens.ids, {.max_tokens = most, .workspace = &workspace_});
+    TextTarget target;
+    add_target(*c.answer.start_token, target.tokens);
+    for (const std::int64_t id : answer) add_target(id, target.tokens);
+    const std::int64_t rows = std::ssize(target.tokens.ids), columns = memory.extent(0);
+    target.ids = Tensor::of<std::int64_t>({rows}, std::span<const std::int64_t>(target.tokens.ids));
+    target.cross_attentions = Tensor(dtype, {c.decoder_layers, c.decoder.heads, rows, columns});
+    target.attentions = Tensor(dtype, {c.decoder_layers, c.decoder.heads, rows, rows});
+    model_.decode({.ids = target.ids, .memory = memory}, {.attentions = target.attentions, .cross_attentions = target.cross_attentions}, {.workspace = &workspace_});
+    const std::vector<std::int64_t> known = has_words_of_target() ? known_ids(tokenizer_, answer) : std::vector<std::int64_t>();
+    result.generated = tokenizer_.decode(known);
+    result.target = std::move(target);
+  }
+
+  // A target with a vocabulary of its own has none here: tokenizer.json is the source's.
+  bool has_words_of_target() const { return model_.config.shared_embedding; }
+
+  void add_target(std::int64_t id, TokenizedText& tokens) const {
+    const auto& added = tokenizer_.added_tokens();
+    const bool special = has_words_of_target() && std::ranges::any_of(added, [&](const AddedToken& token) { return token.id == id && token.special; });
+    add_written(tokenizer_, id, 0, special, tokens);
+    if (!has_words_of_target()) tokens.pieces.back() = cat("<", id, ">");
+  }
+
+  Tokenizer tokenizer_;
+  SequenceToSequenceModel model_;
+  Workspace workspace_{Parameters::constant};
+};
+
+std::unique_ptr<AnyTextModel> load_two_sides(const std::filesystem::path& folder) {
+  SequenceToSequenceModel model = load_sequence_to_sequence_model(folder);
+  if (model.config.features > 0)
+    fail(ErrorCode::unsupported, "models of the type ", model.config.family, " read features of sound, not a text; in Python, polyhead.models.load(...).run(features, ...) takes them");
+  return std::make_unique<AnyTwoSides>(load_tokenizer(folder), std::move(model));
+}
+
+TextModelKind kind_of(const std::filesystem::path& folder) {
   for (const auto& [name, value] : read_config(folder)) {
     const auto* const family = std::get_if<std::string>(&value);
     if (name != "model" || family == nullptr) continue;
-    const std::vector<std::string_view> known = language_families();
-    return std::ranges::find(known, *family) != known.end();
+    const auto is_in = [&](const std::vector<std::string_view>& known) { return std::ranges::find(known, *family) != known.end(); };
+    if (is_in(language_families())) return TextModelKind::decoder;
+    if (is_in(sequence_to_sequence_families())) return TextModelKind::two_sides;
   }
-  return false;
+  return TextModelKind::encoder;
 }
 
 }  // namespace
+
+std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::int64_t generate) const {
+  if (kind != TextModelKind::two_sides) return numel({layers, heads, tokens + generate, tokens + generate});
+  const std::int64_t written = generate == 0 ? 0 : generate + 1;
+  const std::int64_t parts[] = {numel({layers, heads, tokens, tokens}), numel({target_layers, target_heads, written, tokens}), numel({target_layers, target_heads, written, written})};
+  std::int64_t sum = 0;
+  for (const std::int64_t part : parts) require(!__builtin_add_overflow(sum, part, &sum), "the attention weights of ", tokens, " tokens and ", generate, " more are too many to count");
+  return sum;
+}
 
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder) {
   if (const auto kind = image_model_kind(folder)) {
@@ -220,8 +322,12 @@ std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& f
     if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
     return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
   }
-  if (!is_decoder(folder)) return std::make_unique<AnyEncoder>(load_bert(folder));
-  return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
+  switch (kind_of(folder)) {
+    case TextModelKind::decoder: return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
+    case TextModelKind::two_sides: return load_two_sides(folder);
+    case TextModelKind::encoder: break;
+  }
+  return std::make_unique<AnyEncoder>(load_bert(folder));
 }
 
 }  // namespace polyhead::models

@@ -120,13 +120,17 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_output({"all_hidden", output.all_hidden}, with_leading(shape, count + 1), config.dtype);
   const Shape heads = nn::appended(ids.first(ids.size() - 1), {config.heads, length, config.width / config.heads});
   require_floating({"attentions", output.attentions}, with_leading(maps, count));
+  if (output.pooled) {
+    require(output.pooled.rank() == ids.size() + 3, kOperation, ": pooled is ", output.pooled.shape(), "; it must be [L,*,N,h,w], with ids ", ids);
+    require_floating({"pooled", output.pooled}, with_leading(nn::appended(ids.first(ids.size() - 1), {config.heads, output.pooled.extent(-2), output.pooled.extent(-1)}), count));
+  }
   require_floating({"q", output.q}, with_leading(heads, count));
   require_floating({"k", output.k}, with_leading(heads, count));
   require_floating({"v", output.v}, with_leading(heads, count));
-  const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}, {"q", output.q}, {"k", output.k}, {"v", output.v}};
+  const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}, {"pooled", output.pooled}, {"q", output.q}, {"k", output.k}, {"v", output.v}};
   const Operand inputs[] = {{"ids", input.ids}, {"segments", given.segments}, {"attend_keys", input.attend_keys}};
   require_separate(kOperation, outputs, inputs);
-  nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4], outputs[5]}, *this);
+  nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4], outputs[5], outputs[6]}, *this);
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
@@ -160,7 +164,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
                    .rotary = std::move(rotary)};
   }
   const RotaryTables& tables = saved != nullptr ? saved->rotary : rotary;
-  const bool of_heads = output.attentions || output.q || output.k || output.v;
+  const bool of_heads = output.attentions || output.pooled || output.q || output.k || output.v;
   Tensor spare = std::move(embedding_sum);  // without `saved`, two tensors alternate as input and output
   for (std::int64_t i = 0; i < count; ++i) {
     EncoderLayer::Saved layer_saved;
@@ -168,10 +172,11 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     nn::AttentionOptions attention = attention_options(i, tables);
     attention.mask.attend_keys = input.attend_keys, attention.backend = options.backend, attention.executor = options.executor, attention.workspace = workspace;
     layers[parameters_of(i)].forward(x, y, attention, saved != nullptr || of_heads ? &layer_saved : nullptr);
-    if (output.attentions) {
+    if (output.attentions || output.pooled) {
       SdpaOptions sdpa = layer_saved.attention.sdpa;
       sdpa.executor = options.executor;
-      attention_map(layer_saved.attention.maps(), output.attentions.select(0, i), sdpa);
+      if (output.attentions) attention_map(layer_saved.attention.maps(), output.attentions.select(0, i), sdpa);
+      if (output.pooled) attention_pooled_map(layer_saved.attention.maps(), output.pooled.select(0, i), sdpa, output.pooling);
     }
     const nn::MultiHeadAttention::Saved& one = layer_saved.attention;
     if (output.q) copy(one.q_heads, output.q.select(0, i));

@@ -11,7 +11,6 @@
 namespace polyhead::models {
 namespace {
 
-constexpr std::int64_t kMostLayers = 1 << 16;
 // With this limit, products of two sizes do not overflow 64 bits.
 constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 31;
 

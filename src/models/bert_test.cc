@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/test_error_matcher.h"
 #include "support/gradients.h"
 #include "support/random.h"
@@ -109,6 +111,20 @@ TEST(BertEncoder, EveryRowOfAMapSumsToOne) {
   encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.attentions = maps});
   const auto p = test::to_doubles(maps);
   for (std::size_t row = 0; row < p.size(); row += 4) EXPECT_NEAR(p[row] + p[row + 1] + p[row + 2] + p[row + 3], 1, 1e-12) << row / 4;
+}
+
+TEST(BertEncoder, PooledMapsAreBlocksOfTheMaps) {
+  BertEncoder encoder(tiny());
+  Tensor maps(DType::f64, {2, 2, 2, 4, 4}), means(DType::f64, {2, 2, 2, 2, 1}), largest(DType::f64, {2, 2, 2, 2, 1});
+  encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.attentions = maps, .pooled = largest});
+  encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.pooled = means, .pooling = Pooling::mean});
+  const auto p = test::to_doubles(maps), of_means = test::to_doubles(means), of_largest = test::to_doubles(largest);
+  for (std::size_t block = 0; block < of_largest.size(); ++block) {  // two rows of four keys
+    EXPECT_NEAR(of_largest[block], *std::max_element(p.begin() + static_cast<std::ptrdiff_t>(8 * block), p.begin() + static_cast<std::ptrdiff_t>(8 * block + 8)), 1e-15) << block;
+    EXPECT_NEAR(of_means[block], 2.0 / 8, 1e-12) << block;
+  }
+  Tensor wrong(DType::f64, {2, 2, 3, 2, 1});
+  EXPECT_ERROR(encoder.forward({.ids = kIds}, {.pooled = wrong}), invalid_argument, HasSubstr("pooled is [2,2,3,2,1]; it must be [2,2,2,2,1]"));
 }
 
 TEST(BertEncoder, HeadVectorsAreTheProjectionsOfEachLayersInputAndGiveItsMaps) {

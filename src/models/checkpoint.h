@@ -1,26 +1,48 @@
-// The tensors of a model folder, taken one after the other by name, with checks against config.json.
+// The tensors of a checkpoint, taken one after the other by name. Errors name the tensor.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/text.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/norm.h"
+#include "polyhead/tensor.h"
 
 namespace polyhead::models {
 
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& folder) : file_(io::open_tensors(folder)) {}
+  // Without a dtype, which the first prefix_of() finds.
+  Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
+  // `words`: names of the embedding without the prefix; the first one that the file has tells its dtype and whether its names have the prefix.
+  Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
+      : Checkpoint(folder, model_type) {
+    const io::NamedTensor* found = nullptr;
+    for (const std::string_view name : words) {
+      for (const std::string_view before : {prefix, std::string_view()}) {
+        if (found != nullptr) break;
+        found = named(cat(before, name, ".weight"));
+        prefix_ = before;
+        words_ = name;
+      }
+    }
+    if (found == nullptr)
+      fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type, ": none of its ", file_.tensors.size(), " tensors is named '", prefix, words[0], ".weight' or '", words[0],
+           ".weight'");
+    take_dtype_of(*found);
+  }
 
-  // The prefix of the one tensor whose name ends with `ending`: "vit." or "". Error if there is none or there are two. Its dtype becomes that of all.
-  std::string prefix_of(std::string_view ending, std::string_view model_type) {
+  // The prefix of the one tensor whose name ends with `ending`: "vit." or "". Error if there is none or there are two. The first one tells the dtype of all.
+  std::string prefix_of(std::string_view ending) {
     const io::NamedTensor* found = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
       const std::string_view name = tensor.name;
@@ -29,71 +51,117 @@ class Checkpoint {
       found = &tensor;
     }
     if (found == nullptr)
-      fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type, ": none of its ", file_.tensors.size(), " tensors is named '", ending, "', with or without a prefix");
-    if (!is_floating(found->tensor.dtype())) fail(ErrorCode::format, file_name(), ": '", found->name, "' is ", found->tensor.dtype(), "; a floating dtype is needed");
-    if (first_.empty()) dtype_ = found->tensor.dtype(), first_ = found->name;
+      fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type_, ": none of its ", file_.tensors.size(), " tensors is named '", ending, "', with or without a prefix");
+    if (first_.empty()) take_dtype_of(*found);
     return found->name.substr(0, found->name.size() - ending.size());
   }
 
   DType dtype() const { return dtype_; }
+  const std::string& prefix() const { return prefix_; }
+  const std::string& words() const { return words_; }  // which of the names the file has
   const Tensor* find(std::string_view name) const { return file_.find(name); }
-  bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // A tensor on the file's memory. Extents of 1 at the start may differ. Error if it is missing or has another shape or dtype.
+  // A tensor on the file's memory. Error if it is missing or has another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape) {
-    const Tensor* tensor = find(name);
-    if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", name, "', which config.json implies");
-    const Shape& stored = tensor->shape();
-    if (without_ones(stored) != without_ones(shape)) fail(ErrorCode::format, file_name(), ": '", name, "' is ", stored, "; config.json makes it ", shape);
-    if (tensor->dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor->dtype(), "; it must be ", dtype_, ", as '", first_, "'");
-    taken_.insert(name);
-    return writable(*tensor, [&](TensorView view) { return view.reshape(shape); });
+    const Tensor& tensor = taken(name, shape);
+    if (tensor.dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; it must be ", dtype_, ", as '", first_, "'");
+    return part(tensor, [](TensorView view) { return view; });
   }
-  nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = true) {
-    Tensor weight = take(name + ".weight", {out, in});
+
+  // As take(), but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  Tensor take_reshaped(const std::string& name, const Shape& shape) {
+    const Tensor* stored = find(name);
+    if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);
+    return part(take(name, stored->shape()), [&](TensorView view) { return view.reshape(shape); });
+  }
+
+  // Of any floating dtype, rounded to the model's.
+  Tensor take_rounded(const std::string& name, const Shape& shape) {
+    const Tensor& tensor = taken(name, shape);
+    if (!is_floating(tensor.dtype())) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; a floating dtype is needed");
+    return tensor.dtype() == dtype_ ? take(name, shape) : Tensor::copy_of(tensor.view(), dtype_);
+  }
+
+  // [out,in], stored so or transposed.
+  nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = true, bool transposed = false) {
+    const Tensor stored = take(name + ".weight", transposed ? Shape{in, out} : Shape{out, in});
+    Tensor weight = part(stored, [&](TensorView view) { return transposed ? view.transpose(0, 1) : view; });
     return nn::Linear(std::move(weight), bias ? take(name + ".bias", {out}) : Tensor());
   }
-  nn::Norm norm(const std::string& name, std::int64_t width, double epsilon) {
+
+  nn::Norm layer_norm(const std::string& name, std::int64_t width, double epsilon) {
     Tensor weight = take(name + ".weight", {width});
     return nn::LayerNorm(std::move(weight), take(name + ".bias", {width}), epsilon);
   }
 
-  // Tensors whose names begin with this need not be taken.
-  void ignore(std::string_view beginning) { ignored_.emplace(beginning); }
-  // Error where the file has a tensor that nothing took: without it, results would not be the checkpoint's.
-  void require_all_taken(std::string_view model_type) const {
+  // Error where the file has a tensor of the model that nothing took: without it, results would not be the checkpoint's.
+  template <class F>
+  void require_all_taken(const F& is_buffer) const {
     for (const io::NamedTensor& tensor : file_.tensors) {
-      if (taken_.contains(tensor.name)) continue;
-      bool ignored = false;
-      for (const std::string& beginning : ignored_) ignored = ignored || tensor.name.starts_with(beginning);
-      if (!ignored) fail(ErrorCode::format, file_name(), ": '", tensor.name, "' ", tensor.tensor.shape(), " has no place in a model of the type ", model_type, " with this config.json");
+      const auto begins = [&name = tensor.name](const std::string& beginning) { return name.starts_with(beginning); };
+      if (taken_.contains(tensor.name) || std::ranges::any_of(ignored_, begins) || is_buffer(tensor.name)) continue;
+      fail(ErrorCode::format, file_name(), ": '", tensor.name, "' ", tensor.tensor.shape(), " has no place in a model of the type ", model_type_, " with this config.json");
     }
+  }
+
+  void require_all_taken() const {
+    require_all_taken([](std::string_view) { return false; });
+  }
+
+  void ignore(const std::string& name) { taken_.insert(name); }
+  void ignore_beginning(std::string beginning) { ignored_.push_back(std::move(beginning)); }
+  // Whether the file has the tensor with the bits of `other`.
+  bool is_copy(const std::string& name, const Tensor& other) const {
+    const Tensor* tensor = find(name);
+    return tensor != nullptr && tensor->dtype() == other.dtype() && tensor->shape() == other.shape() &&
+           std::memcmp(tensor->view().data(), other.view().data(), static_cast<std::size_t>(other.numel()) * info(other.dtype()).size) == 0;
   }
 
   std::string file_name() const { return file_.path.filename().string(); }
 
-  // A part of a stored tensor's memory.
+  // A part of a tensor, which keeps the memory of the whole alive.
   template <class F>
-  static Tensor writable(const Tensor& stored, const F& view) {
-    const ConstTensorView all = stored.view();
-    return Tensor::share(view(TensorView(const_cast<void*>(all.data()), all.dtype(), all.shape(), all.strides())), stored.owner());
+  static Tensor part(const Tensor& whole, const F& view) {
+    const ConstTensorView all = whole.view();
+    return Tensor::share(view(TensorView(const_cast<void*>(all.data()), all.dtype(), all.shape(), all.strides())), whole.owner());
   }
   // The rows [first, last) of a linear layer, on its memory.
   static nn::Linear rows_of(const nn::Linear& whole, std::int64_t first, std::int64_t last) {
-    const auto slice = [&](const Tensor& tensor) { return tensor ? writable(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor(); };
+    const auto slice = [&](const Tensor& tensor) { return tensor ? part(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor(); };
     return {slice(whole.weight), slice(whole.bias)};
   }
 
  private:
+  void take_dtype_of(const io::NamedTensor& tensor) {
+    dtype_ = tensor.tensor.dtype(), first_ = tensor.name;
+    if (!is_floating(dtype_)) fail(ErrorCode::format, file_name(), ": '", first_, "' is ", dtype_, "; a floating dtype is needed");
+  }
+
   static Shape without_ones(Shape shape) {
     while (!shape.empty() && shape[0] == 1) shape.erase(0);
     return shape;
   }
 
+  const Tensor& taken(const std::string& name, const Shape& shape) {
+    const Tensor* tensor = file_.find(name);
+    if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", name, "', which config.json implies");
+    if (tensor->shape() != shape) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor->shape(), "; config.json makes it ", shape);
+    taken_.insert(name);
+    return *tensor;
+  }
+
+  const io::NamedTensor* named(std::string_view name) const {
+    for (const io::NamedTensor& tensor : file_.tensors)
+      if (tensor.name == name) return &tensor;
+    return nullptr;
+  }
+
   io::TensorFile file_;
+  std::string model_type_, prefix_, words_;
   std::string first_;  // the tensor that has the dtype of all
   DType dtype_ = DType::f32;
-  std::set<std::string> taken_, ignored_;
+  std::set<std::string> taken_;
+  std::vector<std::string> ignored_;  // beginnings of names
 };
 
 }  // namespace polyhead::models

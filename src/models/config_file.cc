@@ -20,10 +20,15 @@ bool is_neutral(const io::Json& value, std::string_view neutral) {
   return object != nullptr && object->empty() && neutral == "{}";
 }
 
+bool is_mxfp4(const io::Json& quantization) {
+  const io::Json* method = quantization.as<io::Json::Object>() == nullptr ? nullptr : quantization.find("quant_method");
+  const auto* name = method == nullptr ? nullptr : method->as<std::string>();
+  return name != nullptr && *name == "mxfp4";
+}
+
 }  // namespace
 
-nn::Activation ConfigFile::activation(std::string_view key, std::string_view otherwise) {
-  const std::string name = get<std::string>(key).value_or(std::string(otherwise));
+nn::Activation ConfigFile::named_activation(std::string_view key, std::string_view name) const {
   const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
   if (found == std::end(kActivationNames)) unsupported(key, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
   return found->activation;
@@ -33,6 +38,9 @@ void ConfigFile::require_all_read(std::string_view family, std::span<const std::
   for (const auto& [key, value] : *object_->as<io::Json::Object>()) {
     const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
     if (value.as<std::nullptr_t>() != nullptr || was_read(key) || is_without_effect(key) || is_in(without_effect) || is_in(ignored)) continue;
+    if (key == "quantization_config" && is_mxfp4(value))
+      fail(ErrorCode::unsupported, name(), ": the weights are MXFP4, which polyhead does not read. This line converts them: python -c \"import transformers as t; t.AutoModelForCausalLM.from_pretrained('FOLDER', "
+           "quantization_config=t.Mxfp4Config(dequantize=True), dtype='bfloat16').save_pretrained('FOLDER-bf16')\"");
     const std::string_view neutral = neutral_value(key), dot = where_.empty() ? "" : ".";
     if (neutral.empty())
       fail(ErrorCode::unsupported, name(), ": ", where_, dot, where_.empty() ? io::quote(key) : key, " is ", described(value), "; models of the type ", family,

@@ -56,8 +56,10 @@ class ConfigFile {
     if (!(value > 0) || value > 1e300) fail_at(key, cat("is ", value, "; it must be above 0 and finite"));
     return value;
   }
-  // Of the names that activation_names.h has. Absent: `otherwise`.
-  nn::Activation activation(std::string_view key, std::string_view otherwise);
+  // The activation that `name`, a part of the value of `key`, means; Error that lists the known ones.
+  nn::Activation named_activation(std::string_view key, std::string_view name) const;
+  // The one that the value of `key` names. Absent: `otherwise`.
+  nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
   [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {
     fail(ErrorCode::unsupported, name(), ": ", where_, where_.empty() ? "" : ".", key, " ", message);
@@ -70,7 +72,6 @@ class ConfigFile {
 
   // Products of two extents do not overflow, nor does the sum of a few.
   static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
-  static constexpr std::int64_t kMostLayers = 1 << 16;
 
  private:
   std::shared_ptr<const JsonFile> file_;

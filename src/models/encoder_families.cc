@@ -8,6 +8,7 @@
 #include "core/join.h"
 #include "core/text.h"
 #include "models/nearest_name.h"
+#include "models/sequence_families.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/vision_encoder.h"
 
@@ -84,14 +85,19 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   const auto refused = std::ranges::find(kRefused, model_type, &Refused::model_type);
   const std::string known = join(kFamilies, &EncoderFamily::model_type);
   if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->reason, "; known encoders are ", known);
+  if (!refused_sequence_family(model_type).empty()) find_sequence_family(file, model_type);  // an Error with the reason
   std::vector<std::string_view> names = language_families();
-  if (std::ranges::find(names, model_type) != names.end()) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a decoder; known encoders are ", known);
+  const std::vector<std::string_view> two_sides = sequence_to_sequence_families();
+  const auto is_in = [&](const std::vector<std::string_view>& list) { return std::ranges::find(list, model_type) != list.end(); };
+  if (is_in(names)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a decoder; known encoders are ", known);
+  if (is_in(two_sides)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a model with two sides; known encoders are ", known);
   const std::string decoders = join(names);
+  names.insert(names.end(), two_sides.begin(), two_sides.end());
   for (const EncoderFamily& family : kFamilies) names.push_back(family.model_type);
   const std::vector<std::string_view> of_images = vision_families();
   names.insert(names.end(), of_images.begin(), of_images.end());
-  const std::string images = join(of_images);
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models of images are ", images, "; the nearest is '",
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models with two sides are ", join(two_sides), "; known models of images are ", join(of_images),
+       "; the nearest is '",
        nearest_name(names, std::identity(), model_type), "'");
 }
 

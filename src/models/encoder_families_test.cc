@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-BertConfig tiny() {
+BertConfig tiny_encoder() {
   return {.vocabulary = 7, .positions = 9, .segments = 2, .width = 8, .layers = 3, .heads = 2, .hidden_width = 5, .epsilon = 1e-3, .dtype = DType::f64, .seed = 11};
 }
 
@@ -30,7 +30,7 @@ std::vector<std::pair<const char*, BertConfig>> configs() {
   const nn::RotaryEmbeddingConfig rotary{.width = 4, .base = 100}, local{.width = 4, .base = 10};
   std::vector<std::pair<const char*, BertConfig>> all;
   const auto add = [&](const char* name, const auto& change) {
-    BertConfig config = tiny();
+    BertConfig config = tiny_encoder();
     change(config);
     all.emplace_back(name, config);
   };
@@ -49,8 +49,8 @@ std::vector<std::pair<const char*, BertConfig>> configs() {
   return all;
 }
 
-const Tensor kIds = Tensor::of<std::int64_t>({2, 5}, {2, 5, 6, 3, 4, 2, 6, 3, 1, 1});
-const Tensor kAttend = Tensor::of<bool>({2, 5}, {true, true, true, true, true, true, true, true, false, false});
+const Tensor kTwoTexts = Tensor::of<std::int64_t>({2, 5}, {2, 5, 6, 3, 4, 2, 6, 3, 1, 1});
+const Tensor kTokensOfTwoTexts = Tensor::of<bool>({2, 5}, {true, true, true, true, true, true, true, true, false, false});
 
 const Tokenizer kTokenizer({"[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"});
 
@@ -66,7 +66,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
     SCOPED_TRACE(name);
     Random random(3);
     BertEncoder encoder = random_encoder(config, 4);
-    const BertInput input{.ids = kIds, .attend_keys = kAttend};
+    const BertInput input{.ids = kTwoTexts, .attend_keys = kTokensOfTwoTexts};
     Tensor hidden(DType::f64, {2, 5, 8});
     const Tensor d_hidden = random.tensor(DType::f64, {2, 5, 8});
     BertEncoder::Saved saved;
@@ -88,7 +88,7 @@ TEST(EncoderFamilies, ALayerAloneHasTheWeightsOfTheModel) {
     SCOPED_TRACE(name);
     const BertEncoder encoder = random_encoder(config, 6);
     Tensor all(DType::f64, {4, 1, 5, 8}), maps(DType::f64, {3, 1, 2, 5, 5});
-    encoder.forward({.ids = kIds.view().slice(0, 0, 1)}, {.all_hidden = all, .attentions = maps});
+    encoder.forward({.ids = kTwoTexts.view().slice(0, 0, 1)}, {.all_hidden = all, .attentions = maps});
     const BertEncoder::RotaryTables tables = encoder.rotary_tables(5);
     for (std::int64_t i = 0; i < 3; ++i) {
       const EncoderLayer& layer = encoder.layers[encoder.parameters_of(i)];
@@ -103,7 +103,7 @@ TEST(EncoderFamilies, ALayerAloneHasTheWeightsOfTheModel) {
 }
 
 TEST(EncoderFamilies, SharedLayersAreHeldOnce) {
-  BertConfig config = tiny();
+  BertConfig config = tiny_encoder();
   config.shared_layers = {0, 0, 1};
   const BertEncoder encoder(config);
   EXPECT_EQ(encoder.layers.size(), 2u);
@@ -115,9 +115,9 @@ TEST(EncoderFamilies, SharedLayersAreHeldOnce) {
 }
 
 TEST(EncoderFamilies, PositionsCountTheTokensThatAreNotPadding) {
-  BertConfig config = tiny();
+  BertConfig config = tiny_encoder();
   config.padding_token = 1;
-  const Tensor places = position_ids(config, kIds);
+  const Tensor places = position_ids(config, kTwoTexts);
   EXPECT_THAT((std::vector(places.data<std::int64_t>(), places.data<std::int64_t>() + 10)), ElementsAre(2, 3, 4, 5, 6, 2, 3, 4, 1, 1));
   EXPECT_EQ(config.longest(), 7);
   const Tensor longer = Tensor::of<std::int64_t>({9}, {2, 1, 2, 2, 1, 2, 2, 2, 2});  // 7 tokens
@@ -127,7 +127,7 @@ TEST(EncoderFamilies, PositionsCountTheTokensThatAreNotPadding) {
 }
 
 TEST(EncoderFamilies, RotaryPositionsGoOnBeyondTheConfig) {
-  BertConfig config = tiny();
+  BertConfig config = tiny_encoder();
   config.rotary = nn::RotaryEmbeddingConfig{.width = 4};
   const Tensor ids(DType::i64, {20});
   Tensor hidden(DType::f64, {20, 8});
@@ -135,23 +135,23 @@ TEST(EncoderFamilies, RotaryPositionsGoOnBeyondTheConfig) {
 }
 
 TEST(EncoderFamilies, LayersWithAWindowHaveTheLocalAngles) {
-  BertConfig local = tiny(), plain = tiny();
+  BertConfig local = tiny_encoder(), plain = tiny_encoder();
   local.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 100};
   local.local_rotary = plain.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 10};
   local.windows = {9, 9, 9};  // wider than the text
   Tensor a(DType::f64, {2, 5, 8}), b(DType::f64, {2, 5, 8});
-  random_encoder(local, 12).forward({.ids = kIds}, {.hidden = a});
-  random_encoder(plain, 12).forward({.ids = kIds}, {.hidden = b});
+  random_encoder(local, 12).forward({.ids = kTwoTexts}, {.hidden = a});
+  random_encoder(plain, 12).forward({.ids = kTwoTexts}, {.hidden = b});
   EXPECT_TRUE(test::near(a, b, 1e-12));
   local.windows = {0, 0, 0};
-  random_encoder(local, 12).forward({.ids = kIds}, {.hidden = a});
+  random_encoder(local, 12).forward({.ids = kTwoTexts}, {.hidden = a});
   EXPECT_FALSE(test::near(a, b, 1e-3));
 }
 
 TEST(EncoderFamilies, AHeadIsSwitchedOffInItsOwnLayer) {
-  BertConfig config = tiny();
+  BertConfig config = tiny_encoder();
   config.shared_layers = {0, 0, 0};
-  SentenceModel shared{kTokenizer, random_encoder(config, 8)}, own{kTokenizer, random_encoder(tiny(), 9)};
+  SentenceModel shared{kTokenizer, random_encoder(config, 8)}, own{kTokenizer, random_encoder(tiny_encoder(), 9)};
   own.encoder.words = shared.encoder.words, own.encoder.positions = shared.encoder.positions, own.encoder.segments = shared.encoder.segments, own.encoder.embedding_norm = shared.encoder.embedding_norm;
   for (EncoderLayer& layer : own.encoder.layers) layer = shared.encoder.layers[0];
   const SentenceResult result = shared.run(TokenizedText{.ids = {2, 3, 4}, .pieces = {"a", "b", "c"}, .segments = {0, 0, 0}});
@@ -191,7 +191,7 @@ TEST(EncoderFamilies, BiasAndWindowsComeWithTheHeadVectors) {
 }
 
 TEST(EncoderFamilies, ATextOfMaskTokensAloneIsRefused) {
-  BertConfig config = tiny();
+  BertConfig config = tiny_encoder();
   config.mask_token = 5;
   const BertEncoder encoder(config);
   const Tensor ids = Tensor::of<std::int64_t>({2, 2}, {5, 2, 5, 5}), none = Tensor::of<bool>({2, 2}, {true, true, false, false});
@@ -210,22 +210,22 @@ json config_of(std::string_view model_type) {
   return config;
 }
 
-BertConfig read(const json& config) {
+BertConfig read_encoder(const json& config) {
   const ModelFolder folder;
   folder.write_json("config.json", config);
   return read_bert_config(folder.path() / "config.json");
 }
 
-BertConfig read(std::string_view model_type, std::string_view key, const json& value) {
+BertConfig read_encoder(std::string_view model_type, std::string_view key, const json& value) {
   json config = config_of(model_type);
   config[std::string(key)] = value;
-  return read(config);
+  return read_encoder(config);
 }
 
 TEST(EncoderConfigs, EveryFamilyIsRead) {
   for (const std::string_view name : encoder_families()) {
     SCOPED_TRACE(name);
-    const BertConfig config = read(config_of(name));
+    const BertConfig config = read_encoder(config_of(name));
     EXPECT_EQ(config.family, name);
     EXPECT_EQ(config.width, 8);
     EXPECT_EQ(config.hidden_width, 6);
@@ -243,85 +243,85 @@ TEST(EncoderConfigs, MissingKeysOfEveryFamilyAreNamed) {
       if (key.empty()) continue;
       json config = config_of(name);
       config.erase(std::string(key));
-      EXPECT_ERROR(read(config), format, HasSubstr("config.json: " + std::string(key) + " is missing"));
-      EXPECT_ERROR(read(name, key, std::uint64_t{1} << 40), format, HasSubstr("it must be in [1, "));
-      EXPECT_ERROR(read(name, key, 0), format, HasSubstr("is 0; it must be in [1, "));
+      EXPECT_ERROR(read_encoder(config), format, HasSubstr("config.json: " + std::string(key) + " is missing"));
+      EXPECT_ERROR(read_encoder(name, key, std::uint64_t{1} << 40), format, HasSubstr("it must be in [1, "));
+      EXPECT_ERROR(read_encoder(name, key, 0), format, HasSubstr("is 0; it must be in [1, "));
     }
-    EXPECT_ERROR(read(name, keys.heads, 3), format, HasSubstr("it must divide"));
+    EXPECT_ERROR(read_encoder(name, keys.heads, 3), format, HasSubstr("it must divide"));
   }
 }
 
 TEST(EncoderConfigs, DefaultsAreThoseOfTransformers) {
-  EXPECT_EQ(read(config_of("roberta")).padding_token, 1);
-  EXPECT_EQ(read("roberta", "pad_token_id", nullptr).padding_token, 1);
-  EXPECT_EQ(read("roberta", "pad_token_id", 3).padding_token, 3);
-  EXPECT_EQ(read("mpnet", "pad_token_id", 3).padding_token, 1);
-  EXPECT_EQ(read("bert", "pad_token_id", 3).padding_token, std::nullopt);
-  EXPECT_EQ(read(config_of("albert")).activation, nn::Activation::gelu_tanh);
-  EXPECT_EQ(read(config_of("albert")).embedding_width, 128);
-  EXPECT_EQ(read("albert", "embedding_size", 8).embedding_width, 8);
-  EXPECT_EQ(read("electra", "embedding_size", 8).embedding_width, 0);
-  EXPECT_EQ(read("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers does not read it
-  EXPECT_THAT(read("modernbert", "num_hidden_layers", 5).windows, ElementsAre(0, 64, 64, 0, 64));
-  EXPECT_EQ(read(config_of("modernbert")).rotary->base, 160000);
-  EXPECT_EQ(read(config_of("modernbert")).local_rotary->base, 10000);
-  EXPECT_EQ(read("modernbert", "local_rope_theta", nullptr).local_rotary->base, 160000);
+  EXPECT_EQ(read_encoder(config_of("roberta")).padding_token, 1);
+  EXPECT_EQ(read_encoder("roberta", "pad_token_id", nullptr).padding_token, 1);
+  EXPECT_EQ(read_encoder("roberta", "pad_token_id", 3).padding_token, 3);
+  EXPECT_EQ(read_encoder("mpnet", "pad_token_id", 3).padding_token, 1);
+  EXPECT_EQ(read_encoder("bert", "pad_token_id", 3).padding_token, std::nullopt);
+  EXPECT_EQ(read_encoder(config_of("albert")).activation, nn::Activation::gelu_tanh);
+  EXPECT_EQ(read_encoder(config_of("albert")).embedding_width, 128);
+  EXPECT_EQ(read_encoder("albert", "embedding_size", 8).embedding_width, 8);
+  EXPECT_EQ(read_encoder("electra", "embedding_size", 8).embedding_width, 0);
+  EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers does not read_encoder it
+  EXPECT_THAT(read_encoder("modernbert", "num_hidden_layers", 5).windows, ElementsAre(0, 64, 64, 0, 64));
+  EXPECT_EQ(read_encoder(config_of("modernbert")).rotary->base, 160000);
+  EXPECT_EQ(read_encoder(config_of("modernbert")).local_rotary->base, 10000);
+  EXPECT_EQ(read_encoder("modernbert", "local_rope_theta", nullptr).local_rotary->base, 160000);
   json groups = config_of("albert");
   groups["num_hidden_layers"] = 5, groups["num_hidden_groups"] = 2;
-  EXPECT_THAT(read(groups).shared_layers, ElementsAre(0, 0, 0, 1, 1));
+  EXPECT_THAT(read_encoder(groups).shared_layers, ElementsAre(0, 0, 0, 1, 1));
 }
 
 TEST(EncoderConfigs, WhatIsNotSupportedIsNamed) {
   for (const std::string_view name : encoder_families()) {
     SCOPED_TRACE(name);
-    EXPECT_ERROR(read(name, "is_decoder", true), unsupported, HasSubstr("is_decoder is true; only encoders"));
-    EXPECT_ERROR(read(name, "add_cross_attention", true), unsupported, HasSubstr("add_cross_attention is true"));
-    EXPECT_ERROR(read(name, "position_embedding_type", "relative_key_query"), unsupported, HasSubstr("position_embedding_type is 'relative_key_query'; only 'absolute'"));
-    EXPECT_ERROR(read(name, "pruned_heads", json({{"0", {1}}})), unsupported, HasSubstr("pruned_heads names heads"));
-    read(name, "pruned_heads", json::object());
-    read(name, "an_unknown_key", true);
+    EXPECT_ERROR(read_encoder(name, "is_decoder", true), unsupported, HasSubstr("is_decoder is true; only encoders"));
+    EXPECT_ERROR(read_encoder(name, "add_cross_attention", true), unsupported, HasSubstr("add_cross_attention is true"));
+    EXPECT_ERROR(read_encoder(name, "position_embedding_type", "relative_key_query"), unsupported, HasSubstr("position_embedding_type is 'relative_key_query'; only 'absolute'"));
+    EXPECT_ERROR(read_encoder(name, "pruned_heads", json({{"0", {1}}})), unsupported, HasSubstr("pruned_heads names heads"));
+    read_encoder(name, "pruned_heads", json::object());
+    read_encoder(name, "an_unknown_key", true);
   }
-  EXPECT_ERROR(read("bert", "hidden_act", "gelu_fast"), unsupported, HasSubstr("hidden_act is 'gelu_fast'; gelu, gelu_new,"));
-  EXPECT_ERROR(read("bert", "position_embedding_type", "rotary"), unsupported, HasSubstr("only 'absolute' is supported"));
-  EXPECT_ERROR(read("mpnet", "relative_attention_num_buckets", 16), unsupported, HasSubstr("is 16; only 32 is supported"));
-  EXPECT_ERROR(read("esm", "is_folding_model", true), unsupported, HasSubstr("ESMFold"));
-  EXPECT_ERROR(read("esm", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
-  EXPECT_ERROR(read("modernbert", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
-  EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"full_attention", {{"rope_type", "yarn"}}}})), unsupported, HasSubstr("rope_parameters.full_attention.rope_type is 'yarn'"));
+  EXPECT_ERROR(read_encoder("bert", "hidden_act", "gelu_fast"), unsupported, HasSubstr("hidden_act is 'gelu_fast'; gelu, gelu_new,"));
+  EXPECT_ERROR(read_encoder("bert", "position_embedding_type", "rotary"), unsupported, HasSubstr("only 'absolute' is supported"));
+  EXPECT_ERROR(read_encoder("mpnet", "relative_attention_num_buckets", 16), unsupported, HasSubstr("is 16; only 32 is supported"));
+  EXPECT_ERROR(read_encoder("esm", "is_folding_model", true), unsupported, HasSubstr("ESMFold"));
+  EXPECT_ERROR(read_encoder("esm", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_scaling", json({{"type", "linear"}})), unsupported, HasSubstr("rope_scaling is given"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"full_attention", {{"rope_type", "yarn"}}}})), unsupported, HasSubstr("rope_parameters.full_attention.rope_type is 'yarn'"));
   for (const char* type : {"default", "yarn"}) {
-    EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"rope_type", type}, {"rope_theta", 7.0}})), unsupported,
+    EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"rope_type", type}, {"rope_theta", 7.0}})), unsupported,
                  HasSubstr("is not known; known here: full_attention, sliding_attention"));
-    EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"full_attention", {{"type", type}}}})), unsupported,
+    EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"full_attention", {{"type", type}}}})), unsupported,
                  HasSubstr("rope_parameters.full_attention.type is not known; known here: rope_type, rope_theta"));
   }
-  EXPECT_ERROR(read("modernbert", "layer_types", json({"full_attention", "chunked"})), unsupported, HasSubstr("layer_types has"));
+  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention", "chunked"})), unsupported, HasSubstr("layer_types has"));
 }
 
 TEST(EncoderConfigs, ValuesThatDoNotFitAreNamed) {
-  EXPECT_ERROR(read("roberta", "pad_token_id", 30), format, HasSubstr("pad_token_id is 30; it must be in [0, 30), the vocabulary"));
-  EXPECT_ERROR(read("roberta", "pad_token_id", 11), format, HasSubstr("max_position_embeddings is 12; positions begin at the padding token + 1 = 12"));
-  EXPECT_ERROR(read("esm", "pad_token_id", nullptr), format, HasSubstr("pad_token_id is missing"));
+  EXPECT_ERROR(read_encoder("roberta", "pad_token_id", 30), format, HasSubstr("pad_token_id is 30; it must be in [0, 30), the vocabulary"));
+  EXPECT_ERROR(read_encoder("roberta", "pad_token_id", 11), format, HasSubstr("max_position_embeddings is 12; positions begin at the padding token + 1 = 12"));
+  EXPECT_ERROR(read_encoder("esm", "pad_token_id", nullptr), format, HasSubstr("pad_token_id is missing"));
   json esm = config_of("esm");
   esm["token_dropout"] = true;
-  EXPECT_EQ(read(esm).mask_token, 4);
+  EXPECT_EQ(read_encoder(esm).mask_token, 4);
   esm["mask_token_id"] = nullptr;
-  EXPECT_ERROR(read(esm), format, HasSubstr("mask_token_id is missing; token_dropout is true"));
+  EXPECT_ERROR(read_encoder(esm), format, HasSubstr("mask_token_id is missing; token_dropout is true"));
   esm = config_of("esm");
   esm["position_embedding_type"] = "rotary", esm["hidden_size"] = 6;
-  EXPECT_ERROR(read(esm), format, HasSubstr("rotary positions need heads of an even width"));
-  EXPECT_ERROR(read("albert", "num_hidden_groups", 3), format, HasSubstr("num_hidden_groups is 3; it may be at most num_hidden_layers = 2"));
-  EXPECT_ERROR(read("albert", "inner_group_num", 40000), format, HasSubstr("inner_group_num is 40000; times num_hidden_layers it may be at most 65536"));
-  EXPECT_ERROR(read("modernbert", "local_attention", 1), format, HasSubstr("local_attention is 1; it must be at least 2"));
-  EXPECT_ERROR(read("modernbert", "layer_types", json({"full_attention"})), format, HasSubstr("a list of 2 words is needed"));
-  EXPECT_ERROR(read("modernbert", "rope_parameters", 3), format, HasSubstr("rope_parameters is the number 3; an object is needed"));
-  EXPECT_ERROR(read("modernbert", "rope_parameters", json({{"sliding_attention", {{"rope_theta", -1}}}})), format, HasSubstr("rope_parameters.sliding_attention.rope_theta is -1"));
+  EXPECT_ERROR(read_encoder(esm), format, HasSubstr("rotary positions need heads of an even width"));
+  EXPECT_ERROR(read_encoder("albert", "num_hidden_groups", 3), format, HasSubstr("num_hidden_groups is 3; it may be at most num_hidden_layers = 2"));
+  EXPECT_ERROR(read_encoder("albert", "inner_group_num", 40000), format, HasSubstr("inner_group_num is 40000; times num_hidden_layers it may be at most 65536"));
+  EXPECT_ERROR(read_encoder("modernbert", "local_attention", 1), format, HasSubstr("local_attention is 1; it must be at least 2"));
+  EXPECT_ERROR(read_encoder("modernbert", "layer_types", json({"full_attention"})), format, HasSubstr("a list of 2 words is needed"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", 3), format, HasSubstr("rope_parameters is the number 3; an object is needed"));
+  EXPECT_ERROR(read_encoder("modernbert", "rope_parameters", json({{"sliding_attention", {{"rope_theta", -1}}}})), format, HasSubstr("rope_parameters.sliding_attention.rope_theta is -1"));
 }
 
 TEST(EncoderConfigs, OtherKindsOfModelsAreRefusedWithTheKnownOnes) {
-  EXPECT_ERROR(read(json{{"model_type", "deberta-v2"}}), unsupported, AllOf(HasSubstr("model_type is 'deberta-v2', which is not supported: its scores"), HasSubstr("modernbert")));
-  EXPECT_ERROR(read(json{{"model_type", "xlm_roberta"}}), unsupported, AllOf(HasSubstr("known encoders are bert, roberta"), HasSubstr("the nearest is 'xlm-roberta'")));
-  EXPECT_ERROR(read(json{{"model_type", "llama"}}), unsupported, HasSubstr("model_type is 'llama', a decoder; known encoders are bert"));
-  EXPECT_ERROR(read(json{{"model_type", 3}}), format, HasSubstr("a string is needed"));
+  EXPECT_ERROR(read_encoder(json{{"model_type", "deberta-v2"}}), unsupported, AllOf(HasSubstr("model_type is 'deberta-v2', which is not supported: its scores"), HasSubstr("modernbert")));
+  EXPECT_ERROR(read_encoder(json{{"model_type", "xlm_roberta"}}), unsupported, AllOf(HasSubstr("known encoders are bert, roberta"), HasSubstr("the nearest is 'xlm-roberta'")));
+  EXPECT_ERROR(read_encoder(json{{"model_type", "llama"}}), unsupported, HasSubstr("model_type is 'llama', a decoder; known encoders are bert"));
+  EXPECT_ERROR(read_encoder(json{{"model_type", 3}}), format, HasSubstr("a string is needed"));
 }
 
 }  // namespace

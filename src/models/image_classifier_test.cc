@@ -15,13 +15,13 @@ namespace {
 using test::Random;
 using testing::HasSubstr;
 
-ImageClassifierConfig tiny(DType dtype) {
+ImageClassifierConfig tiny_image_classifier(DType dtype) {
   return {.height = 4, .width = 6, .patch = 2, .white = 16, .classes = 3, .model_width = 4, .layers = 2, .heads = 2, .dtype = dtype, .seed = 3};
 }
 
 TEST(ImageClassifier, GradientsAgreeWithCentralDifferences) {
   Random random(5);
-  ImageClassifier model(tiny(DType::f64)), gradients = nn::zeros_like(model);
+  ImageClassifier model(tiny_image_classifier(DType::f64)), gradients = nn::zeros_like(model);
   const Tensor images = random.tensor(DType::f64, {2, 4, 6}), d_logits = random.tensor(DType::f64, {2, 3});
   Tensor logits(DType::f64, {2, 3});
   ImageClassifier::Saved saved;
@@ -38,7 +38,7 @@ TEST(ImageClassifier, GradientsAgreeWithCentralDifferences) {
 // The answer for an image may depend on a pixel only through the patch that the pixel is in: with one pixel changed in patch 4 (second row,
 // second column), the other patches' inputs are the same.
 TEST(ImageClassifier, PatchesAreInRowMajorOrder) {
-  const ImageClassifier model(tiny(DType::f64));
+  const ImageClassifier model(tiny_image_classifier(DType::f64));
   Tensor image(DType::f64, {1, 4, 6}), logits(DType::f64, {1, 3});
   image.data<double>()[2 * 6 + 3] = 0.5;
   ImageClassifier::Saved saved;
@@ -49,7 +49,7 @@ TEST(ImageClassifier, PatchesAreInRowMajorOrder) {
 
 TEST(ImageClassifier, AFolderGivesTheSameAnswers) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "image_classifier";
-  const ImageClassifier model(tiny(DType::f32));
+  const ImageClassifier model(tiny_image_classifier(DType::f32));
   Random random(6);
   Tensor image = random.tensor(DType::f32, {4, 6});
   for (int i = 0; i < 24; ++i) image.data<float>()[i] = std::abs(image.data<float>()[i]);
@@ -61,7 +61,7 @@ TEST(ImageClassifier, AFolderGivesTheSameAnswers) {
   image.data<float>()[0] = 17;
   EXPECT_ERROR(classify(model, image), invalid_argument, HasSubstr("a pixel is 17; the model knows 0 to 16"));
 
-  ImageClassifier odd(tiny(DType::f32));
+  ImageClassifier odd(tiny_image_classifier(DType::f32));
   odd.output.bias.data<float>()[1] = std::nanf("");
   save_image_classifier(odd, folder);
   EXPECT_ERROR(load_image_classifier(folder), format, HasSubstr("output.bias has the value nan; it must be finite"));

@@ -13,7 +13,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr const char* kOperation = "TextSide.forward";
+constexpr const char* kTextSideForward = "TextSide.forward";
 
 // The row of each text that stands for it.
 std::vector<std::int64_t> pooled_rows(const TextSideConfig& c, ConstTensorView ids) {
@@ -25,7 +25,7 @@ std::vector<std::int64_t> pooled_rows(const TextSideConfig& c, ConstTensorView i
     const std::int64_t* found = end - 1;
     if (c.pooling == TextPooling::largest_id) found = std::max_element(first, end);
     if (c.pooling == TextPooling::end_token) found = std::find(first, end, c.end_token);
-    require(found != end, kOperation, ": text ", b, " has no end token (eos_token_id = ", c.end_token, "), whose hidden state stands for the text");
+    require(found != end, kTextSideForward, ": text ", b, " has no end token (eos_token_id = ", c.end_token, "), whose hidden state stands for the text");
     rows.push_back(found - first);
   }
   return rows;
@@ -54,21 +54,21 @@ std::int64_t TextSide::embedding_width() const {
 
 void TextSide::forward(const TextSideInput& input, const TextSideOutput& output, const VisionOptions& options) const {
   const TextSideConfig& c = config;
-  require(static_cast<bool>(input.ids), kOperation, ": ids are missing");
-  require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
+  require(static_cast<bool>(input.ids), kTextSideForward, ": ids are missing");
+  require(input.ids.rank() >= 1, kTextSideForward, ": ids is ", input.ids.shape(), "; it must be [*,T]");
   const Shape ids = input.ids.shape(), lead = ids.first(ids.size() - 1), shape = nn::appended(ids, {c.layer.width});
   const std::int64_t tokens = ids[-1];
-  require(tokens >= 1 && tokens <= c.positions, kOperation, ": the text has ", tokens, " tokens; the model has positions for 1 to ", c.positions);
-  require(std::ssize(stack.layers) == c.layers && c.layers > 0, kOperation, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
-  if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, ids, DType::boolean);
-  require(!output.embedding || embedding_width() > 0, kOperation, ": embedding is asked for; this ", c.family, " has no projection");
+  require(tokens >= 1 && tokens <= c.positions, kTextSideForward, ": the text has ", tokens, " tokens; the model has positions for 1 to ", c.positions);
+  require(std::ssize(stack.layers) == c.layers && c.layers > 0, kTextSideForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
+  if (input.attend_keys) nn::require_exactly(kTextSideForward, {"attend_keys", input.attend_keys}, ids, DType::boolean);
+  require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no projection");
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
   all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}};
-  for (const Operand& written : require_outputs(kOperation, all, read)) nn::require_parameters_separate(kOperation, {written}, *this);
+  for (const Operand& written : require_outputs(kTextSideForward, all, read)) nn::require_parameters_separate(kTextSideForward, {written}, *this);
   const std::vector<std::int64_t> rows = output.pooled || output.embedding ? pooled_rows(c, input.ids) : std::vector<std::int64_t>();
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace

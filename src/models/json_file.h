@@ -1,6 +1,7 @@
 // Reads a JSON file of a model folder. Errors name the file and the key.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -10,6 +11,8 @@
 #include "io/json.h"
 
 namespace polyhead::models {
+
+constexpr std::int64_t kMostLayers = 1 << 16;  // of a config
 
 class JsonFile {
  public:

@@ -24,6 +24,43 @@ bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
   return rule == HasBias::yes;
 }
 
+// Which layers have experts: each decoder_sparse_step-th, but not those of mlp_only_layers. Empty: all.
+std::vector<bool> layers_with_experts(LanguageConfigFile& file, std::int64_t layers) {
+  const std::int64_t step = file.size("decoder_sparse_step", 1);
+  std::vector<bool> with(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i) with[static_cast<std::size_t>(i)] = (i + 1) % step == 0;
+  if (const io::Json* given = file.find("mlp_only_layers")) {
+    const auto* list = given->as<io::Json::Array>();
+    if (list == nullptr) file.fail_at("mlp_only_layers", cat("is ", io::describe(*given), "; a list of numbers of layers is needed"));
+    for (const io::Json& item : *list) {
+      const auto* layer = item.as<std::uint64_t>();
+      if (layer == nullptr || *layer >= with.size()) file.fail_at("mlp_only_layers", cat("has ", io::describe(item), "; layers are integers in [0, ", layers, ")"));
+      with[*layer] = false;
+    }
+  }
+  return std::ranges::find(with, false) == with.end() ? std::vector<bool>() : with;
+}
+
+void read_experts(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+  const FamilyExperts& keys = family.experts;
+  if (keys.count.empty()) return;
+  ExpertsConfig& experts = config.experts.emplace();
+  const bool second = !keys.second_count.empty() && file.find(keys.second_count) != nullptr;
+  if (second && file.find(keys.count) != nullptr && file.size(keys.count) != file.size(keys.second_count))
+    file.fail_at(keys.second_count, cat("is ", file.size(keys.second_count), " and ", keys.count, " is ", file.size(keys.count), "; they are names of one number"));
+  experts.count = file.size(second ? keys.second_count : keys.count);
+  experts.chosen = file.size(keys.chosen);
+  if (experts.chosen > experts.count) file.fail_at(keys.chosen, cat("is ", experts.chosen, "; it may be at most ", keys.count, " = ", experts.count));
+  experts.hidden_width = file.size(keys.hidden_width);
+  if (!keys.shared_hidden_width.empty()) experts.shared_hidden_width = file.size(keys.shared_hidden_width);
+  if (keys.normalise_key) experts.normalise = file.get<bool>("norm_topk_prob").value_or(false);
+  if (keys.some_layers) experts.layers = layers_with_experts(file, config.layers);
+  if (!keys.clamped) return;
+  experts.bias = true;
+  experts.clamped_gate = nn::ClampedGate{.slope = file.positive("swiglu_alpha", 1.702), .limit = file.positive("swiglu_limit", 7.0)};
+  if (config.layer.activation != nn::Activation::silu) file.unsupported(family.keys.activation, "is another function than 'silu', of which the experts use a form of their own");
+}
+
 void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const FamilyKeys& keys = family.keys;
   const FamilyDefaults& defaults = family.defaults;
@@ -42,7 +79,7 @@ void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelCon
   layer.hidden_width = file.size(keys.hidden_width, defaults.hidden_per_width * layer.width);
   layer.activation = activation_of(file, family);
   layer.gated = !family.tensors.gate.empty();
-  layer.bias = has_bias(file, family, family.bias);
+  layer.bias = family.qkv_bias_key ? file.get<bool>("qkv_bias").value_or(true) : has_bias(file, family, family.bias);
   layer.output_bias = has_bias(file, family, family.output_bias);
   layer.feed_forward_bias = has_bias(file, family, family.feed_forward_bias);
   layer.qk_norm = !family.tensors.q_norm.empty();
@@ -88,9 +125,10 @@ std::vector<std::string> layer_types(LanguageConfigFile& file, std::int64_t laye
 void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   if (family.windows == Windows::none) return;
-  const bool last_ones = family.windows == Windows::last_ones;
+  const bool last_ones = family.windows == Windows::last_ones || family.windows == Windows::unused;
   // With use_sliding_window = false, transformers forgets sliding_window, whatever layer_types says.
   const bool used = !last_ones || file.get<bool>("use_sliding_window").value_or(false);
+  if (used && family.windows == Windows::unused) file.unsupported("use_sliding_window", cat("is true; with models of the type ", family.model_type, " only false is supported"));
   const bool given = file.find("sliding_window") != nullptr;
   if (used && !family.defaults.no_window && file.file().root().find("sliding_window") == nullptr) file.fail_at("sliding_window", "is missing; null means none");
   const std::int64_t window = used && given ? file.size("sliding_window") : 0;
@@ -101,7 +139,8 @@ void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelC
   for (std::int64_t i = 0; i < config.layers; ++i) {
     bool sliding = false;
     switch (family.windows) {
-      case Windows::none: break;
+      case Windows::none:
+      case Windows::unused: break;
       case Windows::all: sliding = given; break;
       case Windows::every_other: sliding = i % 2 == 0; break;
       case Windows::all_but_every_nth: sliding = (i + 1) % pattern != 0; break;
@@ -113,7 +152,8 @@ void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelC
   }
 }
 
-// A number or a list of numbers; null or missing: none.
+}  // namespace
+
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) {
   const io::Json* given = JsonFile::find(file.root(), key);
   if (given == nullptr) return {};
@@ -139,8 +179,6 @@ std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesy
   return token_ids(file.file(), "eos_token_id");
 }
 
-}  // namespace
-
 std::vector<std::string_view> language_families() {
   std::vector<std::string_view> names;
   for (const Family& family : families()) names.push_back(family.model_type);
@@ -158,15 +196,17 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   config.family = family.model_type;
   config.vocabulary = file.size("vocab_size");
   config.positions = file.size(family.keys.positions);
-  config.layers = file.size(family.keys.layers, 0, LanguageConfigFile::kMostLayers);
+  config.layers = file.size(family.keys.layers, 0, kMostLayers);
   read_layer(file, family, config);
+  read_experts(file, family, config);
+  config.sink = !family.tensors.sink.empty();
   if (family.gemma) config.norm_weight_offset = 1, config.embedding_scale = std::sqrt(static_cast<double>(config.layer.width));
   read_scores(file, family, config);
   read_windows(file, family, config);
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
   config.end_tokens = end_tokens(file, folder);
-  file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
+  file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return config;
 }
 

@@ -13,8 +13,11 @@ namespace {
 // "hidden_act" was replaced by "hidden_activation"; "sliding_window_size" by "sliding_window".
 constexpr std::string_view kUnusedInGemma2[] = {"hidden_act", "sliding_window_size"};
 
+// "experts_per_token" is num_experts_per_tok, "initial_context_length" original_max_position_embeddings.
+constexpr std::string_view kUnusedInGptOss[] = {"experts_per_token", "initial_context_length"};
+
 // A new family is a row here and a test in tests/python/test_language_models.py.
-constexpr std::array kFamilies{
+constexpr std::array kLanguageFamilies{
     Family{.model_type = "gpt2",
            .keys = {.width = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = "", .head_width = "", .hidden_width = "n_inner", .positions = "n_positions",
                     .activation = "activation_function", .epsilon = "layer_norm_epsilon"},
@@ -34,12 +37,28 @@ constexpr std::array kFamilies{
            .output_bias = HasBias::by_attention_bias,
            .feed_forward_bias = HasBias::by_mlp_bias},
     Family{.model_type = "mistral", .defaults = {.head_width_of_heads = true}, .windows = Windows::all},
+    Family{.model_type = "mixtral",
+           .defaults = {.epsilon = 1e-5, .kv_heads_as_heads = true, .head_width_of_heads = true, .rotary_base = 1'000'000, .no_window = true},
+           .experts = {.count = "num_local_experts", .hidden_width = "intermediate_size", .router = "block_sparse_moe.gate", .expert = "block_sparse_moe.experts.", .gate = "w1", .hidden = "w3", .output = "w2"},
+           .windows = Windows::all},
     Family{.model_type = "qwen2", .defaults = {.head_width_of_heads = true}, .bias = HasBias::yes, .windows = Windows::last_ones},
     Family{.model_type = "qwen3",
            .tensors = {.q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"},
            .bias = HasBias::by_attention_bias,
            .output_bias = HasBias::by_attention_bias,
            .windows = Windows::last_ones},
+    Family{.model_type = "qwen2_moe",
+           .defaults = {.kv_heads_as_heads = true, .head_width_of_heads = true},
+           .experts = {.count = "num_experts", .hidden_width = "moe_intermediate_size", .shared_hidden_width = "shared_expert_intermediate_size", .some_layers = true, .normalise_key = true},
+           .windows = Windows::unused,
+           .qkv_bias_key = true},
+    Family{.model_type = "qwen3_moe",
+           .tensors = {.q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"},
+           .defaults = {.head_width_of_heads = true},
+           .experts = {.count = "num_experts", .hidden_width = "moe_intermediate_size", .second_count = "num_local_experts", .some_layers = true, .normalise_key = true},
+           .bias = HasBias::by_attention_bias,
+           .output_bias = HasBias::by_attention_bias,
+           .windows = Windows::unused},
     Family{.model_type = "gemma",
            .keys = {.second_activation = "hidden_activation"},
            .defaults = {.activation = "gelu_pytorch_tanh", .tied_output = true},
@@ -88,6 +107,14 @@ constexpr std::array kFamilies{
            .feed_forward_bias = HasBias::yes,
            .parallel_key = true,
            .partial_rotary = true},
+    Family{.model_type = "gpt_oss",
+           .keys = {.without_effect = kUnusedInGptOss},
+           .tensors = {.sink = "self_attn.sinks"},
+           .defaults = {.epsilon = 1e-5, .rotary_base = 150'000, .attention_bias = true, .rope_required = true},
+           .experts = {.count = "num_local_experts", .hidden_width = "intermediate_size", .clamped = true, .router = "mlp.router", .packed_input = "mlp.experts.gate_up_proj", .packed_output = "mlp.experts.down_proj"},
+           .bias = HasBias::by_attention_bias,
+           .output_bias = HasBias::by_attention_bias,
+           .windows = Windows::every_other},
 };
 
 // Of training, of the package's own bookkeeping, of how its generate() chooses tokens, and of its other heads and classes.
@@ -99,7 +126,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "hidden_dropout", "hidden_dropout_prob", "id2label", "initializer_range", "is_composition", "is_decoder", "is_encoder_decoder", "keys_to_ignore_at_inference",
     "label2id", "length_penalty", "max_length", "min_length", "model_type", "n_ctx", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
     "output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
-    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature",
     "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
     "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict"};
@@ -115,13 +142,13 @@ constexpr Neutral kNeutral[] = {
 
 }  // namespace
 
-std::span<const Family> families() { return kFamilies; }
+std::span<const Family> families() { return kLanguageFamilies; }
 
 const Family& find_family(std::string_view file, std::string_view model_type) {
-  const auto found = std::ranges::find(kFamilies, model_type, &Family::model_type);
-  if (found != kFamilies.end()) return *found;
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kFamilies, &Family::model_type), "; the nearest is '",
-       nearest_name(kFamilies, &Family::model_type, model_type), "'");
+  const auto found = std::ranges::find(kLanguageFamilies, model_type, &Family::model_type);
+  if (found != kLanguageFamilies.end()) return *found;
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known are ", join(kLanguageFamilies, &Family::model_type), "; the nearest is '",
+       nearest_name(kLanguageFamilies, &Family::model_type, model_type), "'");
 }
 
 bool is_without_effect(std::string_view key) { return std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect); }

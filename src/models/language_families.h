@@ -27,8 +27,22 @@ struct FamilyTensors {
   std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
   std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
   std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // without k and v: q holds all three
-  std::string_view attention_output = "self_attn.o_proj", q_norm = "", k_norm = "";
+  std::string_view attention_output = "self_attn.o_proj", q_norm = "", k_norm = "", sink = "";
   std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // a gate without hidden holds both
+};
+
+// A mixture of experts in place of the feed-forward part. Keys of config.json, and names as in FamilyTensors.
+struct FamilyExperts {
+  std::string_view count = "", chosen = "num_experts_per_tok", hidden_width = "";  // without count: the family has no experts
+  std::string_view second_count = "";         // another name of count, which transformers 5 writes
+  std::string_view shared_hidden_width = "";  // of a shared expert, or none
+  bool some_layers = false;                   // decoder_sparse_step and mlp_only_layers say which layers have experts
+  bool normalise_key = false;                 // norm_topk_prob, by default false; else normalised
+  bool clamped = false;                       // swiglu_alpha, swiglu_limit
+  std::string_view router = "mlp.gate", expert = "mlp.experts.", gate = "gate_proj", hidden = "up_proj", output = "down_proj";  // `expert`, its number, ".", and the others
+  std::string_view shared = "mlp.shared_expert.", shared_gate = "mlp.shared_expert_gate";
+  // All experts in one tensor: [experts,in,out], in which columns of gate and hidden alternate, and biases [experts,out].
+  std::string_view packed_input = "", packed_output = "";
 };
 
 // How the tensor that holds q, k and v does.
@@ -52,6 +66,7 @@ enum class Windows : std::uint8_t {
   every_other,      // layers 0, 2, 4, ...
   all_but_every_nth,  // layer i does not if i + 1 is a multiple of sliding_window_pattern
   last_ones,        // from max_window_layers on, if use_sliding_window
+  unused,           // use_sliding_window must be false
 };
 
 // What is read where a key is missing. 0 and "": the key is required.
@@ -65,6 +80,7 @@ struct FamilyDefaults {
   bool no_window = false;       // sliding_window may be missing
   bool attention_bias = false;
   bool caps_required = false;   // of scores and logits
+  bool rope_required = false;   // rope_parameters or rope_scaling
   std::int64_t hidden_per_width = 0;  // hidden_width / width
 };
 
@@ -73,12 +89,14 @@ struct Family {
   FamilyKeys keys{};
   FamilyTensors tensors{};
   FamilyDefaults defaults{};
+  FamilyExperts experts{};
   nn::NormKind norm = nn::NormKind::rms_norm;
   nn::NormPosition norm_position = nn::NormPosition::pre;
   PackedQkv packed_qkv = PackedQkv::none;
   HasBias bias = HasBias::no, output_bias = HasBias::no, feed_forward_bias = HasBias::no;
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
+  bool qkv_bias_key = false;    // reads qkv_bias, by default true, instead of `bias`
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form

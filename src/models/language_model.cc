@@ -5,35 +5,19 @@
 #include <utility>
 
 #include "core/text.h"
+#include "models/text_model_parts.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
-#include "nn/elementwise.h"
 #include "nn/initialiser.h"
 #include "polyhead/maps.h"
 
 namespace polyhead::models {
 namespace {
 
-constexpr const char* kOperation = "LanguageModel.forward";
+constexpr const char* kForward = "LanguageModel.forward";
 
-Shape with_leading(Shape shape, std::int64_t extent) {
-  shape.insert(0, extent);
-  return shape;
-}
-
-// x times one number, which is rounded to the dtype of x.
-void scale(TensorView x, double factor, Executor* executor) {
-  Tensor number(x.dtype(), {1});
-  fill(number, factor);
-  nn::multiply(x, number, x, executor);
-}
-
-// The output projection. It shares the memory of the embedding if they are tied, which a const model does not write.
-nn::Linear output_of(const LanguageModel& model) {
-  const Tensor& weight = model.output.weight ? model.output.weight : model.words.weight;
-  const ConstTensorView view = weight.view();
-  return {Tensor::share({const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides()}, weight.owner()), Tensor()};
-}
+// The output projection. It shares the memory of the embedding if they are tied.
+nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.weight ? model.output.weight : model.words.weight), Tensor()}; }
 
 // A call's checked sizes.
 struct Call {
@@ -43,37 +27,32 @@ struct Call {
   std::vector<std::int64_t> added;  // and its new ones
 };
 
-std::vector<std::int64_t> integers(ConstTensorView view) {
-  const Tensor numbers = Tensor::copy_of(view, DType::i64);
-  return {numbers.data<std::int64_t>(), numbers.data<std::int64_t>() + numbers.numel()};
-}
-
 Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
-  require(static_cast<bool>(input.ids), kOperation, ": ids are missing");
-  require(input.ids.rank() >= 1, kOperation, ": ids is ", input.ids.shape(), "; it must be [*,T]");
-  require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kOperation, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
+  require(static_cast<bool>(input.ids), kForward, ": ids are missing");
+  require(input.ids.rank() >= 1, kForward, ": ids is ", input.ids.shape(), "; it must be [*,T]");
+  require(std::ssize(model.stack.layers) == model.config.layers && model.config.layers > 0, kForward, ": the model has ", model.stack.layers.size(), " layers; config.layers is ", model.config.layers);
   Call call{.ids = input.ids.shape(), .lead = input.ids.shape().first(input.ids.rank() - 1), .tokens = input.ids.extent(-1)};
-  if (input.attend_keys) nn::require_exactly(kOperation, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
-  require(options.cache != nullptr || !input.new_tokens, kOperation, ": new_tokens is given without a cache");
+  if (input.attend_keys) nn::require_exactly(kForward, {"attend_keys", input.attend_keys}, call.ids, DType::boolean);
+  require(options.cache != nullptr || !input.new_tokens, kForward, ": new_tokens is given without a cache");
   std::int64_t longest = call.tokens;
   if (options.cache != nullptr) {
     const nn::EncoderCache& cache = *options.cache;
-    require(!input.attend_keys, kOperation, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
-    require(call.lead == Shape{cache.sequences()}, kOperation, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
+    require(!input.attend_keys, kForward, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
+    require(call.lead == Shape{cache.sequences()}, kForward, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
     call.first = integers(cache.key_lengths());
     call.added.assign(call.first.size(), call.tokens);
     if (input.new_tokens) {
-      nn::require_shape(kOperation, {"new_tokens", input.new_tokens}, call.lead);
-      require(is_integer(input.new_tokens.dtype()), kOperation, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
+      nn::require_shape(kForward, {"new_tokens", input.new_tokens}, call.lead);
+      require(is_integer(input.new_tokens.dtype()), kForward, ": new_tokens is ", input.new_tokens.dtype(), "; it must be integers");
       call.added = integers(input.new_tokens);
       for (std::size_t b = 0; b < call.added.size(); ++b)
-        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kOperation, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
+        require(call.added[b] >= 0 && call.added[b] <= call.tokens, kForward, ": new_tokens of sequence ", b, " is ", call.added[b], "; it must be in [0, ", call.tokens, "], the columns of ids");
     }
     longest = 0;
     for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
   }
   const std::int64_t positions = model.config.positions;
-  require(model.config.rotary || longest <= positions, kOperation, ": the text has ", longest, " tokens; the model has positions for ", positions);
+  require(model.config.rotary || longest <= positions, kForward, ": the text has ", longest, " tokens; the model has positions for ", positions);
   return call;
 }
 
@@ -84,7 +63,7 @@ std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
   for (std::size_t b = 0; b < call.first.size(); ++b) longest = std::max(longest, call.first[b] + call.added[b]);
   for (std::size_t b = 0; b < call.first.size(); ++b) {
     const std::int64_t before = call.first[b], after = before + call.added[b];
-    require((before == 0 || rule.same_angles(before, after)) && rule.same_angles(after, longest), kOperation, ": sequence ", b, " of the cache grows from ", before, " to ", after,
+    require((before == 0 || rule.same_angles(before, after)) && rule.same_angles(after, longest), kForward, ": sequence ", b, " of the cache grows from ", before, " to ", after,
             " tokens, and the longest to ", longest, "; above ", rule.limit, " tokens this model's rotary angles (rope_scaling) depend on a text's length, so its cached keys would be wrong. Compute the whole text again");
   }
   return longest;
@@ -103,13 +82,7 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
   Tensor x = uninitialised(dtype, nn::appended(call.ids, {config.layer.width}), run.workspace);
   model.words.forward(input.ids, x, {.executor = run.executor});
   if (config.embedding_scale != 1) scale(x, config.embedding_scale, run.executor);
-  if (config.rotary) return x;
-  Tensor places(DType::i64, call.first.empty() ? Shape{call.tokens} : call.ids);
-  for (std::int64_t i = 0; i < places.numel(); ++i) {
-    const std::int64_t first = call.first.empty() ? 0 : call.first[static_cast<std::size_t>(i / call.tokens)];
-    places.data<std::int64_t>()[i] = std::min(first + i % call.tokens, config.positions - 1);  // a row beyond new_tokens may lie further on
-  }
-  model.positions.forward(places.view().expand(call.ids), x, {.write = nn::Write::add, .executor = run.executor});
+  if (!config.rotary) add_positions(model.positions, call.ids, call.first, 0, x, run.executor);
   return x;
 }
 
@@ -145,34 +118,23 @@ void require_outputs(const LanguageModel& model, const LanguageInput& input, con
   const std::int64_t layers = model.config.layers, tokens = call.tokens;
   const Shape hidden = nn::appended(call.ids, {layer.width});
   const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
-  struct Wanted {
-    Operand operand;
-    Shape shape;
-  };
-  const Wanted all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
+  const auto blocks = [&](int axis) { return output.pooled && output.pooled.rank() >= 2 ? output.pooled.extent(axis) : 0; };
+  const WantedOutput all[] = {{{"logits", output.logits}, nn::appended(call.ids, {model.config.vocabulary})},
                         {{"next_logits", output.next_logits}, nn::appended(call.lead, {model.config.vocabulary})},
                         {{"hidden", output.hidden}, hidden},
                         {{"all_hidden", output.all_hidden}, with_leading(hidden, layers + 1)},
                         {{"attentions", output.attentions}, of_layers(layer.heads, tokens)},
+                        {{"pooled", output.pooled}, with_leading(nn::appended(call.lead, {layer.heads, blocks(-2), blocks(-1)}), layers)},
                         {{"q", output.q}, of_layers(layer.heads, layer.head_width)},
                         {{"k", output.k}, of_layers(layer.kv_heads, layer.head_width)},
                         {{"v", output.v}, of_layers(layer.kv_heads, layer.head_width)}};
-  std::vector<Operand> written;
-  for (const Wanted& wanted : all) {
-    const Operand& operand = wanted.operand;
-    if (!operand.view) continue;
-    nn::require_shape(kOperation, operand, wanted.shape);
-    require(is_floating(operand.view.dtype()), kOperation, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
-    nn::require_parameters_separate(kOperation, {operand}, model);
-    written.push_back(operand);
-  }
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}, {"new_tokens", input.new_tokens}};
-  require_separate(kOperation, written, read);
-  require(options.cache == nullptr || !(output.attentions || output.q || output.k || output.v), kOperation, ": attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
+  require_wanted(kForward, all, read, model);
+  require(options.cache == nullptr || !(output.attentions || output.pooled || output.q || output.k || output.v), kForward, ": attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only. Compute the whole text without a cache");
   if (!output.next_logits) return;
-  require(!input.attend_keys, kOperation, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
-  require(tokens > 0, kOperation, ": next_logits needs at least one token; ids is ", call.ids);
-  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kOperation, ": next_logits needs a new token of each sequence; sequence ", b, " has none");
+  require(!input.attend_keys, kForward, ": next_logits cannot be combined with attend_keys: a mask does not tell which token is the last of a sequence. Take a row of logits");
+  require(tokens > 0, kForward, ": next_logits needs at least one token; ids is ", call.ids);
+  for (std::size_t b = 0; b < call.added.size(); ++b) require(call.added[b] > 0, kForward, ": next_logits needs a new token of each sequence; sequence ", b, " has none");
 }
 
 }  // namespace
@@ -185,6 +147,7 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
                                    .bias = layer.bias,
                                    .output_bias = layer.output_bias,
                                    .qk_norm = layer.qk_norm,
+                                   .sink = sink,
                                    .scale = attention_scale,
                                    .softcap = attention_softcap,
                                    .dtype = layer.dtype};
@@ -193,12 +156,29 @@ nn::MultiHeadAttentionConfig LanguageModelConfig::attention(std::int64_t index) 
   return own;
 }
 
+std::optional<nn::MixtureOfExpertsConfig> LanguageModelConfig::mixture(std::int64_t index) const {
+  if (!experts || (!experts->layers.empty() && !experts->layers.at(static_cast<std::size_t>(index)))) return std::nullopt;
+  return nn::MixtureOfExpertsConfig{.width = layer.width,
+                                    .hidden_width = experts->hidden_width,
+                                    .experts = experts->count,
+                                    .chosen = experts->chosen,
+                                    .shared_hidden_width = experts->shared_hidden_width,
+                                    .activation = layer.activation,
+                                    .clamped_gate = experts->clamped_gate,
+                                    .normalise = experts->normalise,
+                                    .bias = experts->bias,
+                                    .router_bias = experts->bias,
+                                    .dtype = layer.dtype};
+}
+
 LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
   require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
   require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(!config.experts || config.experts->layers.empty() || std::ssize(config.experts->layers) == config.layers, kName, ": experts.layers has ",
+          config.experts ? config.experts->layers.size() : 0, " entries for ", config.layers, " layers");
   config.windows.resize(static_cast<std::size_t>(config.layers));
   nn::EncoderLayerConfig& layer = config.layer;
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
@@ -220,6 +200,12 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
     const double epsilon = made.q_norm.epsilon;
     made = nn::MultiHeadAttention(own);
     made.q_norm.epsilon = made.k_norm.epsilon = epsilon;
+    std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(i);
+    if (!mixture) continue;
+    mixture->seed = initialiser.child_seed();
+    nn::EncoderLayer& one = stack.layers[static_cast<std::size_t>(i)];
+    one.mixture = nn::MixtureOfExperts(*mixture);
+    one.feed_forward = {};
   }
   const auto offset = [&](auto& norm) {
     if (!norm.weight) return;
@@ -243,11 +229,11 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
   if (config.rotary) rotary = tables_of(*config.rotary, call, options, config.layer.dtype);
   if (config.local_rotary) local_rotary = tables_of(*config.local_rotary, call, options, config.layer.dtype);
   nn::LengthsRollback before(options.cache != nullptr ? options.cache->layers() : std::span<nn::KeyValueCache>());
-  require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kOperation, ": the cache is of another model");
+  require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kForward, ": the cache is of another model");
 
   Tensor x = embedded(*this, input, call, run), y = uninitialised(x.dtype(), x.shape(), run.workspace);
   if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
-  const bool of_heads = outputs.attentions || outputs.q || outputs.k || outputs.v;
+  const bool of_heads = outputs.attentions || outputs.pooled || outputs.q || outputs.k || outputs.v;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::int64_t window = config.windows[static_cast<std::size_t>(i)];
     nn::AttentionOptions attention{.mask = {.causal = Causal::top_left(), .attend_keys = input.attend_keys},
@@ -258,10 +244,11 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     nn::EncoderLayer::Saved saved;
     stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
     const nn::MultiHeadAttention::Saved& one = saved.attention;
-    if (outputs.attentions) {
+    if (outputs.attentions || outputs.pooled) {
       SdpaOptions sdpa = one.sdpa;
       sdpa.executor = run.executor;
-      attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.attentions) attention_map(one.maps(), outputs.attentions.select(0, i), sdpa);
+      if (outputs.pooled) attention_pooled_map(one.maps(), outputs.pooled.select(0, i), sdpa, outputs.pooling);
     }
     if (outputs.q) copy(one.q_heads, outputs.q.select(0, i));
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));

@@ -58,6 +58,18 @@ LanguageModelConfig neox(DType dtype = DType::f32) {
   return config;
 }
 
+// Experts with clamped gates and a shared one in two of three layers, and sinks.
+LanguageModelConfig mixture(DType dtype = DType::f32) {
+  LanguageModelConfig config = gpt2(dtype);
+  config.layers = 3;
+  config.layer.activation = nn::Activation::silu, config.layer.gated = true;
+  config.experts = ExpertsConfig{.count = 4, .chosen = 2, .hidden_width = 8, .shared_hidden_width = 6, .bias = true, .clamped_gate = nn::ClampedGate{.limit = 0.5}, .layers = {true, false, true}};
+  config.sink = true;
+  config.windows = {0, 3, 0};
+  config.rotary = RotaryRule{.embedding = {.width = 4}};
+  return config;
+}
+
 LanguageModel model_of(const LanguageModelConfig& config) {
   LanguageModel model(config);
   Random random(5);
@@ -79,7 +91,7 @@ Tensor logits_of(const LanguageModel& model, const Tensor& ids) {
 
 TEST(LanguageModel, ACacheHasTheBitsOfTheWholeText) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
-    for (const LanguageModelConfig& config : {gpt2(dtype), gemma(dtype), neox(dtype)}) {
+    for (const LanguageModelConfig& config : {gpt2(dtype), gemma(dtype), neox(dtype), mixture(dtype)}) {
       SCOPED_TRACE(config.family + " " + std::string(info(dtype).name));
       const LanguageModel model = model_of(config);
       const Tensor ids = ids_of(2), whole = logits_of(model, ids);
@@ -97,7 +109,7 @@ TEST(LanguageModel, ACacheHasTheBitsOfTheWholeText) {
 }
 
 TEST(LanguageModel, PromptsOfACacheMayHaveDifferentLengths) {
-  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox()}) {
+  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox(), mixture()}) {
     const LanguageModel model = model_of(config);
     const Tensor ids = ids_of(2), whole = logits_of(model, ids), counts = Tensor::of<std::int64_t>({2}, {9, 4});
     nn::EncoderCache cache = model.cache({.sequences = 2, .capacity = 16});
@@ -110,6 +122,31 @@ TEST(LanguageModel, PromptsOfACacheMayHaveDifferentLengths) {
       }
       model.forward({.ids = one}, {.next_logits = next}, {.cache = &cache});
     }
+  }
+}
+
+TEST(LanguageModel, PooledMapsAreBlocksOfTheMaps) {
+  for (const LanguageModelConfig& config : {gemma(), mixture()}) {
+    const LanguageModel model = model_of(config);
+    const Tensor ids = ids_of(2);
+    const std::int64_t layers = config.layers, heads = config.layer.heads;
+    Tensor maps(DType::f32, {layers, 2, heads, kTokens, kTokens}), pooled(DType::f32, {layers, 2, heads, 3, 2}), logits(DType::f32, {2, kTokens, kVocabulary});
+    model.forward({.ids = ids}, {.attentions = maps});
+    model.forward({.ids = ids}, {.logits = logits, .pooled = pooled});
+    EXPECT_TRUE(same_bits(logits, logits_of(model, ids)));
+    const ConstTensorView rows = maps.view().reshape({layers * 2 * heads, kTokens, kTokens}), blocks = pooled.view().reshape({layers * 2 * heads, 3, 2});
+    for (std::int64_t map = 0; map < rows.extent(0); ++map) {
+      for (std::int64_t i = 0; i < 3; ++i) {
+        for (std::int64_t j = 0; j < 2; ++j) {
+          const Tensor block = Tensor::copy_of(rows.select(0, map).slice(0, i * kTokens / 3, (i + 1) * kTokens / 3).slice(1, j * kTokens / 2, (j + 1) * kTokens / 2));
+          EXPECT_FLOAT_EQ(blocks.select(0, map).select(0, i).select(0, j).data<float>()[0], *std::max_element(block.data<float>(), block.data<float>() + block.numel()));
+        }
+      }
+    }
+    nn::EncoderCache cache = model.cache({.sequences = 2, .capacity = kTokens});
+    EXPECT_THAT(error_message([&] { model.forward({.ids = ids}, {.pooled = pooled}, {.cache = &cache}); }), HasSubstr("pooled, q, k and v cannot be combined with a cache"));
+    Tensor wrong(DType::f32, {layers, 2, heads + 1, 3, 2});
+    EXPECT_THAT(error_message([&] { model.forward({.ids = ids}, {.pooled = wrong}); }), HasSubstr("pooled is "));
   }
 }
 
@@ -162,7 +199,7 @@ TEST(LanguageModel, ScoresMayBeDividedByTheNumberOfTheLayer) {
 }
 
 TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
-  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox()}) {
+  for (const LanguageModelConfig& config : {gpt2(), gemma(), neox(), mixture()}) {
     const LanguageModel model = model_of(config);
     const std::vector<std::int64_t> prompt{3, 1, 4, 1, 5};
     const std::vector<std::int64_t> answer = model.generate(prompt, {.max_tokens = 8});
@@ -233,7 +270,7 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(message({.ids = ids}, {.logits = narrow}), "LanguageModel.forward: logits is [2,11,3]; it must be [2,11,17]");
   EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {.next_logits = next}), HasSubstr("next_logits cannot be combined with attend_keys: a mask does not tell"));
   EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys cannot be combined with a cache: new_tokens tells"));
-  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
+  EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {}), HasSubstr("new_tokens is given without a cache"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("next_logits needs a new token of each sequence; sequence 1 has none"));
   for (const std::int64_t wrong : {std::int64_t{-1}, kTokens + 1, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {
@@ -325,7 +362,7 @@ TEST(ReadLanguageConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"sliding_window", nullptr}, {"layer_types", {"linear_attention"}}})), unsupported,
                HasSubstr("layer_types has \"linear_attention\"; full_attention and sliding_attention are known"));
   EXPECT_ERROR(read(with({{"model_type", "qwen2"}, {"num_key_value_heads", 2}, {"layer_types", {"sliding_attention"}}})), format, HasSubstr("layer 0 has sliding_attention"));
-  EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3, gpt_neox"));
+  EXPECT_ERROR(read(with({{"model_type", "bert"}})), unsupported, HasSubstr("model_type is 'bert'; known are gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, gemma, gemma2, gemma3_text, phi3, gpt_neox, gpt_oss"));
 }
 
 TEST(ReadLanguageConfig, NumbersOfRotaryPositionsHaveBounds) {
@@ -383,7 +420,7 @@ TEST(LoadLanguageModel, ComputesWhatTheSavedOneDidAndRefusesTensorsThatDoNotFit)
   EXPECT_ERROR(load([](auto& tensors) { tensors.push_back({"lm_head.weight", Tensor(DType::f32, {7, 4})}); }), format, HasSubstr("'lm_head.weight' differs from the embedding"));
   EXPECT_ERROR(load([](auto& tensors) { tensors.pop_back(); }), format, HasSubstr("has no tensor 'model.layers.0.mlp.down_proj.weight', which config.json implies"));
   EXPECT_ERROR(load([](auto& tensors) { tensors[4].tensor = Tensor(DType::f32, {4, 5}); }), format, HasSubstr("'model.layers.0.self_attn.q_proj.weight' is [4,5]; config.json makes it [4,4]"));
-  EXPECT_ERROR(load([](auto& tensors) { tensors[4].tensor = Tensor(DType::f64, {4, 4}); }), format, HasSubstr("is float64; it must be float32, as the embedding"));
+  EXPECT_ERROR(load([](auto& tensors) { tensors[4].tensor = Tensor(DType::f64, {4, 4}); }), format, HasSubstr("is float64; it must be float32, as '"));
   EXPECT_ERROR(load([](auto& tensors) { tensors.push_back({"model.layers.0.self_attn.q_proj.bias", Tensor(DType::f32, {4})}); }), format,
                HasSubstr("'model.layers.0.self_attn.q_proj.bias' [4] has no place in a model of the type llama"));
   EXPECT_ERROR(load([](auto& tensors) { tensors.clear(); }), format, HasSubstr("is not a model of the type llama: none of its 0 tensors is named 'model.embed_tokens.weight' or 'embed_tokens.weight'"));

@@ -1,109 +1,27 @@
-#include <cstring>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "core/text.h"
+#include "models/checkpoint.h"
 #include "models/language_families.h"
-#include "polyhead/io/tensor_file.h"
 #include "polyhead/models/language_model.h"
 
 namespace polyhead::models {
 namespace {
 
-// A part of a tensor, which keeps the memory of the whole alive.
-Tensor part(const Tensor& whole, TensorView view) { return Tensor::share(view, whole.owner()); }
+nn::Norm load_norm(Checkpoint& file, const std::string& name, const LanguageModelConfig& config) {
+  const nn::EncoderLayerConfig& layer = config.layer;
+  Tensor weight = file.take(name + ".weight", {layer.width});
+  if (layer.norm == nn::NormKind::rms_norm) return nn::RMSNorm(std::move(weight), layer.epsilon, config.norm_weight_offset);
+  return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);
+}
 
-// The checkpoint of a family, whose tensors are taken one after the other.
-class Checkpoint {
- public:
-  Checkpoint(const std::filesystem::path& folder, const Family& family) : file_(io::open_tensors(folder)), family_(family) {
-    const std::string name = std::string(family.tensors.words) + ".weight";
-    const std::string_view prefix = family.tensors.prefix;
-    const io::NamedTensor *with = named(cat(prefix, name)), *without = named(name);
-    if (with == nullptr && without == nullptr)
-      fail(ErrorCode::format, file_name(), ": is not a model of the type ", family.model_type, ": none of its ", file_.tensors.size(), " tensors is named '", prefix, name, "' or '", name, "'");
-    prefix_ = with != nullptr ? prefix : "";
-    const io::NamedTensor& words = with != nullptr ? *with : *without;
-    dtype_ = words.tensor.dtype();
-    if (!is_floating(dtype_)) fail(ErrorCode::format, file_name(), ": '", words.name, "' is ", dtype_, "; a floating dtype is needed");
-  }
-
-  DType dtype() const { return dtype_; }
-  const std::string& prefix() const { return prefix_; }
-  const Tensor* find(const std::string& name) const { return file_.find(name); }
-
-  // A tensor on the file's memory. Error if it is missing or has another shape or dtype.
-  Tensor take(const std::string& name, const Shape& shape) {
-    Tensor* tensor = file_.find(name);
-    if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", name, "', which config.json implies");
-    if (tensor->shape() != shape) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor->shape(), "; config.json makes it ", shape);
-    if (tensor->dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor->dtype(), "; it must be ", dtype_, ", as the embedding");
-    taken_.insert(name);
-    return part(*tensor, tensor->view());
-  }
-
-  // [out,in], whichever way it is stored.
-  nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias) {
-    const bool transposed = family_.transposed;
-    const Tensor stored = take(name + ".weight", transposed ? Shape{in, out} : Shape{out, in});
-    Tensor weight = writable(stored, [&](TensorView view) { return transposed ? view.transpose(0, 1) : view; });
-    return nn::Linear(std::move(weight), bias ? take(name + ".bias", {out}) : Tensor());
-  }
-
-  nn::Norm norm(const std::string& name, const LanguageModelConfig& config) {
-    const nn::EncoderLayerConfig& layer = config.layer;
-    Tensor weight = take(name + ".weight", {layer.width});
-    if (layer.norm == nn::NormKind::rms_norm) return nn::RMSNorm(std::move(weight), layer.epsilon, config.norm_weight_offset);
-    return nn::LayerNorm(std::move(weight), take(name + ".bias", {layer.width}), layer.epsilon);
-  }
-
-  // Error where the file has a tensor of the model that nothing took: without it, results would not be the checkpoint's.
-  void require_all_taken() const {
-    for (const io::NamedTensor& tensor : file_.tensors) {
-      if (taken_.contains(tensor.name) || is_buffer(tensor.name)) continue;
-      fail(ErrorCode::format, file_name(), ": '", tensor.name, "' ", tensor.tensor.shape(), " has no place in a model of the type ", family_.model_type, " with this config.json");
-    }
-  }
-
-  void ignore(const std::string& name) { taken_.insert(name); }
-  std::string file_name() const { return file_.path.filename().string(); }
-
-  // A part of a stored tensor's memory.
-  template <class F>
-  static Tensor writable(const Tensor& stored, const F& view) {
-    const ConstTensorView all = stored.view();
-    return part(stored, view(TensorView(const_cast<void*>(all.data()), all.dtype(), all.shape(), all.strides())));
-  }
-
- private:
-  // Tables that older versions of transformers saved; each is a function of the config.
-  static bool is_buffer(std::string_view name) {
-    for (const std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"})
-      if (name.ends_with(end)) return true;
-    return false;
-  }
-
-  const io::NamedTensor* named(std::string_view name) const {
-    for (const io::NamedTensor& tensor : file_.tensors)
-      if (tensor.name == name) return &tensor;
-    return nullptr;
-  }
-
-  io::TensorFile file_;
-  const Family& family_;
-  std::string prefix_;
-  DType dtype_ = DType::f32;
-  std::set<std::string> taken_;
-};
-
-// The rows [first, last) of a linear layer.
-nn::Linear rows_of(const nn::Linear& whole, std::int64_t first, std::int64_t last) {
-  const auto slice = [&](const Tensor& tensor) {
-    return tensor ? Checkpoint::writable(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor();
-  };
-  return {slice(whole.weight), slice(whole.bias)};
+// Tables that older versions of transformers saved; each is a function of the config.
+bool is_buffer(std::string_view name) {
+  for (const std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"})
+    if (name.ends_with(end)) return true;
+  return false;
 }
 
 // Row (n, i, h) of [N,3,H] becomes row (n, h) of part i: a copy, because no strides join two of these extents.
@@ -124,22 +42,61 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
   const std::int64_t width = layer.width, q_rows = layer.heads * layer.head_width, k_rows = layer.kv_heads * layer.head_width;
   nn::Linear q, k, v;
   if (family.packed_qkv == PackedQkv::none) {
-    q = file.linear(named(names.q), q_rows, width, layer.bias);
-    k = file.linear(named(names.k), k_rows, width, layer.bias);
-    v = file.linear(named(names.v), k_rows, width, layer.bias);
+    q = file.linear(named(names.q), q_rows, width, layer.bias, family.transposed);
+    k = file.linear(named(names.k), k_rows, width, layer.bias, family.transposed);
+    v = file.linear(named(names.v), k_rows, width, layer.bias, family.transposed);
   } else {
-    const nn::Linear packed = file.linear(named(names.q), q_rows + 2 * k_rows, width, layer.bias);
+    const nn::Linear packed = file.linear(named(names.q), q_rows + 2 * k_rows, width, layer.bias, family.transposed);
     const bool rows = family.packed_qkv == PackedQkv::rows;
-    q = rows ? rows_of(packed, 0, q_rows) : head_rows_of(packed, layer.heads, layer.head_width, 0);
-    k = rows ? rows_of(packed, q_rows, q_rows + k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 1);
-    v = rows ? rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 2);
+    q = rows ? Checkpoint::rows_of(packed, 0, q_rows) : head_rows_of(packed, layer.heads, layer.head_width, 0);
+    k = rows ? Checkpoint::rows_of(packed, q_rows, q_rows + k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 1);
+    v = rows ? Checkpoint::rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 2);
   }
-  nn::Linear output = file.linear(named(names.attention_output), width, q_rows, layer.output_bias);
+  nn::Linear output = file.linear(named(names.attention_output), width, q_rows, layer.output_bias, family.transposed);
   const auto head_norm = [&](std::string_view name) {
     return layer.qk_norm ? nn::RMSNorm(file.take(cat(prefix, name, ".weight"), {layer.head_width}), layer.epsilon, config.norm_weight_offset) : nn::RMSNorm();
   };
   nn::RMSNorm q_norm = head_norm(names.q_norm), k_norm = head_norm(names.k_norm);
-  return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, {}, std::move(q_norm), std::move(k_norm));
+  Tensor sink = config.sink ? file.take(named(names.sink), {layer.heads}) : Tensor();
+  return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, std::move(sink), std::move(q_norm), std::move(k_norm));
+}
+
+// Expert `index` of [experts,in,out] tensors.
+nn::Linear packed_linear(const Tensor& weight, const Tensor& bias, std::int64_t index) {
+  return {Checkpoint::part(weight, [&](TensorView view) { return view.select(0, index).transpose(0, 1); }), Checkpoint::part(bias, [&](TensorView view) { return view.select(0, index); })};
+}
+
+// Every second output of a linear layer, from `first` on.
+nn::Linear alternate_rows(const nn::Linear& whole, std::int64_t first) {
+  const auto half = [&](const Tensor& tensor) {
+    return Checkpoint::part(tensor, [&](TensorView view) { return view.unflatten(0, {view.extent(0) / 2, 2}).select(1, first); });
+  };
+  return {half(whole.weight), half(whole.bias)};
+}
+
+nn::MixtureOfExperts load_mixture(Checkpoint& file, const Family& family, const nn::MixtureOfExpertsConfig& c, const std::string& prefix) {
+  const FamilyExperts& names = family.experts;
+  nn::MixtureOfExperts mixture;
+  mixture.chosen = c.chosen, mixture.normalise = c.normalise, mixture.clamped_gate = c.clamped_gate;
+  mixture.router = file.linear(cat(prefix, names.router), c.experts, c.width, c.router_bias);
+  const auto expert = [&](const std::string& at, std::int64_t hidden_width) {
+    nn::Linear hidden = file.linear(cat(at, names.hidden), hidden_width, c.width, c.bias), gate = file.linear(cat(at, names.gate), hidden_width, c.width, c.bias);
+    return nn::FeedForward(std::move(hidden), file.linear(cat(at, names.output), c.width, hidden_width, c.bias), c.activation, std::move(gate));
+  };
+  if (names.packed_input.empty()) {
+    for (std::int64_t i = 0; i < c.experts; ++i) mixture.experts.push_back(expert(cat(prefix, names.expert, i, "."), c.hidden_width));
+  } else {
+    const Tensor input = file.take(cat(prefix, names.packed_input), {c.experts, c.width, 2 * c.hidden_width}), output = file.take(cat(prefix, names.packed_output), {c.experts, c.hidden_width, c.width});
+    const Tensor input_bias = file.take(cat(prefix, names.packed_input, "_bias"), {c.experts, 2 * c.hidden_width}), output_bias = file.take(cat(prefix, names.packed_output, "_bias"), {c.experts, c.width});
+    for (std::int64_t i = 0; i < c.experts; ++i) {
+      const nn::Linear both = packed_linear(input, input_bias, i);
+      mixture.experts.emplace_back(alternate_rows(both, 1), packed_linear(output, output_bias, i), c.activation, alternate_rows(both, 0));
+    }
+  }
+  if (c.shared_hidden_width == 0) return mixture;
+  mixture.shared = expert(cat(prefix, names.shared), c.shared_hidden_width);
+  mixture.shared_gate = file.linear(cat(prefix, names.shared_gate), 1, c.width, false);
+  return mixture;
 }
 
 nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const LanguageModelConfig& config, std::int64_t index) {
@@ -147,35 +104,36 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   const FamilyTensors& names = family.tensors;
   const std::string prefix = cat(file.prefix(), names.layer, index, ".");
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
-  const auto norm = [&](std::string_view name) { return name.empty() ? nn::Norm() : file.norm(named(name), config); };
+  const auto norm = [&](std::string_view name) { return name.empty() ? nn::Norm() : load_norm(file, named(name), config); };
   nn::EncoderLayer layer;
   layer.attention = load_attention(file, family, config, prefix, index);
   layer.attention_norm = norm(names.attention_norm);
   layer.attention_output_norm = norm(names.attention_output_norm);
   layer.feed_forward_norm = norm(names.feed_forward_norm);
   layer.feed_forward_output_norm = norm(names.feed_forward_output_norm);
-  nn::Linear hidden, gate;
-  if (c.gated && names.hidden.empty()) {
-    const nn::Linear packed = file.linear(named(names.gate), 2 * c.hidden_width, c.width, c.feed_forward_bias);
-    gate = rows_of(packed, 0, c.hidden_width), hidden = rows_of(packed, c.hidden_width, 2 * c.hidden_width);
-  } else {
-    hidden = file.linear(named(names.hidden), c.hidden_width, c.width, c.feed_forward_bias);
-    if (c.gated) gate = file.linear(named(names.gate), c.hidden_width, c.width, c.feed_forward_bias);
-  }
-  nn::Linear output = file.linear(named(names.feed_forward_output), c.width, c.hidden_width, c.feed_forward_bias);
-  layer.feed_forward = nn::FeedForward(std::move(hidden), std::move(output), c.activation, std::move(gate));
   layer.norm_position = c.norm_position;
   layer.part_order = c.part_order;
+  if (const std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(index)) {
+    layer.mixture = load_mixture(file, family, *mixture, prefix);
+    return layer;
+  }
+  nn::Linear hidden, gate;
+  if (c.gated && names.hidden.empty()) {
+    const nn::Linear packed = file.linear(named(names.gate), 2 * c.hidden_width, c.width, c.feed_forward_bias, family.transposed);
+    gate = Checkpoint::rows_of(packed, 0, c.hidden_width), hidden = Checkpoint::rows_of(packed, c.hidden_width, 2 * c.hidden_width);
+  } else {
+    hidden = file.linear(named(names.hidden), c.hidden_width, c.width, c.feed_forward_bias, family.transposed);
+    if (c.gated) gate = file.linear(named(names.gate), c.hidden_width, c.width, c.feed_forward_bias, family.transposed);
+  }
+  nn::Linear output = file.linear(named(names.feed_forward_output), c.width, c.hidden_width, c.feed_forward_bias, family.transposed);
+  layer.feed_forward = nn::FeedForward(std::move(hidden), std::move(output), c.activation, std::move(gate));
   return layer;
 }
 
 // A tied file may hold the output projection too. transformers 4 ignores it, transformers 5 does not if it differs, so it must be the embedding.
 void ignore_tied_output(Checkpoint& file, const std::string& name, const Tensor& words) {
-  const Tensor* output = file.find(name);
-  if (output == nullptr) return;
-  const bool same = output->dtype() == words.dtype() && output->shape() == words.shape() &&
-                    std::memcmp(output->view().data(), words.view().data(), static_cast<std::size_t>(words.numel()) * info(words.dtype()).size) == 0;
-  if (!same)
+  if (file.find(name) == nullptr) return;
+  if (!file.is_copy(name, words))
     fail(ErrorCode::format, file.file_name(), ": '", name, "' differs from the embedding, and config.json ties them (tie_word_embeddings, which may be its default); set it to false or remove the tensor");
   file.ignore(name);
 }
@@ -187,21 +145,21 @@ LanguageModel load_language_model(const std::filesystem::path& folder, const Lan
   model.config = read_language_config(folder, options);
   LanguageModelConfig& config = model.config;
   const Family& family = find_family("config.json", config.family);
-  Checkpoint file(folder, family);
+  Checkpoint file(folder, family.model_type, family.tensors.prefix, {&family.tensors.words, 1});
   const std::int64_t width = config.layer.width;
   config.layer.dtype = file.dtype();
   const auto named = [&](std::string_view name) { return cat(file.prefix(), name, ".weight"); };
   model.words = nn::Embedding(file.take(named(family.tensors.words), {config.vocabulary, width}));
   if (!config.rotary) model.positions = nn::Embedding(file.take(named(family.tensors.positions), {config.positions, width}));
   for (std::int64_t i = 0; i < config.layers; ++i) model.stack.layers.push_back(load_layer(file, family, config, i));
-  model.stack.final_norm = file.norm(cat(file.prefix(), family.tensors.final_norm), config);
+  model.stack.final_norm = load_norm(file, cat(file.prefix(), family.tensors.final_norm), config);
   const std::string output = cat(family.tensors.output, ".weight");
   if (config.tied_output) {
     ignore_tied_output(file, output, model.words.weight);
   } else {
     model.output = nn::Linear(file.take(output, {config.vocabulary, width}), Tensor());
   }
-  file.require_all_taken();
+  file.require_all_taken(is_buffer);
   return model;
 }
 

@@ -180,6 +180,8 @@ class RopeReader {
 void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const io::Json *parameters = file.find("rope_parameters"), *scaling = file.find("rope_scaling");
   if (parameters != nullptr && scaling != nullptr) file.fail_at("rope_scaling", "is given beside rope_parameters; one of them is needed");
+  if (family.defaults.rope_required && parameters == nullptr && scaling == nullptr)
+    file.fail_at("rope_parameters", cat("is missing, and so is rope_scaling; models of the type ", family.model_type, " need one of them"));
   Around around{.base = file.positive("rope_theta", family.defaults.rotary_base), .part = family.defaults.rotary_part};
   if (!family.keys.rotary_base.empty()) around.base = file.positive(family.keys.rotary_base, around.base);
   if (!family.keys.rotary_part.empty()) around.part = file.positive(family.keys.rotary_part, around.part);

@@ -14,16 +14,20 @@ namespace {
 struct ConfigKey {
   std::string_view name;
   std::vector<std::string_view> keys;  // what model families call it
+  std::string_view same_as = "";       // the entry is left out if this key has another value: one number would be wrong of one side
 };
 
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> keys{
       {"model", {"model_type", "architecture"}},
-      {"layers", {"num_hidden_layers", "num_layers", "n_layer"}},
-      {"heads", {"num_attention_heads", "num_heads", "n_head"}},
+      {"layers", {"num_hidden_layers", "num_layers", "n_layer", "encoder_layers"}},
+      {"decoder_layers", {"num_decoder_layers", "decoder_layers"}},
+      {"heads", {"num_attention_heads", "num_heads", "n_head", "encoder_attention_heads"}, "decoder_attention_heads"},
+      {"encoder_heads", {"encoder_attention_heads"}},
+      {"decoder_heads", {"decoder_attention_heads"}},
       {"kv_heads", {"num_key_value_heads"}},
       {"width", {"hidden_size", "d_model", "n_embd"}},
-      {"hidden_width", {"intermediate_size", "d_ff", "n_inner"}},
+      {"hidden_width", {"intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim"}, "decoder_ffn_dim"},
       {"vocabulary", {"vocab_size"}},
       {"positions", {"max_position_embeddings", "n_positions"}},
   };
@@ -59,6 +63,8 @@ std::vector<ConfigEntry> read_config(const std::filesystem::path& folder) {
       const io::Json* entry = config.find(key);
       const std::optional<ConfigValue> value = entry == nullptr ? std::nullopt : number_or_text(*entry);
       if (!value) continue;
+      const io::Json* other = row.same_as.empty() ? nullptr : config.find(row.same_as);
+      if (other != nullptr && number_or_text(*other) != value) break;
       found.push_back({std::string(row.name), *value});
       break;
     }

@@ -8,6 +8,7 @@
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
 #include "polyhead/models/language_model.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::models {
@@ -40,6 +41,26 @@ constexpr Published kDecoders[] = {
       "num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":32.0,"high_freq_factor":4.0,
       "low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
       "transformers_version":"4.45.0.dev0","use_cache":true,"vocab_size":128256})"},
+    {"Mixtral-8x7B-v0.1", 4096, 32, 32000, R"({"architectures":["MixtralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,
+      "initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mixtral","num_attention_heads":32,"num_experts_per_tok":2,"num_hidden_layers":32,
+      "num_key_value_heads":8,"num_local_experts":8,"output_router_logits":false,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"router_aux_loss_coef":0.02,"sliding_window":null,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.36.0.dev0","use_cache":true,"vocab_size":32000})"},
+    {"Qwen1.5-MoE-A2.7B", 2048, 24, 151936, R"({"architectures":["Qwen2MoeForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151643,
+      "hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":5632,"max_position_embeddings":8192,"max_window_layers":21,"model_type":"qwen2_moe",
+      "moe_intermediate_size":1408,"norm_topk_prob":false,"num_attention_heads":16,"num_experts":60,"num_experts_per_tok":4,"num_hidden_layers":24,"num_key_value_heads":16,
+      "output_router_logits":false,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"router_aux_loss_coef":0.001,"shared_expert_intermediate_size":5632,"sliding_window":32768,
+      "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.39.0.dev0","use_cache":true,"use_sliding_window":false,"vocab_size":151936})"},
+    {"Qwen3-30B-A3B", 2048, 48, 151936, R"({"architectures":["Qwen3MoeForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,"decoder_sparse_step":1,
+      "eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":6144,"max_position_embeddings":40960,"max_window_layers":48,
+      "mlp_only_layers":[],"model_type":"qwen3_moe","moe_intermediate_size":768,"norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,
+      "num_hidden_layers":48,"num_key_value_heads":4,"output_router_logits":false,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,"router_aux_loss_coef":0.001,
+      "sliding_window":null,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,"use_sliding_window":false,"vocab_size":151936})"},
+    {"gpt-oss-20b in bfloat16", 2880, 24, 201088, R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,"attention_dropout":0.0,"eos_token_id":200002,"experts_per_token":4,"head_dim":64,
+      "hidden_act":"silu","hidden_size":2880,"initial_context_length":4096,"initializer_range":0.02,"intermediate_size":2880,"max_position_embeddings":131072,"model_type":"gpt_oss",
+      "num_attention_heads":64,"num_experts_per_tok":4,"num_hidden_layers":24,"num_key_value_heads":8,"num_local_experts":32,"output_router_logits":false,"pad_token_id":199999,
+      "rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,"original_max_position_embeddings":4096,"rope_type":"yarn","truncate":false},
+      "rope_theta":150000,"router_aux_loss_coef":0.9,"sliding_window":128,"swiglu_limit":7.0,"tie_word_embeddings":false,"transformers_version":"4.55.0.dev0","use_cache":true,
+      "vocab_size":201088})"},
     {"Mistral-7B-v0.1", 4096, 32, 32000, R"({"architectures":["MistralForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,
       "intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mistral","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,
       "rope_theta":10000.0,"sliding_window":4096,"tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.34.0.dev0","use_cache":true,"vocab_size":32000})"},
@@ -97,7 +118,7 @@ json decoder(std::string_view name) {
   return json::parse(found->config);
 }
 
-LanguageModelConfig read(const json& config) {
+LanguageModelConfig read_published(const json& config) {
   ModelFolder folder;
   folder.write_json("config.json", config);
   return read_language_config(folder.path());
@@ -106,7 +127,7 @@ LanguageModelConfig read(const json& config) {
 TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
   for (const Published& published : kDecoders) {
     SCOPED_TRACE(published.name);
-    const LanguageModelConfig config = read(json::parse(published.config));
+    const LanguageModelConfig config = read_published(json::parse(published.config));
     EXPECT_EQ(config.layer.width, published.width);
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.vocabulary, published.vocabulary);
@@ -117,30 +138,30 @@ TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
     json phi = decoder("Phi-3-mini-4k");
     phi["max_position_embeddings"] = 131072, phi["sliding_window"] = 262144;
     phi["rope_scaling"] = {{"type", type}, {"short_factor", std::vector<double>(48, 1.05)}, {"long_factor", std::vector<double>(48, 1.5)}};
-    const LanguageModelConfig config = read(phi);
+    const LanguageModelConfig config = read_published(phi);
     EXPECT_EQ(config.rotary->limit, 4096);
     EXPECT_EQ(config.rotary->embedding.factor, 32);
   }
-  EXPECT_EQ(read(decoder("gemma-2-9b")).windows.front(), 4096);
-  EXPECT_EQ(read(decoder("Qwen2-0.5B")).windows.back(), 0);
+  EXPECT_EQ(read_published(decoder("gemma-2-9b")).windows.front(), 4096);
+  EXPECT_EQ(read_published(decoder("Qwen2-0.5B")).windows.back(), 0);
 }
 
 TEST(ReadLanguageConfig, KeysOfTheActivationOfGemmaAgreeOrOneIsUnused) {
   json config = decoder("gemma-1.1-2b-it");
   config["hidden_act"] = "gelu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu_tanh);
   config["hidden_act"] = "relu";
-  EXPECT_ERROR(read(config), unsupported, HasSubstr("hidden_activation is 'gelu_pytorch_tanh' and hidden_act another function; versions of transformers differ"));
+  EXPECT_ERROR(read_published(config), unsupported, HasSubstr("hidden_activation is 'gelu_pytorch_tanh' and hidden_act another function; versions of transformers differ"));
   config["hidden_activation"] = nullptr;
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::relu);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::relu);
   config = decoder("gemma-2-2b");
   config["hidden_act"] = "relu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu_tanh);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu_tanh);
   config["hidden_activation"] = "gelu";
-  EXPECT_EQ(read(config).layer.activation, nn::Activation::gelu);
+  EXPECT_EQ(read_published(config).layer.activation, nn::Activation::gelu);
   json llama = decoder("Llama-3.2-1B");
   llama["sliding_window_size"] = 4096;
-  EXPECT_ERROR(read(llama), unsupported, HasSubstr("\"sliding_window_size\" is the number 4096"));
+  EXPECT_ERROR(read_published(llama), unsupported, HasSubstr("\"sliding_window_size\" is the number 4096"));
 }
 
 constexpr Published kEncoders[] = {
@@ -232,6 +253,60 @@ TEST(ReadVisionConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.tokens(), published.vocabulary);
     EXPECT_EQ(image_model_kind(folder.path()), std::string_view(published.config).find("text_config") != std::string_view::npos ? ImageModelKind::both : ImageModelKind::vision);
+  }
+}
+
+constexpr Published kTwoSides[] = {
+    {"t5-small", 512, 6, 32128, R"({"architectures":["T5ForConditionalGeneration"],"d_ff":2048,"d_kv":64,"d_model":512,"decoder_start_token_id":0,"dropout_rate":0.1,"eos_token_id":1,
+      "initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"t5","n_positions":512,"num_heads":8,"num_layers":6,"output_past":true,"pad_token_id":0,
+      "relative_attention_num_buckets":32,"task_specific_params":{"summarization":{"early_stopping":true,"length_penalty":2.0,"num_beams":4,"prefix":"summarize: "}},"vocab_size":32128})"},
+    {"flan-t5-small", 512, 8, 32128, R"({"architectures":["T5ForConditionalGeneration"],"d_ff":1024,"d_kv":64,"d_model":512,"decoder_start_token_id":0,"dropout_rate":0.1,"eos_token_id":1,
+      "feed_forward_proj":"gated-gelu","initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"t5","n_positions":512,"num_decoder_layers":8,"num_heads":6,
+      "num_layers":8,"output_past":true,"pad_token_id":0,"relative_attention_max_distance":128,"relative_attention_num_buckets":32,"tie_word_embeddings":false,
+      "transformers_version":"4.23.1","use_cache":true,"vocab_size":32128})"},
+    {"mt5-small", 512, 8, 250112, R"({"_name_or_path":"google/mt5-small","architectures":["MT5ForConditionalGeneration"],"d_ff":1024,"d_kv":64,"d_model":512,"decoder_start_token_id":0,
+      "dropout_rate":0.1,"eos_token_id":1,"feed_forward_proj":"gated-gelu","initializer_factor":1.0,"is_encoder_decoder":true,"layer_norm_epsilon":1e-06,"model_type":"mt5",
+      "num_decoder_layers":8,"num_heads":6,"num_layers":8,"pad_token_id":0,"relative_attention_num_buckets":32,"tie_word_embeddings":false,"tokenizer_class":"T5Tokenizer",
+      "transformers_version":"4.10.0.dev0","use_cache":true,"vocab_size":250112})"},
+    {"bart-large-cnn", 1024, 12, 50264, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"gelu","add_final_layer_norm":false,"architectures":["BartForConditionalGeneration"],
+      "attention_dropout":0.0,"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":1024,"decoder_attention_heads":16,"decoder_ffn_dim":4096,"decoder_layerdrop":0.0,
+      "decoder_layers":12,"decoder_start_token_id":2,"dropout":0.1,"early_stopping":true,"encoder_attention_heads":16,"encoder_ffn_dim":4096,"encoder_layerdrop":0.0,"encoder_layers":12,
+      "eos_token_id":2,"force_bos_token_to_be_generated":true,"forced_bos_token_id":0,"forced_eos_token_id":2,"gradient_checkpointing":false,"id2label":{"0":"LABEL_0"},"init_std":0.02,
+      "is_encoder_decoder":true,"label2id":{"LABEL_0":0},"length_penalty":2.0,"max_length":142,"max_position_embeddings":1024,"min_length":56,"model_type":"bart","no_repeat_ngram_size":3,
+      "normalize_before":false,"num_beams":4,"num_hidden_layers":12,"output_past":true,"pad_token_id":1,"prefix":" ","replacing_rate":0,"scale_embedding":false,
+      "static_position_embeddings":false,"student_decoder_layers":null,"student_encoder_layers":null,"transformers_version":"4.7.0.dev0","use_cache":true,"vocab_size":50264})"},
+    {"mbart-large-50-many-to-many-mmt", 1024, 12, 250054, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"relu","add_bias_logits":false,"add_final_layer_norm":true,
+      "architectures":["MBartForConditionalGeneration"],"attention_dropout":0.0,"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":1024,"decoder_attention_heads":16,
+      "decoder_ffn_dim":4096,"decoder_layerdrop":0.0,"decoder_layers":12,"decoder_start_token_id":2,"dropout":0.1,"early_stopping":true,"encoder_attention_heads":16,"encoder_ffn_dim":4096,
+      "encoder_layerdrop":0.0,"encoder_layers":12,"eos_token_id":2,"forced_eos_token_id":2,"gradient_checkpointing":false,"init_std":0.02,"is_encoder_decoder":true,"max_length":200,
+      "max_position_embeddings":1024,"model_type":"mbart","normalize_before":true,"normalize_embedding":true,"num_beams":5,"num_hidden_layers":12,"output_past":true,"pad_token_id":1,
+      "scale_embedding":true,"static_position_embeddings":false,"tokenizer_class":"MBart50Tokenizer","transformers_version":"4.4.0.dev0","use_cache":true,"vocab_size":250054})"},
+    {"opus-mt-en-de", 512, 6, 58101, R"({"_num_labels":3,"activation_dropout":0.0,"activation_function":"swish","add_bias_logits":false,"add_final_layer_norm":false,
+      "architectures":["MarianMTModel"],"attention_dropout":0.0,"bad_words_ids":[[58100]],"bos_token_id":0,"classif_dropout":0.0,"classifier_dropout":0.0,"d_model":512,
+      "decoder_attention_heads":8,"decoder_ffn_dim":2048,"decoder_layerdrop":0.0,"decoder_layers":6,"decoder_start_token_id":58100,"decoder_vocab_size":58101,"dropout":0.1,
+      "encoder_attention_heads":8,"encoder_ffn_dim":2048,"encoder_layerdrop":0.0,"encoder_layers":6,"eos_token_id":0,"extra_pos_embeddings":58101,"forced_eos_token_id":0,"init_std":0.02,
+      "is_encoder_decoder":true,"max_length":512,"max_position_embeddings":512,"model_type":"marian","normalize_before":false,"normalize_embedding":false,"num_beams":6,
+      "num_hidden_layers":6,"pad_token_id":58100,"scale_embedding":true,"share_encoder_decoder_embeddings":true,"static_position_embeddings":true,"transformers_version":"4.22.0.dev0",
+      "use_cache":true,"vocab_size":58101})"},
+    {"whisper-tiny", 384, 4, 51865, R"({"_name_or_path":"openai/whisper-tiny","activation_dropout":0.0,"activation_function":"gelu","architectures":["WhisperForConditionalGeneration"],
+      "attention_dropout":0.0,"begin_suppress_tokens":[220,50257],"bos_token_id":50257,"d_model":384,"decoder_attention_heads":6,"decoder_ffn_dim":1536,"decoder_layerdrop":0.0,
+      "decoder_layers":4,"decoder_start_token_id":50258,"dropout":0.0,"encoder_attention_heads":6,"encoder_ffn_dim":1536,"encoder_layerdrop":0.0,"encoder_layers":4,"eos_token_id":50257,
+      "forced_decoder_ids":[[1,50259],[2,50359],[3,50363]],"init_std":0.02,"is_encoder_decoder":true,"max_length":448,"max_source_positions":1500,"max_target_positions":448,
+      "model_type":"whisper","num_hidden_layers":4,"num_mel_bins":80,"pad_token_id":50257,"scale_embedding":false,"suppress_tokens":[1,2,7],"torch_dtype":"float32",
+      "transformers_version":"4.27.0.dev0","use_cache":true,"vocab_size":51865})"},
+};
+
+TEST(ReadSequenceToSequenceConfig, PublishedFoldersAreRead) {
+  for (const Published& published : kTwoSides) {
+    SCOPED_TRACE(published.name);
+    ModelFolder folder;
+    folder.write("config.json", published.config);
+    const SequenceToSequenceConfig config = read_sequence_to_sequence_config(folder.path());
+    EXPECT_EQ(config.encoder.width, published.width);
+    EXPECT_EQ(config.encoder_layers, published.layers);
+    EXPECT_EQ(config.decoder_layers, published.layers);
+    EXPECT_EQ(config.target_vocabulary, published.vocabulary);
+    EXPECT_TRUE(config.answer.start_token);
   }
 }
 

@@ -18,13 +18,13 @@ using test::Random;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-SentenceChooserConfig tiny(DType dtype) { return {.slots = 16, .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .dtype = dtype, .seed = 3}; }
+SentenceChooserConfig tiny_chooser(DType dtype) { return {.slots = 16, .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .dtype = dtype, .seed = 3}; }
 
 const std::vector<std::string> kText{"Rain is common here.", "We measure rain.", "It rains!"};
 
 TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
   Random random(5);
-  SentenceChooserConfig config = tiny(DType::f64);
+  SentenceChooserConfig config = tiny_chooser(DType::f64);
   config.dropout = 0.3;
   SentenceChooser model(config), gradients = nn::zeros_like(model);
   const std::vector<SentenceChooser::Text> texts{model.read(kText), model.read(std::span(kText).first(2))};
@@ -46,7 +46,7 @@ TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
 
 // A text's scores are those it has alone: shorter texts of a batch are padded.
 TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
-  const SentenceChooser model(tiny(DType::f64));
+  const SentenceChooser model(tiny_chooser(DType::f64));
   const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
   Tensor both(DType::f64, {2, 3}), alone(DType::f64, {1, 2});
   SentenceChooser::Saved saved;
@@ -56,7 +56,7 @@ TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
 }
 
 TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
-  SentenceChooser model(tiny(DType::f32));
+  SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // terms without collisions; the table is not read
   const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
   EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // a, b; "^ a", "a b", "b a"; "a", "a b", "a b a" at the start
@@ -74,7 +74,7 @@ TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
 }
 
 TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
-  SentenceChooser model(tiny(DType::f32));
+  SentenceChooser model(tiny_chooser(DType::f32));
   model.config.slots = 1 << 30;  // as above
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
   const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
@@ -94,7 +94,7 @@ TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
 
 TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "sentence_chooser";
-  const SentenceChooser model(tiny(DType::f32));
+  const SentenceChooser model(tiny_chooser(DType::f32));
   save_sentence_chooser(model, folder);
   const ChosenSentence a = choose(model, kText), b = choose(load_sentence_chooser(folder), kText);
   EXPECT_EQ(a.scores, b.scores);
@@ -108,16 +108,16 @@ TEST(SentenceChooser, AFolderGivesTheSameAnswers) {
 }
 
 TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
-  SentenceChooserConfig config = tiny(DType::f32);
+  SentenceChooserConfig config = tiny_chooser(DType::f32);
   config.slots = 0;
   EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("slots is 0"));
-  config = tiny(DType::bf16);
+  config = tiny_chooser(DType::bf16);
   EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("dtype is bfloat16"));
-  config = tiny(DType::f32);
+  config = tiny_chooser(DType::f32);
   config.seed.reset();
   EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("needs a seed"));
 
-  const SentenceChooser model(tiny(DType::f32));
+  const SentenceChooser model(tiny_chooser(DType::f32));
   EXPECT_ERROR(choose(model, {}), invalid_argument, HasSubstr("there is no sentence"));
   Tensor scores(DType::f32, {1, 1});
   SentenceChooser::Saved saved;

@@ -105,6 +105,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   result.hidden = Tensor(config.dtype, {length, config.width});
   result.embedding = Tensor(results, {config.width});
   if (options.attentions) result.attentions = Tensor(results, {config.layers, config.heads, length, length});
+  if (options.pooled != 0) result.pooled = Tensor(results, {config.layers, config.heads, options.pooled, options.pooled});
   if (options.head_vectors) {
     for (Tensor* heads : {&result.q, &result.k, &result.v}) *heads = Tensor(results, {config.layers, config.heads, length, config.width / config.heads});
   }
@@ -112,7 +113,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   if (options.head_vectors && encoder.relative_bias) result.bias = bias_of_pairs(encoder, length, results);
   if (options.head_vectors && std::ranges::any_of(config.windows, [](std::int64_t window) { return window > 0; })) result.attend = pairs_of_windows(config.windows, length);
   encoder.forward({.ids = result.ids, .segments = config.segments > 0 ? ConstTensorView(segments) : ConstTensorView()},
-                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v},
+                  {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
   sentence_embedding(result.hidden, {}, result.embedding);
   return result;

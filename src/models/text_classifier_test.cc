@@ -19,7 +19,7 @@ using test::Random;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TextClassifierConfig tiny(DType dtype, std::string labels = "") {
+TextClassifierConfig tiny_classifier(DType dtype, std::string labels = "") {
   return {.vocabulary = 9, .longest = 6, .labels = std::move(labels), .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .terms = 4, .dropout = 0.25, .dtype = dtype, .seed = 3};
 }
 
@@ -45,7 +45,7 @@ TEST(TextClassifier, GradientsAgreeWithCentralDifferences) {
   for (const nn::Mode mode : {nn::Mode::evaluation, nn::Mode::training}) {
     const Example example;
     Random random(6);
-    TextClassifier model = with_scores(tiny(DType::f64, "a\tb\tc")), gradients = nn::zeros_like(model);
+    TextClassifier model = with_scores(tiny_classifier(DType::f64, "a\tb\tc")), gradients = nn::zeros_like(model);
     const Tensor d_answers = random.tensor(DType::f64, {2, 3}), d_masses = random.tensor(DType::f64, {2, 2, 3});
     Tensor answers(DType::f64, {2, 3});
     TextClassifier::Saved saved;
@@ -64,7 +64,7 @@ TEST(TextClassifier, GradientsAgreeWithCentralDifferences) {
 // From the encoder's result on, by loops.
 TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
   const Example example;
-  const TextClassifier model = with_scores(tiny(DType::f64));
+  const TextClassifier model = with_scores(tiny_classifier(DType::f64));
   Tensor answers(DType::f64, {2, 1});
   TextClassifier::Saved saved;
   model.forward(example.batch(), answers, saved);
@@ -112,7 +112,7 @@ TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
 
 TEST(TextClassifier, TokensAfterATextDoNotCount) {
   Example example;
-  const TextClassifier model = with_scores(tiny(DType::f64));
+  const TextClassifier model = with_scores(tiny_classifier(DType::f64));
   Tensor a(DType::f64, {2, 1}), b = a;
   TextClassifier::Saved saved;
   model.forward(example.batch(), a, saved);
@@ -134,7 +134,7 @@ TEST(TextTerms, AreWordsStartsAndPairs) {
 
 TextModel small_model(const std::string& labels) {
   TextModel model{BytePairTokenizer::train(std::vector<std::string>{"good film", "bad film, so bad"}, {.lowercase = true, .special_tokens = {"<any>"}}), {}};
-  TextClassifierConfig config = tiny(DType::f32, labels);
+  TextClassifierConfig config = tiny_classifier(DType::f32, labels);
   config.vocabulary = model.tokenizer.vocabulary_size();
   model.terms = {"bad", "film", "film*", "so bad"};
   model.classifier = with_scores(config);
@@ -200,7 +200,7 @@ TEST(TextClassifier, ManyTextsGetTheAnswersOfEach) {
 
 TEST(TextClassifier, WrongInputsAreNamed) {
   const auto refused = [](auto change, const char* message) {
-    TextClassifierConfig config = tiny(DType::f32);
+    TextClassifierConfig config = tiny_classifier(DType::f32);
     change(config);
     EXPECT_ERROR(TextClassifier{config}, invalid_argument, HasSubstr(message));
   };
@@ -210,7 +210,7 @@ TEST(TextClassifier, WrongInputsAreNamed) {
   refused([](auto& c) { c.labels = "one"; }, "there is one class, 'one'");
   refused([](auto& c) { c.seed.reset(); }, "needs a seed");
 
-  const TextClassifier model(tiny(DType::f64));
+  const TextClassifier model(tiny_classifier(DType::f64));
   Example example;
   Tensor answers(DType::f64, {2, 1});
   TextClassifier::Saved saved;

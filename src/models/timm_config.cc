@@ -89,7 +89,7 @@ VisionConfig read_timm_config(ConfigFile& file) {
   if (config.channels > kMostChannels || config.patch_height > config.height || config.patch_width > config.width)
     file.fail_at("model_args", cat("makes images of ", config.channels, " channels and ", config.height, " x ", config.width, " pixels with patches of ", config.patch_height, " x ", config.patch_width));
   config.layers = size("depth", made.size->layers);
-  if (config.layers > ConfigFile::kMostLayers) file.fail_at("model_args", cat("has depth ", config.layers, "; it may be at most ", ConfigFile::kMostLayers));
+  if (config.layers > kMostLayers) file.fail_at("model_args", cat("has depth ", config.layers, "; it may be at most ", kMostLayers));
   nn::EncoderLayerConfig& layer = config.layer;
   layer.width = size("embed_dim", made.size->width);
   layer.heads = size("num_heads", made.size->heads);

@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr std::string_view kVocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\n##s\né\n";
+constexpr std::string_view kVocabularyText = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\n##s\né\n";
 
 json vocabulary_of(std::string_view lines) {
   json vocabulary = json::object();
@@ -26,7 +26,7 @@ json vocabulary_of(std::string_view lines) {
   return vocabulary;
 }
 
-json tokenizer_json(std::string_view vocabulary = kVocabulary) {
+json tokenizer_json(std::string_view vocabulary = kVocabularyText) {
   json file = json::parse(R"({
     "version": "1.0", "truncation": null, "padding": null,
     "added_tokens": [{"id": 4, "content": "[MASK]", "special": true, "single_word": false, "lstrip": true, "rstrip": false, "normalized": false}],
@@ -42,14 +42,14 @@ json tokenizer_json(std::string_view vocabulary = kVocabulary) {
 
 TEST(LoadTokenizer, TheVocabularyAloneGivesBertsDefaults) {
   ModelFolder folder;
-  folder.write("vocab.txt", kVocabulary);
+  folder.write("vocab.txt", kVocabularyText);
   EXPECT_THAT(load_tokenizer(folder.path()).encode("The[MASK]Cats é").pieces,
               ElementsAre("[CLS]", "the", "[MASK]", "cat", "##s", "[UNK]", "[SEP]"));
 }
 
 TEST(LoadTokenizer, TokenizerConfigIsFollowed) {
   ModelFolder folder;
-  folder.write("vocab.txt", kVocabulary);
+  folder.write("vocab.txt", kVocabularyText);
   folder.write_json("tokenizer_config.json",
                     json{{"do_lower_case", false}, {"strip_accents", nullptr}, {"cls_token", {{"content", "[PAD]"}}}});
   EXPECT_THAT(load_tokenizer(folder.path()).encode("The cats é").pieces, ElementsAre("[PAD]", "The", "cat", "##s", "é", "[SEP]"));
@@ -137,7 +137,7 @@ TEST(LoadTokenizer, Gpt2sConfigIsFollowedOrRefusedByName) {
 
 TEST(LoadTokenizer, AddedTokensAndTheClassOfTokenizerConfigAreFollowed) {
   ModelFolder folder;
-  folder.write("vocab.txt", kVocabulary);
+  folder.write("vocab.txt", kVocabularyText);
   folder.write_json("tokenizer_config.json", json{{"tokenizer_class", "BertTokenizerFast"},
                                                   {"added_tokens_decoder", {{"4", {{"content", "[MASK]"}, {"lstrip", true}, {"special", true}}}, {"10", {{"content", "the cat"}, {"single_word", true}}}}}});
   const TokenizedText tokens = load_tokenizer(folder.path()).encode("The cat the cats  [MASK]");

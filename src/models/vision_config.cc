@@ -36,7 +36,7 @@ VisionConfig read_vision_part(ConfigFile& file, const VisionFamily& family) {
   std::tie(config.patch_height, config.patch_width) = read_sides(file, "patch_size", defaults.patch);
   if (config.patch_height > config.height || config.patch_width > config.width)
     file.fail_at("patch_size", cat("is ", config.patch_height, " x ", config.patch_width, "; image_size is ", config.height, " x ", config.width, ", which holds no patch"));
-  config.layers = file.size("num_hidden_layers", defaults.layers, ConfigFile::kMostLayers);
+  config.layers = file.size("num_hidden_layers", defaults.layers, kMostLayers);
   config.layer = read_layer(file, defaults);
   if (family.qkv_bias_key) config.layer.bias = file.get<bool>("qkv_bias").value_or(true);
   config.class_token = !family.tensors.class_token.empty();
@@ -59,7 +59,7 @@ TextSideConfig read_text_side_part(ConfigFile& file, const TextSideFamily& famil
   file.find("model_type");
   config.vocabulary = file.size("vocab_size", family.vocabulary);
   config.positions = file.size("max_position_embeddings", family.positions_count);
-  config.layers = file.size("num_hidden_layers", 12, ConfigFile::kMostLayers);
+  config.layers = file.size("num_hidden_layers", 12, kMostLayers);
   config.layer = read_layer(file, {.width = family.width, .heads = family.heads, .hidden_width = family.hidden_width, .activation = family.activation, .epsilon = family.epsilon});
   config.causal = family.causal;
   config.pooling = family.pooling;

@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr const char* kOperation = "VisionEncoder.forward";
+constexpr const char* kVisionForward = "VisionEncoder.forward";
 
 // Pixels [*,C,height,width] -> [*,G,C*h*w], each patch channel by channel and row by row.
 Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, const Workspace* workspace) {
@@ -51,7 +51,7 @@ Tensor pooled(const VisionEncoder& encoder, VisionPooling pooling, ConstTensorVi
   const Shape lead = hidden.shape().first(hidden.rank() - 2), shape = nn::appended(lead, {c.layer.width});
   Tensor vector = uninitialised(c.layer.dtype, shape, run.workspace);
   switch (pooling) {
-    case VisionPooling::none: fail(ErrorCode::invalid_argument, kOperation, ": the model has no pooling");
+    case VisionPooling::none: fail(ErrorCode::invalid_argument, kVisionForward, ": the model has no pooling");
     case VisionPooling::class_token: copy(hidden.select(-2, 0), vector); return vector;
     case VisionPooling::patch_mean: nn::reduce_positions(hidden.slice(-2, c.prefix_tokens(), c.tokens()), {}, nn::Reduce::mean, vector.view().unsqueeze(-2), run.executor); return vector;
     case VisionPooling::all_mean: nn::reduce_positions(hidden, {}, nn::Reduce::mean, vector.view().unsqueeze(-2), run.executor); return vector;
@@ -72,7 +72,7 @@ Tensor pooled(const VisionEncoder& encoder, VisionPooling pooling, ConstTensorVi
       return vector;
     }
   }
-  fail(ErrorCode::invalid_argument, kOperation, ": unknown pooling");
+  fail(ErrorCode::invalid_argument, kVisionForward, ": unknown pooling");
 }
 
 Tensor projected(const nn::Linear& linear, ConstTensorView x, const nn::RunOptions& run) {
@@ -95,15 +95,15 @@ std::int64_t VisionEncoder::embedding_width() const {
 
 void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, const VisionOptions& options) const {
   const VisionConfig& c = config;
-  require(static_cast<bool>(pixels), kOperation, ": pixels are missing");
-  require(pixels.rank() >= 3 && is_floating(pixels.dtype()), kOperation, ": pixels is ", pixels.dtype(), " ", pixels.shape(), "; it must be floating [*,C,height,width]");
-  require(pixels.extent(-3) == c.channels, kOperation, ": pixels is ", pixels.shape(), "; the model has C = ", c.channels, " channels");
-  require(pixels.extent(-2) == c.height && pixels.extent(-1) == c.width, kOperation, ": pixels is ", pixels.shape(), "; the model's images are ", c.height, " x ", c.width,
+  require(static_cast<bool>(pixels), kVisionForward, ": pixels are missing");
+  require(pixels.rank() >= 3 && is_floating(pixels.dtype()), kVisionForward, ": pixels is ", pixels.dtype(), " ", pixels.shape(), "; it must be floating [*,C,height,width]");
+  require(pixels.extent(-3) == c.channels, kVisionForward, ": pixels is ", pixels.shape(), "; the model has C = ", c.channels, " channels");
+  require(pixels.extent(-2) == c.height && pixels.extent(-1) == c.width, kVisionForward, ": pixels is ", pixels.shape(), "; the model's images are ", c.height, " x ", c.width,
           ". Resize them: positions are not interpolated");
-  require(std::ssize(stack.layers) == c.layers && c.layers > 0, kOperation, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
-  require(!output.pooled || pooled_width() > 0, kOperation, ": pooled is asked for; this ", c.family, " model has no pooler");
-  require(!output.logits || classes() > 0, kOperation, ": logits are asked for; this ", c.family, " model has no classifier");
-  require(!output.embedding || embedding_width() > 0, kOperation, ": embedding is asked for; this ", c.family, " model has no projection");
+  require(std::ssize(stack.layers) == c.layers && c.layers > 0, kVisionForward, ": the model has ", stack.layers.size(), " layers; config.layers is ", c.layers);
+  require(!output.pooled || pooled_width() > 0, kVisionForward, ": pooled is asked for; this ", c.family, " model has no pooler");
+  require(!output.logits || classes() > 0, kVisionForward, ": logits are asked for; this ", c.family, " model has no classifier");
+  require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
   const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = nn::appended(lead, {c.tokens(), c.layer.width});
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
   std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);
@@ -112,7 +112,7 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   all.push_back({{"logits", output.logits}, nn::appended(lead, {classes()})});
   all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
   const Operand read{"pixels", pixels};
-  for (const Operand& written : require_outputs(kOperation, all, {&read, 1})) nn::require_parameters_separate(kOperation, {written}, *this);
+  for (const Operand& written : require_outputs(kVisionForward, all, {&read, 1})) nn::require_parameters_separate(kVisionForward, {written}, *this);
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};

@@ -39,7 +39,7 @@ constexpr VisionTensors siglip_tensors() {
 }
 
 // A new family is a row here and a row of FAMILIES in tests/python/test_image_models.py.
-constexpr std::array kFamilies{
+constexpr std::array kVisionFamilies{
     VisionFamily{.model_type = "vit", .tensors = {.prefix = "vit.", .pooler = "pooler.dense", .ignored = kVitIgnored}, .pooling = VisionPooling::dense, .qkv_bias_key = true, .without_effect = kVitKeys},
     VisionFamily{.model_type = "deit",
                  .tensors = {.prefix = "deit.", .distillation_token = "embeddings.distillation_token", .pooler = "pooler.dense", .taught_classifier = "cls_classifier", .distillation_classifier = "distillation_classifier", .ignored = kVitIgnored},
@@ -84,7 +84,7 @@ constexpr std::array kPairs{
 
 }  // namespace
 
-std::span<const VisionFamily> vision_family_rows() { return kFamilies; }
+std::span<const VisionFamily> vision_family_rows() { return kVisionFamilies; }
 const VisionFamily& timm_family() { return kTimm; }
 std::span<const ImageTextFamily> image_text_family_rows() { return kPairs; }
 
@@ -101,8 +101,8 @@ const ImageTextFamily* find_image_text_family(std::string_view model_type) {
 }
 
 const VisionFamily* find_vision_family(std::string_view model_type) {
-  const auto found = std::ranges::find(kFamilies, model_type, &VisionFamily::model_type);
-  return found == kFamilies.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kVisionFamilies, model_type, &VisionFamily::model_type);
+  return found == kVisionFamilies.end() ? nullptr : &*found;
 }
 
 }  // namespace polyhead::models

@@ -8,7 +8,7 @@ namespace {
 
 using test::error_message;
 
-std::vector<Setting> settings() {
+std::vector<Setting> settings_with_sinks() {
   const auto with = [](MultiHeadAttentionConfig c) { c.dtype = DType::f64, c.seed = 1; return c; };
   return {
       {"sink of each head", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid}), {2, 3, 4}, {}, {}, {}, {}, Mode::evaluation, {2}},
@@ -25,7 +25,7 @@ std::vector<Setting> settings() {
 }
 
 TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
-  for (const Setting& setting : settings()) {
+  for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
     Trial run(setting);
     expect_central_differences(run);
@@ -33,7 +33,7 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
 }
 
 TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
-  for (const Setting& setting : settings()) {
+  for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
     if (setting.mask && !setting.config.sink) continue;  // rows may be empty
     Trial run(setting);

@@ -12,7 +12,7 @@
 namespace polyhead::nn {
 namespace {
 
-constexpr const char* kOperation = "beam_search";
+constexpr const char* kBeamSearch = "beam_search";
 
 struct Candidate {
   std::int64_t beam = 0, token = 0;
@@ -90,9 +90,9 @@ class Search {
 }  // namespace
 
 std::vector<std::vector<Hypothesis>> beam_search(std::span<const std::int64_t> start_tokens, const DecodeStep& step, const BeamSearchOptions& options) {
-  require(options.beams >= 1, kOperation, ": beams is ", options.beams, "; it must be at least 1");
-  require(options.max_tokens >= 1, kOperation, ": max_tokens is ", options.max_tokens, "; it must be at least 1");
-  require(std::isfinite(options.length_penalty), kOperation, ": length_penalty is ", options.length_penalty, "; it must be finite");
+  require(options.beams >= 1, kBeamSearch, ": beams is ", options.beams, "; it must be at least 1");
+  require(options.max_tokens >= 1, kBeamSearch, ": max_tokens is ", options.max_tokens, "; it must be at least 1");
+  require(std::isfinite(options.length_penalty), kBeamSearch, ": length_penalty is ", options.length_penalty, "; it must be finite");
   const std::int64_t beams = options.beams, rows = std::ssize(start_tokens) * beams;
   std::vector<Search> searches(start_tokens.size(), Search(options));
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(rows)), parents(tokens.size());
@@ -101,13 +101,13 @@ std::vector<std::vector<Hypothesis>> beam_search(std::span<const std::int64_t> s
   std::int64_t classes = 0;
   while (!std::ranges::all_of(searches, &Search::done)) {
     const ConstTensorView logits = step(tokens, parents);
-    require_logits(kOperation, logits);
+    require_logits(kBeamSearch, logits);
     if (classes == 0) classes = logits.extent(1);
-    require(logits.shape() == Shape({rows, classes}), kOperation, ": the step gave logits ", logits.shape(), "; they must be ", Shape({rows, classes}));
-    require(!options.end_token || (0 <= *options.end_token && *options.end_token < classes), kOperation, ": end_token is ", options.end_token.value_or(0),
+    require(logits.shape() == Shape({rows, classes}), kBeamSearch, ": the step gave logits ", logits.shape(), "; they must be ", Shape({rows, classes}));
+    require(!options.end_token || (0 <= *options.end_token && *options.end_token < classes), kBeamSearch, ": end_token is ", options.end_token.value_or(0),
             "; it must be in [0,", classes, ")");
     const auto search_of = [&](std::int64_t row) -> Search& { return searches[static_cast<std::size_t>(row / beams)]; };
-    for_each_row_of_logits(kOperation, logits, [&](std::int64_t row) { return row % beams < search_of(row).open(); },
+    for_each_row_of_logits(kBeamSearch, logits, [&](std::int64_t row) { return row % beams < search_of(row).open(); },
                            [&](std::int64_t row, const std::vector<double>& values) {
       const QuietArithmetic quiet;  // logits may be -infinity
       const cpu::SoftmaxRow<double> sums = cpu::current_kernels_of<cpu::SoftmaxKernels>().of_doubles.exps(std::ssize(values), values.data(), nullptr);

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kSequences = 3, kTokens = 23;
 
-struct Setting {
+struct CacheSetting {
   const char* name;
   MultiHeadAttentionConfig config;
   Mask mask{.causal = Causal::top_left()};
@@ -31,15 +31,15 @@ struct Setting {
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
-  friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+  friend void PrintTo(const CacheSetting& setting, std::ostream* out) { *out << setting.name; }
 };
 
-MultiHeadAttention drawn(MultiHeadAttentionConfig config) {
+MultiHeadAttention drawn_layer(MultiHeadAttentionConfig config) {
   config.seed = 1;
   return MultiHeadAttention(config);
 }
 
-const Setting kSettings[] = {
+const CacheSetting kSettings[] = {
     {"plain", {.query_width = 16, .heads = 4}},
     {"grouped heads, rotary",
      {.query_width = 16, .heads = 4, .kv_heads = 2, .head_width = 8},
@@ -66,9 +66,9 @@ const Setting kSettings[] = {
     {"along the first axis", {.query_width = 16, .heads = 4, .axis = 0, .dtype = DType::f64}},
 };
 
-class CachedAttention : public testing::TestWithParam<Setting> {
+class CachedAttention : public testing::TestWithParam<CacheSetting> {
  protected:
-  CachedAttention() : setting_(GetParam()), layer_(drawn(setting_.config)), config_(layer_.config) {
+  CachedAttention() : setting_(GetParam()), layer_(drawn_layer(setting_.config)), config_(layer_.config) {
     Random random(3);
     layer_.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.4, 0.4); });
     x_ = random.tensor(config_.dtype, {kSequences, kTokens, config_.query_width});
@@ -93,7 +93,7 @@ class CachedAttention : public testing::TestWithParam<Setting> {
     return out;
   }
 
-  Setting setting_;
+  CacheSetting setting_;
   MultiHeadAttention layer_;
   const MultiHeadAttentionConfig& config_;
   std::optional<RotaryEmbedding> embedding_;
@@ -212,7 +212,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
                            MultiHeadAttention::Saved* saved = nullptr) {
     KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 8, .head_width = 2});
     options.cache = &cache;
-    const std::string message = error_message([&] { drawn(config).forward(input, to, options, saved); });
+    const std::string message = error_message([&] { drawn_layer(config).forward(input, to, options, saved); });
     EXPECT_EQ(cache.longest(), 0) << message;
     return message;
   };
@@ -248,7 +248,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
               HasSubstr("the cache is float32 and the layer float64; a cache is"));
   const Tensor bias(DType::f32, {3, 4});  // S is 3 after the append
   EXPECT_THAT(refused(plain, {.bias = bias}, {.query = x}, out), HasSubstr("bias is [3,4]; it must be [T,S]"));
-  EXPECT_THAT(error_message([&] { drawn(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
+  EXPECT_THAT(error_message([&] { drawn_layer(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
               HasSubstr("new_tokens is given without a cache"));
 }
 

@@ -22,7 +22,7 @@ const cpu::SoftmaxKernel<A>& kernel_of() {
 
 // A tensor without leading axes is one row.
 template <class View>
-View as_rows(View view) {
+View rows_of(View view) {
   return view && view.rank() == 1 ? view.unsqueeze(0) : view;
 }
 
@@ -32,9 +32,9 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
              const CrossEntropyOptions& options, std::vector<double>& losses) {
   using A = Accumulator<T>;
   const std::int64_t classes = logits_view.extent(-1);
-  const Rows<const T> logits(as_rows(logits_view));
+  const Rows<const T> logits(rows_of(logits_view));
   const bool differentiates = static_cast<bool>(d_logits_view);
-  const Rows<T> d_logits(differentiates ? as_rows(d_logits_view) : TensorView(static_cast<T*>(nullptr), {0, classes}));
+  const Rows<T> d_logits(differentiates ? rows_of(d_logits_view) : TensorView(static_cast<T*>(nullptr), {0, classes}));
   const double smoothing = options.label_smoothing, share = smoothing / static_cast<double>(classes);
   constexpr double kNanoseconds = 10;  // of an element without vectors
   parallel_for(logits.count(), row_grain(classes, kNanoseconds), options.executor, [&](std::int64_t first, std::int64_t last) {

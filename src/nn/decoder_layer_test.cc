@@ -18,7 +18,7 @@ DecoderLayerConfig tiny(NormPosition position) {
 }
 
 template <class Layer>
-void expect_central_differences(Layer layer, std::size_t count, std::uint64_t seed) {
+void expect_central_differences_with_memory(Layer layer, std::size_t count, std::uint64_t seed) {
   Random random(seed);
   layer.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -1, 1); });
   const Shape shape{2, 3, 6};
@@ -57,8 +57,8 @@ TEST(DecoderLayer, GradientsAreCentralDifferences) {
       SCOPED_TRACE((position == NormPosition::pre ? "pre, dropout " : "post, dropout ") + std::to_string(dropout));
       DecoderLayerConfig config = tiny(position);
       config.dropout = config.attention_dropout = dropout;
-      expect_central_differences(DecoderLayer(config), 26, 1);
-      expect_central_differences(Decoder(config, 2), position == NormPosition::pre ? 54 : 52, 2);
+      expect_central_differences_with_memory(DecoderLayer(config), 26, 1);
+      expect_central_differences_with_memory(Decoder(config, 2), position == NormPosition::pre ? 54 : 52, 2);
     }
   }
 }
@@ -67,7 +67,7 @@ TEST(DecoderLayer, NormsOfBothSidesAndOfHeadsHaveTheGradientsOfCentralDifference
   DecoderLayerConfig config = tiny(NormPosition::both);
   config.norm = NormKind::rms_norm, config.kv_heads = 1, config.head_width = 4, config.qk_norm = true, config.dropout = 0.3;
   config.bias = config.output_bias = config.feed_forward_bias = false;
-  expect_central_differences(Decoder(config, 2), 2 * (2 * 6 + 2 + 6) + 1, 3);
+  expect_central_differences_with_memory(Decoder(config, 2), 2 * (2 * 6 + 2 + 6) + 1, 3);
 }
 
 DecoderLayerConfig tiny_rms_norm_swiglu(NormPosition position) {
@@ -80,7 +80,7 @@ TEST(DecoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     DecoderLayerConfig config = tiny_rms_norm_swiglu(position);
     config.dropout = 0.3;
-    expect_central_differences(Decoder(config, 2), position == NormPosition::pre ? 51 : 50, 3);
+    expect_central_differences_with_memory(Decoder(config, 2), position == NormPosition::pre ? 51 : 50, 3);
   }
 }
 

@@ -72,7 +72,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   const double dropped = dropout_of(kOperation, dropout, options);
   require_part_order(kOperation, part_order, norm_position);
   require(attention_norm.weight || norm_position == NormPosition::pre, kOperation, ": attention_norm is absent; only layers with norm_position pre may lack it");
-  if (saved == nullptr && norm_position == NormPosition::post && dropped == 0) return evaluate(*this, x, y, with_seed(options, 0));
+  if (saved == nullptr && norm_position == NormPosition::post && dropped == 0 && !mixture) return evaluate(*this, x, y, with_seed(options, 0));
 
   if (saved != nullptr) *saved = {};  // returns the memory of an earlier pass to the workspace
   const auto of_saved = [&](auto Saved::*member) { return saved != nullptr ? &(saved->*member) : nullptr; };
@@ -89,6 +89,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   });
   const ConstTensorView read = is_parallel ? x : ConstTensorView(attended);
   SavedResidual second = residual_forward(part(feed_forward_norm, feed_forward_output_norm, 2, attended), read, y, [&](ConstTensorView in, TensorView out) {
+    if (mixture) return mixture.forward(in, out, run);
     feed_forward.forward(in, out, run, of_saved(&Saved::feed_forward));
   });
   if (saved == nullptr) return;
@@ -104,6 +105,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   const TensorView d_x = gradients.x;
   EncoderLayer* const grads = gradients.parameters;
   const DType dtype = feed_forward_norm.weight.dtype();
+  require(!mixture, kOperation, ": a mixture of experts has no backward pass");
   require_saved(kOperation, saved.feed_forward_residual, norm_position, feed_forward_norm.kind);
   require(saved.part_order == part_order, kOperation, ": saved comes from a layer of another part_order");
   const Shape& shape = saved.attended.shape();

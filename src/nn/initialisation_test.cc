@@ -11,12 +11,12 @@ namespace {
 using test::error_message;
 
 // A language model with a gate in the attention and in the feed-forward network.
-struct Model : Module<Model> {
+struct InitialisedModel : Module<InitialisedModel> {
   EncoderLayer layer{{.width = 64, .heads = 4, .seed = 1}};
   LayerNorm norm{{.width = 64}};
   Linear output{{.in_width = 64, .out_width = 100, .seed = 1}};  // logits
 
-  Model() {
+  InitialisedModel() {
     layer.attention = MultiHeadAttention({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 3});
     layer.feed_forward = FeedForward({.width = 64, .hidden_width = 128, .activation = Activation::silu, .gated = true, .seed = 4});
     fill(layer.attention.gate.bias, 3);
@@ -43,7 +43,7 @@ void expect_all(const Tensor& tensor, double expected) {
 }
 
 TEST(InitialiseNormal, OnlyWhatIsAddedToTheResidualStreamIsScaled) {
-  Model model;
+  InitialisedModel model;
   initialise_normal(model, {.deviation = 0.5, .residual_layers = 8, .seed = 2});
   const auto& [attention, feed_forward] = std::tie(model.layer.attention, model.layer.feed_forward);
   for (const Tensor* weight : {&attention.q.weight, &attention.k.weight, &attention.v.weight, &attention.gate.weight, &feed_forward.hidden.weight,

@@ -9,42 +9,42 @@
 namespace polyhead::nn {
 namespace {
 
-constexpr const char* kOperation = "RotaryEmbedding";
+constexpr const char* kRotaryEmbedding = "RotaryEmbedding";
 constexpr double kTurn = 2 * std::numbers::pi;
 
 void require_config(const RotaryEmbeddingConfig& c) {
   const auto finite = [](const char* name, double value, double least) {
-    require(std::isfinite(value) && value >= least, kOperation, ": ", name, " is ", value, "; it must be finite and at least ", least);
+    require(std::isfinite(value) && value >= least, kRotaryEmbedding, ": ", name, " is ", value, "; it must be finite and at least ", least);
   };
   const auto positive = [](const char* name, double value) {
-    require(std::isfinite(value) && value > 0, kOperation, ": ", name, " is ", value, "; it must be finite and above 0");
+    require(std::isfinite(value) && value > 0, kRotaryEmbedding, ": ", name, " is ", value, "; it must be finite and above 0");
   };
-  require(c.width >= 2 && c.width % 2 == 0, kOperation, ": width is ", c.width, "; it must be even and at least 2");
-  require(std::isfinite(c.base) && c.base > 1, kOperation, ": base is ", c.base, "; it must be finite and above 1");
+  require(c.width >= 2 && c.width % 2 == 0, kRotaryEmbedding, ": width is ", c.width, "; it must be even and at least 2");
+  require(std::isfinite(c.base) && c.base > 1, kRotaryEmbedding, ": base is ", c.base, "; it must be finite and above 1");
   finite("factor", c.factor, 1);
   finite("original_max_position_embeddings", c.original_max_position_embeddings, 0);
   positive("low_freq_factor", c.low_freq_factor), positive("high_freq_factor", c.high_freq_factor);
   positive("beta_fast", c.beta_fast), positive("beta_slow", c.beta_slow);
   if (c.attention_factor) positive("attention_factor", *c.attention_factor);
   finite("mscale", c.mscale, 0), finite("mscale_all_dim", c.mscale_all_dim, 0);
-  require(c.scaling != RotaryScaling::none || c.factor == 1, kOperation, ": factor is ", c.factor, " without a scaling rule that uses it");
+  require(c.scaling != RotaryScaling::none || c.factor == 1, kRotaryEmbedding, ": factor is ", c.factor, " without a scaling rule that uses it");
   const bool has_attention_factor = c.scaling == RotaryScaling::yarn || c.scaling == RotaryScaling::longrope;
-  require(has_attention_factor || !c.attention_factor, kOperation, ": attention_factor is given, which only scaling yarn and longrope use");
-  require(c.scaling != RotaryScaling::ntk || c.width > 2, kOperation,
+  require(has_attention_factor || !c.attention_factor, kRotaryEmbedding, ": attention_factor is given, which only scaling yarn and longrope use");
+  require(c.scaling != RotaryScaling::ntk || c.width > 2, kRotaryEmbedding,
           ": width is 2; scaling ntk needs at least 4, as it divides by width - 2");
   const bool by_length = c.scaling == RotaryScaling::llama3 || c.scaling == RotaryScaling::yarn;
-  require(!by_length || c.original_max_position_embeddings > 0, kOperation, ": original_max_position_embeddings is ",
+  require(!by_length || c.original_max_position_embeddings > 0, kRotaryEmbedding, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
   const std::int64_t factors = c.scaling == RotaryScaling::longrope ? c.width / 2 : 0;
-  require(std::ssize(c.factors) == factors, kOperation, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 of them, others none: ", factors);
+  require(std::ssize(c.factors) == factors, kRotaryEmbedding, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 of them, others none: ", factors);
   for (const double factor : c.factors) positive("a factor of longrope", factor);
-  require(c.scaling != RotaryScaling::longrope || c.attention_factor || c.factor == 1 || c.original_max_position_embeddings > 1, kOperation,
+  require(c.scaling != RotaryScaling::longrope || c.attention_factor || c.factor == 1 || c.original_max_position_embeddings > 1, kRotaryEmbedding,
           ": original_max_position_embeddings is ", c.original_max_position_embeddings, "; scaling longrope needs it, above 1, or attention_factor");
-  require(c.proportion >= 0 && c.proportion <= 1, kOperation, ": proportion is ", c.proportion, "; it must lie in [0,1]");
-  require(c.scaling == RotaryScaling::proportional || c.proportion == 1, kOperation, ": proportion is given, which only scaling proportional uses");
-  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kOperation, ": low_freq_factor is ",
+  require(c.proportion >= 0 && c.proportion <= 1, kRotaryEmbedding, ": proportion is ", c.proportion, "; it must lie in [0,1]");
+  require(c.scaling == RotaryScaling::proportional || c.proportion == 1, kRotaryEmbedding, ": proportion is given, which only scaling proportional uses");
+  require(c.scaling != RotaryScaling::llama3 || c.low_freq_factor < c.high_freq_factor, kRotaryEmbedding, ": low_freq_factor is ",
           c.low_freq_factor, " and high_freq_factor ", c.high_freq_factor, "; low must be below high");
-  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kOperation, ": beta_slow is ", c.beta_slow, " and beta_fast ",
+  require(c.scaling != RotaryScaling::yarn || c.beta_slow <= c.beta_fast, kRotaryEmbedding, ": beta_slow is ", c.beta_slow, " and beta_fast ",
           c.beta_fast, "; slow must not be above fast");
 }
 
@@ -111,8 +111,8 @@ RotaryEmbedding::RotaryEmbedding(const RotaryEmbeddingConfig& config) : config_(
 }
 
 RotaryTables RotaryEmbedding::tables(ConstTensorView positions, DType dtype) const {
-  require(dtype == DType::f32 || dtype == DType::f64, kOperation, ": tables are float32 or float64, not ", dtype);
-  require(positions && is_integer(positions.dtype()) && positions.rank() >= 1, kOperation, ": positions must be integers [*,T]");
+  require(dtype == DType::f32 || dtype == DType::f64, kRotaryEmbedding, ": tables are float32 or float64, not ", dtype);
+  require(positions && is_integer(positions.dtype()) && positions.rank() >= 1, kRotaryEmbedding, ": positions must be integers [*,T]");
   Shape shape = positions.shape();
   shape.push_back(config_.width / 2);
   RotaryTables tables{Tensor::uninitialised(dtype, shape), Tensor::uninitialised(dtype, shape), config_.order, config_.width};
@@ -137,15 +137,15 @@ RotaryTables RotaryEmbedding::tables(std::int64_t first, std::int64_t count, DTy
 }
 
 RotaryTables RotaryEmbedding::tables_from(ConstTensorView first, std::int64_t count, DType dtype) const {
-  require(first && is_integer(first.dtype()), kOperation, ": first positions must be integers [*]");
-  require(count >= 0, kOperation, ": ", count, " positions are asked for");
+  require(first && is_integer(first.dtype()), kRotaryEmbedding, ": first positions must be integers [*]");
+  require(count >= 0, kRotaryEmbedding, ": ", count, " positions are asked for");
   Shape shape = first.shape();
   shape.push_back(count);
   Tensor positions = Tensor::uninitialised(DType::i64, shape);
   copy(first.unsqueeze(-1).expand(shape), positions);
   std::int64_t* const data = positions.data<std::int64_t>();
   for (std::int64_t i = 0; i < positions.numel(); ++i) {
-    require(!__builtin_add_overflow(data[i], i % count, &data[i]), kOperation, ": position ", data[i], " + ", i % count,
+    require(!__builtin_add_overflow(data[i], i % count, &data[i]), kRotaryEmbedding, ": position ", data[i], " + ", i % count,
             " exceeds 2^63 - 1");
   }
   return tables(positions, dtype);

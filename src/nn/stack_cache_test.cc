@@ -14,7 +14,7 @@ using test::error_message;
 using test::near;
 using test::Random;
 
-constexpr std::int64_t kWidth = 8, kTokens = 9;
+constexpr std::int64_t kWidth = 8, kLength = 9;
 
 EncoderLayerConfig encoder_layer(NormPosition position) {
   return {.width = kWidth, .heads = 2, .hidden_width = 7, .norm_position = position, .dtype = DType::f64, .seed = 1};
@@ -30,17 +30,17 @@ TEST(StackCache, EncoderFedInPartsIsTheWhole) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     Random random(3);
     const Encoder encoder(encoder_layer(position), 3);
-    const Tensor x = random.tensor(DType::f64, {2, kTokens, kWidth});
+    const Tensor x = random.tensor(DType::f64, {2, kLength, kWidth});
     const RotaryEmbedding rotary({.width = 4});
     const Tensor start = Tensor::of<std::int64_t>({2}, {0, 0});
-    const RotaryTables all = rotary.tables_from(start, kTokens);
+    const RotaryTables all = rotary.tables_from(start, kLength);
     const Mask causal{.causal = Causal::top_left()};
     Tensor whole = rows_like(x);
     encoder.forward(x, whole, {.mask = causal, .rotary = all.rotary()});
-    EncoderCache cache(encoder, {.sequences = 2, .capacity = kTokens});
+    EncoderCache cache(encoder, {.sequences = 2, .capacity = kLength});
     for (int round = 0; round < 2; ++round) {  // the second one with the memory of the first
       Tensor parts = rows_like(x);
-      for (std::int64_t begin = 0, end = 4; begin < kTokens; begin = end++) {
+      for (std::int64_t begin = 0, end = 4; begin < kLength; begin = end++) {
         const RotaryTables own = rotary.tables_from(cache.key_lengths(), end - begin);
         encoder.forward(x.view().slice(1, begin, end), parts.view().slice(1, begin, end), cache, {.mask = causal, .rotary = own.rotary()});
         EXPECT_EQ(cache.length(1), end);
@@ -54,12 +54,12 @@ TEST(StackCache, EncoderFedInPartsIsTheWhole) {
 TEST(StackCache, SequencesOfAnEncoderMayHaveDifferentLengths) {
   Random random(4);
   const Encoder encoder(encoder_layer(NormPosition::pre), 2);
-  const Tensor x = random.tensor(DType::f64, {2, kTokens, kWidth});
+  const Tensor x = random.tensor(DType::f64, {2, kLength, kWidth});
   const AttentionOptions options{.mask = {.causal = Causal::top_left()}};
   Tensor whole = rows_like(x), first = rows_like(x), next(DType::f64, {2, 1, kWidth}), y(DType::f64, {2, 1, kWidth});
   encoder.forward(x, whole, options);
   const Tensor counts = Tensor::of<std::int64_t>({2}, {5, 2});
-  EncoderCache cache(encoder, {.sequences = 2, .capacity = kTokens});
+  EncoderCache cache(encoder, {.sequences = 2, .capacity = kLength});
   AttentionOptions some = options;
   some.new_tokens = counts;
   encoder.forward(x, first, cache, some);
@@ -175,7 +175,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
         fill(spoilt.view().select(0, 1).slice(0, 2, 5), test::kNaN);
         Mask mask;
         (by_lengths ? mask.key_lengths : mask.block_keys) = by_lengths ? key_lengths : block;
-        cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kTokens, .memory_mask = mask});
+        cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kLength, .memory_mask = mask});
       }
       for (DecoderLayer& layer : decoder.layers) fill(layer.cross_attention.k.weight, test::kNaN), fill(layer.cross_attention.v.weight, test::kNaN);
       std::vector<Tensor> texts;  // [tokens,E] of each row
@@ -191,7 +191,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
           EXPECT_EQ(cache.length(r), tokens);
           EXPECT_TRUE(near(y.view().select(0, r), alone.view().slice(0, tokens - y.extent(1), tokens), 1e-12)) << "row " << r << ", token " << tokens;
         }
-        if (tokens == kTokens) break;
+        if (tokens == kLength) break;
         std::vector<std::int64_t> parents;
         for (std::int64_t r = 0; r < kRows; ++r) parents.push_back(r / kBeams * kBeams + random.integer(0, kBeams - 1));
         const Tensor next = random.tensor(DType::f64, {kRows, 1, kWidth});

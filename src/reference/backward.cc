@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -9,8 +8,6 @@
 
 namespace polyhead::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // delta = <d_out, out> of a row
 double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t) {

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "reference/bias_gradient.h"
@@ -8,8 +7,6 @@
 
 namespace polyhead::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // With a prime for the tangents, which are the gradients of the second loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h):
 //   w  = m <d_out, v>,  w' = m <d_out, v'>,  delta = sum_s p w,  phi = sum_s p ((score' - lse') w + w'),  m = what dropout multiplied p with

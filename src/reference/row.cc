@@ -1,7 +1,6 @@
 #include "reference/row.h"
 
 #include <cmath>
-#include <limits>
 
 #include "core/dispatch.h"
 #include "core/interrupt.h"
@@ -9,8 +8,6 @@
 
 namespace polyhead::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "problem/problem.h"
 
 namespace polyhead::reference {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Row {
   std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too

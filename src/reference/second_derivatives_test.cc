@@ -21,7 +21,7 @@ double tolerance(DType dtype) {
   }
 }
 
-testing::AssertionResult agrees(ConstTensorView actual, const Tensor& expected) {
+testing::AssertionResult slopes_agree(ConstTensorView actual, const Tensor& expected) {
   return near(actual, expected, tolerance(actual.dtype()) * std::max(1.0, largest_magnitude(expected)));
 }
 
@@ -38,10 +38,10 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
     const SecondOutputs o = second.make_outputs(&layout);
     second.jvp(o);
     second.backward_backward(o);
-    EXPECT_TRUE(agrees(o.out_tangent, to_tensor(expected.out, c.sizes.out()))) << "out_tangent";
-    EXPECT_TRUE(agrees(o.lse_tangent, to_tensor(expected.lse, c.sizes.lse()))) << "lse_tangent";
-    EXPECT_TRUE(agrees(o.d_d_out, to_tensor(expected.out, c.sizes.out()))) << "d_d_out";
-    expect_naive_gradients(c, expected, o.gradients, agrees);
+    EXPECT_TRUE(slopes_agree(o.out_tangent, to_tensor(expected.out, c.sizes.out()))) << "out_tangent";
+    EXPECT_TRUE(slopes_agree(o.lse_tangent, to_tensor(expected.lse, c.sizes.lse()))) << "lse_tangent";
+    EXPECT_TRUE(slopes_agree(o.d_d_out, to_tensor(expected.out, c.sizes.out()))) << "d_d_out";
+    expect_naive_gradients(c, expected, o.gradients, slopes_agree);
     EXPECT_TRUE(padding_is_intact(c.strided()));
     if (HasFailure()) return;
   }

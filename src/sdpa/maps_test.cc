@@ -10,13 +10,13 @@
 namespace polyhead::test {
 namespace {
 
-constexpr std::uint64_t kSeeds = 150;
+constexpr std::uint64_t kMapSeeds = 150;
 
 using Maps = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Maps, testing::ValuesIn(backends()), name_of_backend);
 
 TEST_P(Maps, DroppedMapTimesValuesIsTheOutput) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
@@ -38,7 +38,7 @@ TEST_P(Maps, DroppedMapTimesValuesIsTheOutput) {
 }
 
 TEST_P(Maps, OfTheForwardPassAreTheProbabilities) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
@@ -67,7 +67,7 @@ TEST_P(Maps, AskingForThemLeavesOutputAndLseAlone) {
 }
 
 TEST_P(Maps, ChosenRowsAreRowsOfTheMapInTheOrderAskedFor) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, std::array{DType::f64, DType::f16}[seed % 2], GetParam());
     Random random(seed);
@@ -111,7 +111,7 @@ using TopKeys = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, TopKeys, testing::ValuesIn(backends()), name_of_backend);
 
 TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(All, Statistics, testing::ValuesIn(backends()), name_of
 
 TEST_P(Statistics, AreMeansOverTheRowsThatAreNotEmpty) {
   int empty_rows = 0, empty_heads = 0;
-  for (std::uint64_t seed = 0; seed < 2 * kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < 2 * kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     const AttentionSizes& z = m.c.sizes;
@@ -249,7 +249,7 @@ using PooledMap = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, PooledMap, testing::ValuesIn(backends()), name_of_backend);
 
 TEST_P(PooledMap, PixelIsTheMeanOfItsBlock) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     Random random(seed);
@@ -281,7 +281,7 @@ TEST(PooledMap, LargerThanTheMapIsAnError) {
 }
 
 TEST_P(PooledMap, SumsAndMaximaAreThoseOfItsBlocks) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < kMapSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Mapped m(seed, DType::f64, GetParam());
     Random random(seed);

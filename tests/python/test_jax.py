@@ -22,6 +22,7 @@ import torch
 from jax import lax
 
 import polyhead
+from effort import QUICK
 from jax_support import Arrays, all_close, close, numbers, same
 from polyhead.jax import attention
 from test_torch_attention import drawn, formula, split
@@ -61,7 +62,8 @@ def loss_of(results: tuple[Any, ...], chosen: list[int], seed: int) -> Any:
 
 def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
     seen: dict[str, int] = {}
-    for seed in range(1000, 1070):
+    seeds = range(1000, 1070, 3 if QUICK else 1)
+    for seed in seeds:
         arrays, options, tensors, given = as_arrays(seed)
         chosen = [[0, 1, 2], [0], [1], [2]][seed % 4]
         if {"slopes", "table"} & arrays.keys() and {"query_offsets", "diagonal_offsets"} & arrays.keys():
@@ -90,8 +92,8 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
                 close(grads[name], np.zeros_like(arrays[name]) if of is None else of, 1e-10, f"seed {seed}, {layout}, d_{name}: {sorted(given)}, {chosen}")
         for name in given:
             seen[name] = seen.get(name, 0) + 1
-    summary.append(f"polyhead.jax.attention: 70 random problems beside the formula, under jit; times each option came up: {seen}")
-    assert min(seen.values()) > 3
+    summary.append(f"polyhead.jax.attention: {len(seeds)} random problems beside the formula, under jit; times each option came up: {seen}")
+    assert QUICK or min(seen.values()) > 3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])

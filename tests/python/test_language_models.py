@@ -23,6 +23,8 @@ import polyhead  # noqa: E402
 SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 64, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None}  # fmt: skip
 GROUPED = SIZES | {"num_key_value_heads": 2}
 GEMMA = GROUPED | {"head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 5}
+EXPERTS = {"num_experts_per_tok": 2}
+QWEN_EXPERTS = {"num_experts": 5, "moe_intermediate_size": 12}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 
@@ -59,6 +61,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", GROUPED | {"sliding_window": 7}),
     "phi3, part of the features": ("Phi3Config", GROUPED | rope(rope_type="default", partial_rotary_factor=0.5)),
     "phi3, longrope": ("Phi3Config", GROUPED | {"original_max_position_embeddings": 16} | rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[2.0, 3.0, 5.0, 8.0], partial_rotary_factor=1.0)),
+    "mixtral": ("MixtralConfig", GROUPED | EXPERTS | {"num_local_experts": 5}),
+    "mixtral with a window": ("MixtralConfig", GROUPED | EXPERTS | {"num_local_experts": 5, "sliding_window": 6, "tie_word_embeddings": True}),
+    "qwen2_moe": ("Qwen2MoeConfig", GROUPED | EXPERTS | QWEN_EXPERTS | {"shared_expert_intermediate_size": 20, "decoder_sparse_step": 2}),
+    "qwen2_moe without biases": ("Qwen2MoeConfig", GROUPED | EXPERTS | QWEN_EXPERTS | {"shared_expert_intermediate_size": 9, "qkv_bias": False, "norm_topk_prob": True}),
+    "qwen3_moe": ("Qwen3MoeConfig", GROUPED | EXPERTS | QWEN_EXPERTS | {"head_dim": 12, "mlp_only_layers": [1]}),
+    "qwen3_moe, normalised": ("Qwen3MoeConfig", GROUPED | EXPERTS | QWEN_EXPERTS | {"head_dim": 8, "norm_topk_prob": True}),
+    "gpt_oss": ("GptOssConfig", GROUPED | EXPERTS | {"num_local_experts": 5, "head_dim": 12, "sliding_window": 6, "swiglu_limit": 0.2}),
+    "gpt_oss, all experts": ("GptOssConfig", GROUPED | {"num_experts_per_tok": 4, "num_local_experts": 4, "head_dim": 8, "sliding_window": 6, "swiglu_limit": 0.2}),
+    "gpt_oss, another slope": ("GptOssConfig", GROUPED | EXPERTS | {"num_local_experts": 3, "head_dim": 8, "sliding_window": 4, "swiglu_alpha": 3.0} | rope(rope_type="default")),
     "gpt_neox": ("GPTNeoXConfig", SIZES),
     "gpt_neox, one after the other": ("GPTNeoXConfig", SIZES | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"} | rope(rope_type="default", partial_rotary_factor=1.0)),
 }  # fmt: skip
@@ -68,10 +79,12 @@ def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings:
     """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
     config, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
-    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**own, **settings), attn_implementation="eager")
+    made = getattr(transformers, config)(**own, **settings)
+    made._experts_implementation = "eager"  # of mixtures of experts; the others refuse float64 and float16
+    model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter += 0.1 * torch.randn_like(parameter) if "norm" in name or "ln_" in name or name.endswith("bias") else 0.05 * torch.randn_like(parameter)
+            parameter += 0.1 * torch.randn_like(parameter) if "norm" in name or "ln_" in name or name.endswith(("bias", "sinks")) else 0.05 * torch.randn_like(parameter)
     model = model.to(dtype).eval()
     model.save_pretrained(folder)
     return model
@@ -115,7 +128,7 @@ def test_a_family_answers_as_transformers_does(case: str, tmp_path: Path) -> Non
     assert polyhead.models.load(tmp_path).generate(prompt[0], 16) == expected
 
 
-@pytest.mark.parametrize("case", ["gpt2", "llama", "gemma2", "gemma3", "gpt_neox"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "gemma2", "gemma3", "gpt_neox", "gpt_oss"])
 def test_padding_is_not_read(case: str, tmp_path: Path) -> None:
     theirs = saved_model(case, tmp_path)
     ours = polyhead.models.load(tmp_path)
@@ -130,7 +143,7 @@ def test_padding_is_not_read(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "gemma3", "phi3", "gpt_neox"])
+@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "gemma3", "phi3", "gpt_neox", "gpt_oss, all experts"])  # of fewer experts rounding may choose others
 def test_checkpoints_of_other_dtypes(case: str, dtype: str, tmp_path: Path) -> None:
     theirs = saved_model(case, tmp_path, getattr(torch, dtype))
     ids = texts()
@@ -179,7 +192,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     for change, message in {
         (("model_type", "lama"),): "model_type is 'lama'; known encoders are bert, .*; known decoders are gpt2, llama, .*; the nearest is 'llama'",
-        (("model_type", "gpt_oss"),): "model_type is 'gpt_oss'; known encoders are",
+        (("model_type", "dbrx"),): "model_type is 'dbrx'; known encoders are",
         (("router", 3),): 'config.json: "router" is the number 3; models of the type llama are not known to have this key',
         (("quantization_config", "{}"),): "quantization_config",
         (("use_sliding_window", True),): "use_sliding_window is true; with models of the type llama only false is supported",
@@ -197,6 +210,38 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
         path.write_text(json.dumps(config | {key: dict(value) if isinstance(value, tuple) else value for key, value in change}))
         with pytest.raises(ValueError, match=message):
             polyhead.models.load(tmp_path)
+
+
+def test_mixtures_of_experts_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+    def refused(case: str, message: str, remove: tuple[str, ...] = (), **changes: Any) -> None:
+        folder = tmp_path / case
+        if not folder.exists():
+            saved_model(case, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "changed").mkdir(exist_ok=True)
+        (folder / "changed" / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        (folder / "changed" / "config.json").write_text(json.dumps({key: value for key, value in (config | changes).items() if key not in remove}))
+        with pytest.raises(ValueError, match=message):
+            polyhead.models.load(folder / "changed")
+
+    convert = r"the weights are MXFP4, which polyhead does not read\. This line converts them: python -c .*Mxfp4Config\(dequantize=True\)"
+    refused("gpt_oss", convert, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    refused("gpt_oss", '"quantization_config" is an object', quantization_config={"quant_method": "fp8"})
+    refused("gpt_oss", "rope_parameters is missing, and so is rope_scaling; models of the type gpt_oss need one of them", remove=("rope_parameters",))
+    refused("gpt_oss", "hidden_act is another function than 'silu'", hidden_act="gelu")
+    refused("gpt_oss", r"'model.layers.0.mlp.router.weight' is \[5,32\]; config.json makes it \[6,32\]", num_local_experts=6)
+    refused("mixtral", "num_experts_per_tok is 6; it may be at most num_local_experts = 5", num_experts_per_tok=6)
+    refused("mixtral", "num_experts_per_tok is missing", remove=("num_experts_per_tok",))
+    refused("mixtral", r"'model.layers.0.block_sparse_moe.gate.weight' is \[5,32\]; config.json makes it \[4,32\]", num_local_experts=4)
+    refused("qwen3_moe", "use_sliding_window is true; with models of the type qwen3_moe only false is supported", use_sliding_window=True)
+    refused("qwen3_moe", "num_local_experts is 5 and num_experts is 4; they are names of one number", num_experts=4)
+    refused("qwen3_moe", r"mlp_only_layers has the number 3; layers are integers in \[0, 3\)", mlp_only_layers=[3])
+    refused("qwen3_moe", "has no tensor 'model.layers.1.mlp.gate.weight'", mlp_only_layers=[])
+    folder = tmp_path / "qwen3_moe"
+    config = json.loads((folder / "config.json").read_text())
+    expected = polyhead.models.load(folder).run(texts()).logits
+    (folder / "config.json").write_text(json.dumps({("num_experts" if key == "num_local_experts" else key): value for key, value in config.items()}))
+    assert np.array_equal(polyhead.models.load(folder).run(texts()).logits, expected)
 
 
 def test_answers_end_and_are_drawn_as_asked(tmp_path: Path) -> None:

@@ -86,6 +86,50 @@ def test_a_layer_computes_what_the_module_computes(name):
     np.testing.assert_allclose(saved.backward(d_out.numpy()).query, x.grad.numpy(), atol=2e-4)
 
 
+def encoder_layer(name):
+    """An encoder's first layer, the name of its attention in it, what the attention gives for hidden states, and the options of polyhead."""
+    t = transformers
+    sizes = dict(hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=16, num_hidden_layers=1, vocab_size=9, max_position_embeddings=16, attn_implementation="eager")
+    if name == "distilbert":
+        layer = t.DistilBertModel(t.DistilBertConfig(dim=WIDTH, n_heads=HEADS, hidden_dim=16, n_layers=1, vocab_size=9, max_position_embeddings=16, attn_implementation="eager")).transformer.layer[0]
+        return layer, layer.attention, lambda x: layer.attention(x)[:2], {}
+    if name == "mpnet":
+        encoder = t.MPNetModel(t.MPNetConfig(**sizes)).encoder
+        torch.nn.init.normal_(encoder.relative_attention_bias.weight)
+        bias = encoder.compute_position_bias(torch.zeros(2, TOKENS, WIDTH)).detach()
+        attention = encoder.layer[0].attention.attn
+        return encoder.layer[0], attention, lambda x: attention(x, position_bias=bias, output_attentions=True), {"bias": bias[:1].numpy()}
+    model = t.ModernBertModel(t.ModernBertConfig(**sizes, attention_bias=name.endswith("biases"), layer_types=["full_attention"], pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2))  # fmt: skip
+    layer = model.layers[0]
+    angles = model.rotary_emb(torch.zeros(1, TOKENS, WIDTH), torch.arange(TOKENS)[None], "full_attention")
+    half = WIDTH // HEADS // 2
+    return layer, layer.attn, lambda x: layer.attn(x, position_embeddings=angles)[:2], {"rotary": polyhead.Rotary(*(part[0, :, :half].numpy() for part in angles))}
+
+
+@pytest.mark.parametrize("name", ["distilbert", "mpnet", "modernbert", "modernbert, biases"])
+def test_a_layer_of_an_encoder_computes_what_the_module_computes(name):
+    torch.manual_seed(5)
+    layer, attention, run, options = encoder_layer(name)
+    layer = layer.eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(0, 0.3)
+    ours = polyhead.load({f"encoder.layer.3.{key}": value.detach().numpy() for key, value in layer.state_dict().items()}, heads=HEADS)
+    assert ours.needs_rotary == ("rotary" in options) and not ours.causal
+    x = torch.randn(2, TOKENS, WIDTH, requires_grad=True)
+    expected, weights = run(x)
+    out, saved = ours.forward(x.detach().numpy(), **options)
+    np.testing.assert_allclose(out, expected.detach().numpy(), atol=2e-5)
+    np.testing.assert_allclose(saved.maps(), weights.detach().numpy(), atol=2e-5)
+    d_out = torch.randn_like(expected)
+    expected.backward(d_out)
+    np.testing.assert_allclose(saved.backward(d_out.numpy()).query, x.grad.numpy(), atol=2e-4)
+    written = ours.state(name.split(",")[0], prefix="encoder.layer.3.")
+    assert len(written) == len(attention.state_dict())
+    for key, value in written.items():
+        np.testing.assert_array_equal(value, layer.state_dict()[key.removeprefix("encoder.layer.3.")].numpy())
+
+
 def test_a_layer_of_llama_without_rotary_positions_is_refused():
     attention, _ = module("llama")
     layer = polyhead.load({key: value.detach().numpy() for key, value in attention.state_dict().items()}, heads=HEADS)

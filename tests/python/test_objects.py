@@ -32,8 +32,9 @@ COPIES: dict[str, Callable[[polyhead.MultiHeadAttention], polyhead.MultiHeadAtte
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_copy_of_a_layer_is_another_equal_layer(how: str, dtype: str) -> None:
-    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, head_width=3, scale=0.3, dtype=dtype, seed=5)
+    layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, head_width=3, qk_norm=True, scale=0.3, dtype=dtype, seed=5)
     layer.parameters["q.weight"][0, 0] = 2
+    layer.parameters["k_norm.weight"][1] = 3
     layer.causal = True
     twin = COPIES[how](layer)
     x = X.astype(dtype)
@@ -207,6 +208,7 @@ def examples() -> dict[str, Callable[[], Any]]:
         made[f"polyhead.models.{answer}"] = functools.partial(model, QUESTIONS[kind])
     made["polyhead.models.ClassifiedImage"] = lambda: polyhead.models.ClassifiedImage(0, q, q)
     made["polyhead.models.LanguageRun"] = lambda: polyhead.models.LanguageRun(logits=q)
+    made["polyhead.models.SequenceToSequenceRun"] = lambda: polyhead.models.SequenceToSequenceRun(logits=q)
     made["polyhead.models.TextEncoderRun"] = lambda: polyhead.models.TextEncoderRun(hidden=q)
     made["polyhead.models.ChosenSentence"] = lambda: polyhead.models.ChosenSentence(0, ["a"], q, q)
     return made
@@ -220,8 +222,8 @@ def captured() -> polyhead.Capture:
     return result  # type: ignore[no-any-return]
 
 
-# test_models.py, test_language_models.py and test_encoders.py make and copy these.
-TRAINED = {"polyhead.models.ImageClassifier", "polyhead.models.LanguageModel", "polyhead.models.SentenceChooser", "polyhead.models.TextEncoder"}
+# test_models.py, test_language_models.py, test_two_sided_models.py and test_encoders.py make and copy these.
+TRAINED = {"polyhead.models.ImageClassifier", "polyhead.models.LanguageModel", "polyhead.models.SentenceChooser", "polyhead.models.SequenceToSequenceModel", "polyhead.models.TextEncoder"}
 REFUSED = {"polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.TorchCommunicator", "polyhead.distributed.MpiCommunicator"}
 
 

@@ -18,8 +18,8 @@ def warned(messages: list[warnings.WarningMessage], word: str) -> int:
 # --- torch.compile with an activation memory budget
 
 
-def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, list[tuple[str, int]], list[warnings.WarningMessage]]:
-    """The gradients with that budget and without one, the seeds of all passes, and what was warned of."""
+def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch, region: bool = False) -> tuple[Any, Any, list[tuple[str, int]], list[warnings.WarningMessage]]:
+    """The gradients with that budget, of the configuration or of a region, and without one, the seeds of all passes, and what was warned of."""
     torch = pytest.importorskip("torch")
     from polyhead.torch import MultiheadAttention
 
@@ -40,13 +40,17 @@ def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch) -> tuple[
         y = linear(x)
         return linear(layer(y, y, y, need_weights=False)[0]).square().sum()
 
+    def of_region(x: Any) -> Any:
+        with torch.autograd.graph.region_activation_memory_budget(budget):
+            return loss(x)
+
     found = []
     with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         for given in (budget, 1.0):
             torch._dynamo.reset()
-            with torch._functorch.config.patch(activation_memory_budget=given):
-                compiled = torch.compile(loss, fullgraph=True, backend="aot_eager_decomp_partition")
+            with torch._functorch.config.patch(activation_memory_budget=1.0 if region else given):
+                compiled = torch.compile(of_region if region and given == budget else loss, fullgraph=True, backend="aot_eager_decomp_partition")
                 torch.manual_seed(1)
                 found.append(torch.autograd.grad(compiled(x), x)[0])
             if given == budget:
@@ -55,19 +59,22 @@ def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch) -> tuple[
     return *found, of_budget, messages
 
 
-def test_a_pass_that_is_computed_again_for_memory_has_the_same_dropout_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("budget", [0.2, 0.0])
+def test_a_pass_that_is_computed_again_for_memory_has_the_same_dropout_bits(budget: float, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    ours, expected, seeds, messages = compiled_gradients(0.2, monkeypatch)
+    ours, expected, seeds, messages = compiled_gradients(budget, monkeypatch)
     assert [name for name, _ in seeds] == ["sdpa", "sdpa", "sdpa_backward"], "computed again"
     assert len({seed for _, seed in seeds}) == 1 and warned(messages, "activation_memory_budget") == 0
     torch.testing.assert_close(ours, expected)
 
 
-def test_a_budget_of_zero_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    _, _, seeds, messages = compiled_gradients(0.0, monkeypatch)
+def test_a_region_with_a_budget_of_zero_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+        pytest.skip("this torch has no budgets of regions")
+    _, _, seeds, messages = compiled_gradients(0.0, monkeypatch, region=True)
     # When torch saves the seed here too, the warning can go.
-    assert len({seed for _, seed in seeds}) == 2 and warned(messages, "activation_memory_budget = 0")
+    assert len({seed for _, seed in seeds}) == 2 and warned(messages, "region_activation_memory_budget(0)")
 
 
 # --- Flax's decoding with a cache

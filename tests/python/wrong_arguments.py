@@ -142,7 +142,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     widths = {"query_width": 8, "heads": 2}
     wrong_width = (NOT_INTS, [0, -1, BIG])
     wrong_config: Wrong = {name: wrong_width for name in ("query_width", "key_width", "value_width", "head_width", "value_head_width", "output_width")}
-    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "add_bias_kv", "add_zero_attn", "sink")}
+    wrong_config |= {name: (NOT_FLAGS[:2] + NOT_FLAGS[3:], []) for name in ("bias", "output_bias", "output", "gate", "add_bias_kv", "add_zero_attn", "sink", "qk_norm")}
     wrong_config |= {"heads": (NOT_INTS, [0, -1, BIG, 3]), "kv_heads": (NOT_INTS, [0, -1, BIG, 5]), "axis": (NOT_INTS, [BIG, 17, -1])}
     wrong_config |= {"dropout": ([x for x in NOT_NUMBERS if x is not None], [-0.1, 1.1, float("nan")]), "seed": (NOT_INTS, [-1, BIG])}
     wrong_config |= {"scale": SHARED["scale"], "softcap": ([x for x in NOT_NUMBERS if x is not None], [-1.0, float("nan")])}

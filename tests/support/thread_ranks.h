@@ -1,6 +1,8 @@
 // Ranks as threads of one process: a communicator without a transport, for tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -105,6 +107,10 @@ std::vector<std::string> run_ranks(int ranks, const F& f) {
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+inline void expect_no_errors(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 }  // namespace polyhead::test

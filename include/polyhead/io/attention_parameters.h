@@ -67,7 +67,7 @@ struct LoadAttention {
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 
-// The tensors of a layer under the names of `layout` at `prefix`: the exact inverse of load_attention, or a translation to another layout.
+// The tensors of a layer under the names of `layout` at `prefix`, whose last separator may be left out: the exact inverse of load_attention, or a translation to another layout.
 // Row-major copies. Error when the layout has no place for a tensor, needs one that is missing, or implies another scale or other heads.
 std::vector<NamedTensor> store_attention(const AttentionParameters& parameters, std::string_view layout, std::string_view prefix);
 inline std::vector<NamedTensor> store_attention(const AttentionParameters& parameters) {

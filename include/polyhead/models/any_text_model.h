@@ -1,5 +1,5 @@
-// A model of text from a folder, whatever its family: encoders (sentence_model.h) and decoders (language_model.h) behind one interface, for callers
-// that show what heads attend to.
+// A model of text from a folder, whatever its family: encoders (sentence_model.h), decoders (language_model.h) and models with two sides
+// (sequence_to_sequence_model.h) behind one interface, for callers that show what heads attend to.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,21 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// What a model made of a text. L layers, N heads, K key/value heads, T tokens, E width, H width of a head.
+// What the decoder of a model with two sides wrote, and what it read for that. T tokens, the first of which is the start token; row t of a map shows what a
+// head read to choose the token after t. S tokens of the text.
+struct TextTarget {
+  TokenizedText tokens;
+  Tensor ids;               // [T] int64
+  Tensor cross_attentions;  // [layers,N,T,S], to the text
+  Tensor attentions;        // [layers,N,T,T], to its own tokens
+};
+
+// What a model made of a text; of a model with two sides its encoder. L layers, N heads, K key/value heads, T tokens, E width, H width of a head.
 struct TextRun {
   TokenizedText tokens;
   Tensor ids{};         // [T] int64
-  Tensor attentions{};  // [L,N,T,T] floating
+  Tensor attentions{};  // [L,N,T,T] floating; absent if it was not asked for
+  Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() has them; absent if it was not asked for
   Tensor hidden{};      // [T,E] of the last layer
   Tensor embedding{};   // [E]; absent from decoders
   // q [L,N,T,H], k and v [L,K,T,H]. Absent if they were not asked for, or if attention weights do not follow from them alone: with capped scores, a sink, or a scale that differs
@@ -27,22 +37,36 @@ struct TextRun {
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
   Tensor bias{}, attend{};                 // with q, broadcast to [L,N,T,T]: added to the scores; bool: the keys of each query. Absent: none; all
-  // The text that a decoder wrote. Its tokens are the last ones and have segment 1; one that the tokenizer lacks is the piece "<id>" and no text.
+  // The text that a decoder wrote; a token that the tokenizer lacks is the piece "<id>" and no text. The tokens of a decoder alone are the last ones of `tokens` and have
+  // segment 1; those of a model with two sides are in `target`.
   std::optional<std::string> generated{};
+  std::optional<TextTarget> target{};
 };
 
 struct TextRunOptions {
+  bool attentions = true;
+  std::int64_t pooled = 0;    // p: blocks along one side of pooled maps, at most T; 0: none
   bool head_vectors = false;  // q, k and v
-  std::int64_t generate = 0;  // the tokens that a decoder adds at most, each time the likeliest; Error if the model is an encoder and this is not 0
+  std::int64_t generate = 0;  // the tokens that a decoder writes at most, each time the likeliest; Error if the model is an encoder and this is not 0
+};
+
+enum class TextModelKind : std::uint8_t {
+  encoder,    // has an embedding of a text
+  decoder,    // predicts the next token
+  two_sides,  // a decoder writes about what an encoder read
 };
 
 class AnyTextModel {
  public:
   struct Sizes {
-    std::int64_t layers = 0, heads = 0, width = 0;
+    TextModelKind kind = TextModelKind::encoder;
+    std::int64_t layers = 0, heads = 0, width = 0;  // with two sides: of the encoder
+    std::int64_t target_layers = 0, target_heads = 0;  // of the decoder of two sides
     std::int64_t head_vectors = 0;          // numbers of q, k and v of one token
     std::optional<std::int64_t> longest{};  // the most tokens of a text; absent: any number
-    bool is_decoder = false;                // predicts the next token, and has no embedding of a text
+
+    // Of all maps of a text of so many tokens, `generate` more written. Error beyond 2^63.
+    std::int64_t attention_weights(std::int64_t tokens, std::int64_t generate) const;
   };
 
   virtual ~AnyTextModel() = default;
@@ -51,18 +75,18 @@ class AnyTextModel {
   AnyTextModel& operator=(const AnyTextModel&) = delete;
 
   const Sizes& sizes() const { return sizes_; }
-  // Error for a text that is too long, unless it may be cut; for a pair if the model is a decoder; for a text without a token. `generate`: tokens that shall
+  // Error for a text that is too long, unless it may be cut; for a pair if the model is no encoder; for a text without a token. `generate`: tokens that shall
   // have room after the text.
   virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate = 0) const = 0;
   virtual TextRun run(TokenizedText tokens, const TextRunOptions& options = {}) const = 0;
-  // As models::change_without_head. Error if the model is a decoder.
+  // As models::change_without_head. Error if the model is no encoder.
   virtual double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) = 0;
 
  protected:
   Sizes sizes_;
 };
 
-// Loads a folder as the `transformers` package writes it. Error as load_bert() or load_language_model().
+// Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

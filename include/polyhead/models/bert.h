@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/maps.h"
 #include "polyhead/models/encoder_layer.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/rotary_embedding.h"
@@ -75,6 +76,8 @@ struct BertOutput {
   TensorView hidden = {};      // [*,T,E] of the last layer, after the final norm if there is one
   TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, the last one as `hidden`
   TensorView attentions = {};  // [L,*,N,T,T] floating: the attention weights of each layer
+  TensorView pooled = {};      // [L,*,N,h,w] floating: the attention weights reduced to blocks, as attention_pooled_map() does
+  Pooling pooling = Pooling::largest;  // of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H] floating: the projected queries, keys and values of each layer's heads, rotated if positions are rotary
 };
 

@@ -1,4 +1,4 @@
-// Decoders that predict the next token of a text: GPT-2, Llama, Mistral, Qwen, Gemma, Phi-3 and GPT-NeoX, read from a folder as the
+// Decoders that predict the next token of a text: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX and gpt-oss, read from a folder as the
 // `transformers` package writes it. src/models/language_families.cc has a row for each family. Evaluation only.
 //
 //   const LanguageModel model = load_language_model("llama-3.2-1b");
@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "polyhead/maps.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/encoder_layer.h"
 #include "polyhead/nn/rotary_embedding.h"
@@ -36,12 +37,26 @@ struct RotaryRule {
   bool same_angles(std::int64_t length, std::int64_t longer) const;
 };
 
+// The experts of a model, in layers that have them. The comments name the keys of config.json.
+struct ExpertsConfig {
+  std::int64_t count = 0;                // num_local_experts, num_experts
+  std::int64_t chosen = 0;               // num_experts_per_tok
+  std::int64_t hidden_width = 0;         // of each one: moe_intermediate_size
+  std::int64_t shared_hidden_width = 0;  // shared_expert_intermediate_size; 0: no shared expert
+  bool normalise = true;                 // norm_topk_prob
+  bool bias = false;                     // of experts and router
+  std::optional<nn::ClampedGate> clamped_gate{};  // swiglu_alpha, swiglu_limit
+  std::vector<bool> layers{};            // which layers have experts; empty: all. From decoder_sparse_step and mlp_only_layers
+};
+
 // The comments name the keys of config.json.
 struct LanguageModelConfig {
   std::string family;            // model_type
   std::int64_t vocabulary = 0;   // C, vocab_size
   std::int64_t positions = 0;    // max_position_embeddings: the most tokens of a text with learned positions, else the length in training
   std::int64_t layers = 0;       // L, num_hidden_layers
+  std::optional<ExpertsConfig> experts{};  // a mixture of experts in place of the feed-forward part
+  bool sink = false;             // a learned sink logit of each head
   nn::EncoderLayerConfig layer;  // of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
   double norm_weight_offset = 0;                     // of all RMS norms; 1: Gemma
   double embedding_scale = 1;                        // of the embedded tokens
@@ -54,6 +69,7 @@ struct LanguageModelConfig {
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // of layer i
+  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // of layer i, if it has one
 };
 
 struct LanguageLoadOptions {
@@ -79,6 +95,8 @@ struct LanguageOutput {
   TensorView hidden = {};       // [*,T,E]: after the final norm
   TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as transformers has it
   TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as the next three
+  TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache
+  Pooling pooling = Pooling::largest;  // of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H], [L,*,K,T,H], [L,*,K,T,H]: projected, q and k also normed and rotated
 };
 

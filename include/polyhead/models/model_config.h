@@ -13,7 +13,9 @@ namespace polyhead::models {
 using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
 
 struct ConfigEntry {
-  std::string name;  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family
+  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family. With two sides, layers are the encoder's, decoder_layers,
+  // encoder_heads and decoder_heads are there too, and heads and hidden_width are missing where the sides differ.
+  std::string name;
   ConfigValue value;
 };
 

@@ -23,6 +23,7 @@ struct SentenceResult {
   Tensor hidden;         // [T,E] of the last layer
   Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
+  Tensor pooled;         // [L,N,p,p], the largest of each block; absent without SentenceOptions::pooled
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H] of the heads, as attentions; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
@@ -32,6 +33,7 @@ struct SentenceResult {
 struct SentenceOptions {
   WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
   bool attentions = true;
+  std::int64_t pooled = 0;  // p: blocks along one side of pooled maps, at most T; 0: none
   bool all_hidden = false;
   bool head_vectors = false;
   const Backend* backend = nullptr;

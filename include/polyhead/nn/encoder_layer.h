@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/mixture_of_experts.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
@@ -54,6 +55,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   Norm attention_norm;  // may be absent with NormPosition::pre: the attention then reads x itself, as in ModernBERT's first layer
   FeedForward feed_forward;
+  MixtureOfExperts mixture;  // or absent; in place of feed_forward, which is then absent. Error in backward.
   Norm feed_forward_norm;
   Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;
@@ -81,6 +83,7 @@ struct EncoderLayer : Module<EncoderLayer> {
     f("attention", self.attention...);
     f("attention_norm", self.attention_norm...);
     f("feed_forward", self.feed_forward...);
+    f("mixture", self.mixture...);
     f("feed_forward_norm", self.feed_forward_norm...);
     f("attention_output_norm", self.attention_output_norm...);
     f("feed_forward_output_norm", self.feed_forward_output_norm...);

@@ -19,23 +19,36 @@ def _draw(device: torch.device) -> Tensor:
 def _draw_once(device: torch.device) -> Tensor:
     """While torch.compile traces: a seed that is saved for the backward pass. With an activation memory budget torch may compute the forward pass again there,
     and another seed would give a gradient of other dropout bits."""
-    if getattr(functorch_config, "activation_memory_budget", 1) == 0 and torch.is_grad_enabled():  # then torch saves inputs alone, whatever is marked
-        warnings.warn(
-            "polyhead: dropout with torch._functorch.config.activation_memory_budget = 0: torch draws the seed again in the backward pass, and the gradients "
-            "are those of other dropout bits; they are right with a budget above 0", RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
     from torch.utils.checkpoint import CheckpointPolicy  # newer than the oldest torch here
 
     meta = traceback.current_meta
+    if (meta.get("custom") or {}).get("_region_activation_memory_budget") == 0 and torch.is_grad_enabled():
+        warnings.warn(
+            "polyhead: dropout with torch.autograd.graph.region_activation_memory_budget(0): torch draws the seed again in the backward pass, and the gradients "
+            "are those of other dropout bits; they are right with a budget above 0", RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
     before = meta.get("recompute")
     meta["recompute"] = CheckpointPolicy.MUST_SAVE
     try:
-        return _draw(device)
+        seed = _draw(device)
     finally:
         if before is None:
             del meta["recompute"]
         else:
             meta["recompute"] = before
+    if getattr(functorch_config, "activation_memory_budget", 1) == 0:
+        _allow_marks()
+    return seed
+
+
+def _allow_marks() -> None:
+    """With a budget of 0 torch saves the inputs alone, whatever is marked. A budget just above 0, which a node of the graph sets for all of it, saves nothing else but
+    what is marked."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    if mode is not None:
+        next(reversed(mode.tracer.graph.nodes)).meta["memory_budget"] = 1e-9
 
 
 # An operator that torch.compile takes apart when it traces the gradient: it keeps the mark of an operator that is made then.

@@ -15,7 +15,7 @@ using testing::Not;
 
 constexpr const char* kFact = "products: bfloat16 pairs\n";
 
-std::string facts(const AttentionCase& c, const AttentionOutputs& o) { return explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options); }
+std::string explanation(const AttentionCase& c, const AttentionOutputs& o) { return explain({.q = c.q, .k = c.k, .v = c.v, .out = o.out}, c.options); }
 
 void run_with(AttentionCase& c, Precision precision, const AttentionOutputs& o) {
   c.options.precision = precision;
@@ -30,14 +30,14 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
     for_each_instruction_set([&] {
       const AttentionOutputs exact = c.make_outputs(), native = c.make_outputs();
       run_with(c, Precision::exact, exact);
-      EXPECT_THAT(facts(c, exact), Not(HasSubstr(kFact)));
+      EXPECT_THAT(explanation(c, exact), Not(HasSubstr(kFact)));
       run_with(c, Precision::native, native);
       if (dtype == DType::bf16 && kernel_instruction_set().find("bf16") != std::string_view::npos) {
-        EXPECT_THAT(facts(c, native), HasSubstr(kFact));
+        EXPECT_THAT(explanation(c, native), HasSubstr(kFact));
         EXPECT_NE(to_doubles(native.out), to_doubles(exact.out));
         EXPECT_NE(to_doubles(native.d_k), to_doubles(exact.d_k));
       } else {
-        EXPECT_THAT(facts(c, native), Not(HasSubstr(kFact)));
+        EXPECT_THAT(explanation(c, native), Not(HasSubstr(kFact)));
         expect_same_bits(native, exact);
       }
     });
@@ -69,7 +69,7 @@ TEST(Native, KeysOfAnotherDtypeAreExact) {
     const AttentionOutputs exact = c.make_outputs(), native = c.make_outputs();
     c.options.precision = Precision::exact, c.forward(exact);
     c.options.precision = Precision::native, c.forward(native);
-    EXPECT_THAT(facts(c, native), Not(HasSubstr(kFact)));
+    EXPECT_THAT(explanation(c, native), Not(HasSubstr(kFact)));
     expect_same_bits(native, exact);
   });
 }

@@ -10,12 +10,12 @@ namespace polyhead::models {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // an unknown character scores this much below the least piece
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+constexpr std::size_t kNoPiece = static_cast<std::size_t>(-1);
 
 // The best split of the bytes before a place: its score and its last token.
 struct Best {
   double score = 0;
-  std::size_t first = kNone;  // where the last token begins
+  std::size_t first = kNoPiece;  // where the last token begins
   std::int64_t id = 0;
 };
 
@@ -27,7 +27,7 @@ std::vector<Best> best_splits(std::string_view word, const Unigram& model, const
   std::vector<Best> best(word.size() + 1);
   const auto offer = [&](std::size_t first, std::size_t last, double score, std::int64_t id) {
     const double sum = score + best[first].score;
-    if (best[last].first == kNone || sum > best[last].score) best[last] = {sum, first, id};
+    if (best[last].first == kNoPiece || sum > best[last].score) best[last] = {sum, first, id};
   };
   for (std::size_t first = 0; first < word.size();) {
     const std::size_t next = char_at(word, first).last;

@@ -1,0 +1,154 @@
+// Models with two sides, an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
+//
+//   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
+//   for (std::int64_t id : model.generate(source, {.max_tokens = 64})) ...
+//   whisper.generate({.features = mel}, {.max_tokens = 64}, prompt)
+//
+// Letters: * any number of leading (batch) dimensions, B of them with a cache, S tokens of the source, T of the target, E width, N heads, C tokens of a
+// vocabulary, Le and Ld layers of the encoder and of the decoder. The memory is what the encoder makes of a source.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/models/language_model.h"
+#include "polyhead/nn/decoder_layer.h"
+#include "polyhead/nn/embedding.h"
+#include "polyhead/nn/stack_cache.h"
+#include "polyhead/relative_bias.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+// What generate() follows beside the logits. Of generation_config.json, or, if there is none, of config.json.
+struct AnswerRules {
+  std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id
+  std::vector<std::int64_t> end_tokens{};     // eos_token_id
+  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start, unless the prompt has more than one
+  std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
+  std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
+  std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
+};
+
+// The comments name the keys of config.json; BART's, if families differ.
+struct SequenceToSequenceConfig {
+  std::string family;                   // model_type
+  std::int64_t features = 0;            // M, num_mel_bins: a source is sound, features [M,2 S], which two convolutions make S positions of; 0: a source is tokens
+  std::int64_t vocabulary = 0;          // C of the source, vocab_size
+  std::int64_t target_vocabulary = 0;   // C of the target: vocab_size, or with embeddings of its own decoder_vocab_size
+  std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: the most tokens of a text; 0: any number
+  std::int64_t position_offset = 0;     // rows of the learned positions before the first one
+  std::int64_t encoder_layers = 0, decoder_layers = 0;
+  nn::EncoderLayerConfig encoder;       // of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::DecoderLayerConfig decoder;
+  double embedding_scale = 1;           // of the embedded tokens: sqrt(E) with scale_embedding
+  bool embedding_norm = false;          // a norm of the embedded tokens with their positions
+  std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
+  std::int64_t buckets = 0;             // relative_attention_num_buckets: biases of the self-attention by distance; 0: none
+  std::int64_t max_distance = 128;      // relative_attention_max_distance
+  double output_scale = 1;              // of the decoder's hidden states before the output projection
+  bool shared_embedding = true;         // source and target have one embedding: share_encoder_decoder_embeddings
+  bool tied_output = true;              // the output projection is the target's embedding
+  AnswerRules answer;
+};
+
+// Error as read_language_config().
+SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
+std::vector<std::string_view> sequence_to_sequence_families();  // the values of model_type that read_sequence_to_sequence_config() knows
+
+struct SourceInput {
+  ConstTensorView ids{};          // [*,S] int64 or int32, in [0, C); absent with features
+  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions, of a model of sound, which reads no attend_keys
+  ConstTensorView attend_keys{};  // [*,S] bool, false for padding; absent: all true
+};
+
+// Each output is optional, of any floating dtype, and does not change the others.
+struct SourceOutput {
+  TensorView memory = {};      // [*,S,E]: after the final norm if there is one
+  TensorView all_hidden = {};  // [Le+1,*,S,E]: the embeddings, then each layer's output; the last one is the memory
+  TensorView attentions = {};  // [Le,*,N,S,S]
+};
+
+struct TargetInput {
+  ConstTensorView ids{};           // [*,T]; [B,T] with a cache: the next tokens of each sequence
+  ConstTensorView attend_keys{};   // [*,T] bool; Error with a cache
+  ConstTensorView memory{};        // [*,S,E] of the parameters' dtype; absent with a cache, which has it
+  ConstTensorView attend_memory{};  // [*,S] bool: attend_keys of the source; absent with a cache, which has it
+};
+
+struct TargetOutput {
+  TensorView logits = {};       // [*,T,C]: of the token that follows each one
+  TensorView next_logits = {};  // [*,C]: after the last token. Error with attend_keys
+  TensorView hidden = {};       // [*,T,E]: after the final norm if there is one
+  TensorView all_hidden = {};   // [Ld+1,*,T,E]: as SourceOutput's. Error with a cache, as the next two
+  TensorView attentions = {};        // [Ld,*,N,T,T]: of the decoder to its own tokens
+  TensorView cross_attentions = {};  // [Ld,*,N,T,S]: to the memory
+};
+
+struct SequenceToSequenceOptions {
+  nn::DecoderCache* cache = nullptr;  // of decode(): the memory, and the keys and values of earlier tokens; unchanged if the call throws
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // as LanguageOptions::workspace
+};
+
+struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
+  SequenceToSequenceConfig config;
+  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: of three neighbours, of the second of every other; absent without features
+  nn::Embedding source_embedding;  // [C,E]; absent with features
+  nn::Embedding target_embedding;  // [C,E]; absent with shared_embedding
+  nn::Embedding source_positions, target_positions;  // [position_offset + positions,E]; absent with biases by distance
+  nn::Norm source_norm, target_norm;  // of the embedded tokens; absent without embedding_norm
+  Tensor encoder_bias, decoder_bias;  // [buckets,N], added to the scores of the self-attention of all layers; absent without buckets
+  nn::Encoder encoder;
+  nn::Decoder decoder;
+  nn::Linear output;   // [C,E]; its weight is absent with tied_output
+  Tensor output_bias;  // [C]: final_logits_bias; absent: none
+
+  SequenceToSequenceModel() = default;
+  explicit SequenceToSequenceModel(const SequenceToSequenceConfig& config);  // random parameters from config.encoder.seed, which is required
+
+  void encode(const SourceInput& input, const SourceOutput& output, const SequenceToSequenceOptions& options = {}) const;
+  void decode(const TargetInput& input, const TargetOutput& output, const SequenceToSequenceOptions& options = {}) const;
+  // For decode(): memory [B,S,E]; attend_memory [B,S] bool or absent; room for `capacity` tokens of each target.
+  nn::DecoderCache cache(ConstTensorView memory, std::int64_t capacity, ConstTensorView attend_memory = {}, std::optional<DType> dtype = {}, const nn::RunOptions& options = {}) const;
+
+  // The target of one source, ids [S] or features [M,2 S], from the token after the start on, an end token included. `prompt`: the target's first tokens, which the answer does not
+  // repeat; empty: config.answer.start_token.
+  std::vector<std::int64_t> generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
+  std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const {
+    return generate({.ids = ConstTensorView(source.data(), {std::ssize(source)})}, options, prompt);
+  }
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("convolution1", self.convolution1...);
+    f("convolution2", self.convolution2...);
+    f("source_embedding", self.source_embedding...);
+    f("target_embedding", self.target_embedding...);
+    f("source_positions", self.source_positions...);
+    f("target_positions", self.target_positions...);
+    f("source_norm", self.source_norm...);
+    f("target_norm", self.target_norm...);
+    f("encoder_bias", self.encoder_bias...);
+    f("decoder_bias", self.decoder_bias...);
+    f("encoder", self.encoder...);
+    f("decoder", self.decoder...);
+    f("output", self.output...);
+    f("output_bias", self.output_bias...);
+  }
+};
+
+// Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except convolutions and tables
+// of positions that are a formula. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

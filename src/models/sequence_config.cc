@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/text.h"
+#include "io/file_bytes.h"
+#include "models/language_config_file.h"
+#include "models/sequence_families.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
+
+namespace polyhead::models {
+namespace {
+
+struct FeedForwardKind {
+  nn::Activation activation;
+  bool gated = false;
+};
+
+// T5 writes "gated-gelu" and means the tanh form; other functions are what they are called, with or without a gate.
+FeedForwardKind feed_forward_of(LanguageConfigFile& file, const SequenceFamily& family) {
+  const std::string_view key = family.keys.activation;
+  const std::string name = file.get<std::string>(key).value_or(std::string(family.activation));
+  if (!family.gated_by_activation) return {file.named_activation(key, name)};
+  constexpr std::string_view kGated = "gated-";
+  const bool gated = name.starts_with(kGated);
+  const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
+  // transformers writes what follows from the key too, and reads that again.
+  if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
+  if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
+  return {file.named_activation(key, function), gated};
+}
+
+// What the layers of both sides have in common.
+template <class Layer>
+void read_layer(LanguageConfigFile& file, const SequenceFamily& family, std::string_view heads, std::string_view hidden_width, const FeedForwardKind& kind, Layer& layer) {
+  const SequenceKeys& keys = family.keys;
+  layer.width = file.size(keys.width);
+  layer.heads = layer.kv_heads = file.size(heads);
+  if (keys.head_width.empty() && layer.width % layer.heads != 0) file.fail_at(heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
+  layer.head_width = keys.head_width.empty() ? layer.width / layer.heads : file.size(keys.head_width);
+  if (layer.heads * layer.head_width > LanguageConfigFile::kMostOfAnExtent)
+    file.fail_at(heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", LanguageConfigFile::kMostOfAnExtent));
+  layer.hidden_width = file.size(hidden_width);
+  layer.activation = kind.activation, layer.gated = kind.gated;
+  layer.bias = layer.output_bias = layer.feed_forward_bias = family.bias;
+  layer.norm = family.norm, layer.norm_position = family.norm_position;
+  layer.epsilon = family.keys.epsilon.empty() ? family.epsilon : file.positive(family.keys.epsilon, family.epsilon);
+}
+
+void read_relative_bias(LanguageConfigFile& file, SequenceToSequenceConfig& config) {
+  constexpr const char *kBuckets = "relative_attention_num_buckets", *kDistance = "relative_attention_max_distance";
+  config.buckets = file.size(kBuckets, 32, 1 << 20);
+  if (config.buckets < 4 || config.buckets % 2 != 0) file.fail_at(kBuckets, cat("is ", config.buckets, "; it must be even and at least 4"));
+  config.max_distance = file.size(kDistance, 128);
+  // The decoder has all buckets in one direction.
+  if (config.max_distance <= config.buckets / 2) file.fail_at(kDistance, cat("is ", config.max_distance, "; it must be above half of ", kBuckets, " = ", config.buckets));
+}
+
+std::optional<std::int64_t> one_token(const JsonFile& file, std::string_view key) {
+  const std::vector<std::int64_t> ids = token_ids(file, key);
+  if (ids.size() > 1) fail(ErrorCode::unsupported, file.name(), ": ", key, " has ", ids.size(), " tokens; one or none is supported");
+  return ids.empty() ? std::nullopt : std::optional(ids[0]);
+}
+
+// bad_words_ids: a list of sequences. A sequence of one token is never chosen.
+void read_bad_words(const JsonFile& file, AnswerRules& rules) {
+  const io::Json* given = JsonFile::find(file.root(), "bad_words_ids");
+  if (given == nullptr) return;
+  const auto* list = given->as<io::Json::Array>();
+  if (list == nullptr) file.fail_at("", "bad_words_ids", cat("is ", io::describe(*given), "; a list of lists of tokens is needed"));
+  for (const io::Json& item : *list) {
+    const auto* word = item.as<io::Json::Array>();
+    const auto* id = word != nullptr && word->size() == 1 ? (*word)[0].as<std::uint64_t>() : nullptr;
+    if (id == nullptr || *id > std::uint64_t{1} << 31) fail(ErrorCode::unsupported, file.name(), ": bad_words_ids has ", io::describe(item), "; only lists of one token are supported");
+    // transformers lets an end token that is listed pass.
+    if (const auto token = static_cast<std::int64_t>(*id); std::ranges::find(rules.end_tokens, token) == rules.end_tokens.end()) rules.suppressed.push_back(token);
+  }
+}
+
+AnswerRules read_rules(LanguageConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
+  AnswerRules rules{.end_tokens = end_tokens(file, folder)};
+  const std::filesystem::path path = folder / "generation_config.json";
+  const bool own = io::is_there(path);
+  const JsonFile generation = own ? JsonFile(path) : file.file();
+  const auto rule = [&](std::string_view key, std::optional<std::int64_t> otherwise = {}) {
+    if (!own && generation.root().find(key) == nullptr) return otherwise;
+    return one_token(generation, key);
+  };
+  rules.start_token = rule("decoder_start_token_id", family.start_token);
+  if (!rules.start_token) rules.start_token = rule("bos_token_id");
+  rules.forced_first = rule("forced_bos_token_id");
+  rules.forced_last = rule("forced_eos_token_id", family.forced_last);
+  rules.suppressed = token_ids(generation, "suppress_tokens");
+  rules.suppressed_first = token_ids(generation, "begin_suppress_tokens");
+  read_bad_words(generation, rules);
+  return rules;
+}
+
+// T5's and mT5's output projections are the file's, if it has one: so transformers 5 reads them. transformers 4 reads tie_word_embeddings instead, which T5 needs
+// as long as nothing else tells whether the decoder's hidden states are scaled.
+void read_output(LanguageConfigFile& file, const SequenceFamily& family, SequenceConfigRead& read) {
+  const bool tied = file.get<bool>("tie_word_embeddings").value_or(true);
+  read.config.tied_output = tied;
+  if (!family.own_output) {
+    if (!tied) file.unsupported("tie_word_embeddings", cat("is false; with models of the type ", family.model_type, " only true is supported"));
+    return;
+  }
+  if (family.output_scale == OutputScale::none) {
+    read.output_by_file = true;
+    return;
+  }
+  const std::optional<bool> scaled = file.get<bool>("scale_decoder_outputs");
+  read.output_by_file = scaled.has_value();
+  if (scaled.value_or(tied)) read.config.output_scale = 1 / std::sqrt(static_cast<double>(read.config.encoder.width));
+}
+
+}  // namespace
+
+std::vector<std::string_view> sequence_to_sequence_families() {
+  std::vector<std::string_view> names;
+  for (const SequenceFamily& family : sequence_family_rows()) names.push_back(family.model_type);
+  return names;
+}
+
+SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options) { return read_sequence_config(path, options).config; }
+
+SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const std::filesystem::path folder = is_folder ? path : path.parent_path();
+  LanguageConfigFile file(is_folder ? path / "config.json" : path);
+  file.file().require(file.file().root(), "model_type");
+  const SequenceFamily& family = find_sequence_family(file.name(), *file.get<std::string>("model_type"));
+  const SequenceKeys& keys = family.keys;
+  SequenceConfigRead read;
+  SequenceToSequenceConfig& config = read.config;
+  config.family = family.model_type;
+  config.vocabulary = config.target_vocabulary = file.size("vocab_size");
+  config.encoder_layers = file.size(keys.encoder_layers, 0, kMostLayers);
+  config.decoder_layers = file.size(keys.decoder_layers, family.gated_by_activation ? config.encoder_layers : 0, kMostLayers);
+  const FeedForwardKind kind = feed_forward_of(file, family);
+  read_layer(file, family, keys.encoder_heads, keys.encoder_hidden_width, kind, config.encoder);
+  read_layer(file, family, keys.decoder_heads, keys.decoder_hidden_width, kind, config.decoder);
+  config.attention_scale = family.attention_scale;
+  config.embedding_norm = !family.tensors.embedding_norm.empty();
+  if (family.positions == SequencePositions::relative) {
+    read_relative_bias(file, config);
+  } else {
+    config.source_positions = file.size(keys.source_positions);
+    config.target_positions = file.size(keys.target_positions);
+    config.position_offset = family.position_offset;
+    if (!keys.scale_embedding.empty() && file.get<bool>(keys.scale_embedding).value_or(false)) config.embedding_scale = std::sqrt(static_cast<double>(config.encoder.width));
+  }
+  if (!keys.features.empty()) {
+    config.features = file.size(keys.features);
+    config.shared_embedding = false;
+  }
+  if (family.may_split_embedding) {
+    config.shared_embedding = file.get<bool>("share_encoder_decoder_embeddings").value_or(true);
+    const std::int64_t own = file.size("decoder_vocab_size", config.vocabulary);
+    if (!config.shared_embedding) config.target_vocabulary = own;
+    if (own != config.target_vocabulary) file.fail_at("decoder_vocab_size", cat("is ", own, "; with share_encoder_decoder_embeddings it must be vocab_size = ", config.vocabulary));
+  }
+  read_output(file, family, read);
+  config.answer = read_rules(file, family, folder);
+  for (const std::string_view key : {"decoder_start_token_id", "bos_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}) file.find(key);
+  file.require_all_read(family.model_type, keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
+  return read;
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,87 @@
+// The families with two sides as data: how each names its keys in config.json and its tensors, and which parts it has.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "polyhead/models/sequence_to_sequence_model.h"
+
+namespace polyhead::models {
+
+// Keys of config.json. Empty: the family has none.
+struct SequenceKeys {
+  std::string_view width = "d_model", encoder_layers = "encoder_layers", decoder_layers = "decoder_layers", encoder_heads = "encoder_attention_heads", decoder_heads = "decoder_attention_heads",
+                   head_width = "", encoder_hidden_width = "encoder_ffn_dim", decoder_hidden_width = "decoder_ffn_dim", source_positions = "max_position_embeddings",
+                   target_positions = "max_position_embeddings", features = "", scale_embedding = "scale_embedding", activation = "activation_function", epsilon = "";
+  // Keys that published folders of this family have and transformers does not read.
+  std::span<const std::string_view> without_effect{};
+};
+
+// Names of tensors without ".weight" and ".bias". Empty: the family has none.
+struct SequenceTensors {
+  std::string_view prefix = "model.";  // of all but the output; a file of the bare model lacks it
+  std::string_view shared = "shared", words = "embed_tokens";  // the embedding of both sides, or one of each side
+  std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // the latter, with its number, before the names of a layer
+  // Of a side:
+  std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
+  // Of a layer:
+  std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
+                   encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
+  // Of an attention:
+  std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // the last one in the first layer of a side
+  // Of a feed-forward part; `hidden` of one without a gate:
+  std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
+  std::string_view output = "lm_head", output_bias = "final_logits_bias";
+  std::string_view convolution1 = "", convolution2 = "";  // of the encoder
+};
+
+enum class SequencePositions : std::uint8_t {
+  relative,    // biases of the scores by distance
+  learned,
+  sinusoidal,  // sin in the first half of the features, cos in the second
+};
+
+// Whether the decoder's hidden states are divided by sqrt(E) before the output projection.
+enum class OutputScale : std::uint8_t {
+  none,
+  by_key,  // scale_decoder_outputs, else whether tie_word_embeddings is true or missing
+};
+
+struct SequenceFamily {
+  std::string_view model_type;
+  SequenceKeys keys{};
+  SequenceTensors tensors{};
+  SequencePositions positions = SequencePositions::learned;
+  std::int64_t position_offset = 0;
+  nn::NormKind norm = nn::NormKind::layer_norm;
+  nn::NormPosition norm_position = nn::NormPosition::post;
+  bool bias = true;                         // of all linear layers
+  bool key_bias = true;                     // of the projection k, with `bias`
+  double epsilon = 1e-5;                    // where the key is missing
+  std::string_view activation = "gelu";     // where the key is missing
+  bool gated_by_activation = false;         // the key of the activation is "relu" or "gated-gelu" (T5)
+  std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
+  OutputScale output_scale = OutputScale::none;
+  bool own_output = false;                  // the file may hold an output projection that is not the embedding, as config.json may tell (T5)
+  bool may_split_embedding = false;         // share_encoder_decoder_embeddings, decoder_vocab_size (Marian)
+  std::optional<std::int64_t> start_token{}, forced_last{};  // where config.json lacks decoder_start_token_id or forced_eos_token_id
+};
+
+// A config as config.json has it, before a checkpoint tells its dtype and whether it has an output projection of its own.
+struct SequenceConfigRead {
+  SequenceToSequenceConfig config;
+  bool output_by_file = false;  // the output projection is the file's if it has one; else config.tied_output says
+};
+SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
+
+std::span<const SequenceFamily> sequence_family_rows();
+// Error that lists the known families and names the nearest.
+const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
+// Why a family with two sides is not supported; empty: it is, or it is unknown.
+std::string_view refused_sequence_family(std::string_view model_type);
+
+}  // namespace polyhead::models

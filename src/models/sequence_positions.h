@@ -1,0 +1,17 @@
+#pragma once
+
+#include "polyhead/nn/positions.h"
+#include "polyhead/tensor.h"
+
+namespace polyhead::models {
+
+// [positions,E] as Marian has it: nn::sinusoidal_positions() with all sines before all cosines. Of an odd width the sines are one more.
+inline Tensor sinusoidal_halves(DType dtype, const Shape& shape) {
+  Tensor interleaved(dtype, shape), halves(dtype, shape);
+  nn::sinusoidal_positions(interleaved);
+  const std::int64_t width = shape[1], sines = (width + 1) / 2;
+  for (std::int64_t i = 0; i < width; ++i) copy(interleaved.view().select(1, i), halves.view().select(1, i % 2 == 0 ? i / 2 : sines + i / 2));
+  return halves;
+}
+
+}  // namespace polyhead::models
