@@ -1,5 +1,6 @@
 # Everything that is not the standard library, found in one place. Nothing is downloaded at configure time.
 option(POLYHEAD_NPZ "Read and write npz files, through libzip" ON)
+option(POLYHEAD_IMAGES "Read PNG and JPEG images, through libpng and libjpeg-turbo" ON)
 option(POLYHEAD_PREFER_ARCHIVES "Link archives of other libraries where there are any, so that what is built can be moved to another machine" OFF)
 
 set(missing)
@@ -59,6 +60,10 @@ if(POLYHEAD_BUILD_IO OR POLYHEAD_BUILD_VIEWER)
 endif()
 if(POLYHEAD_BUILD_IO AND POLYHEAD_NPZ)
   polyhead_need_module(libzip libzip libzip-dev)                   # zip containers: npz
+endif()
+if(POLYHEAD_BUILD_IO AND POLYHEAD_IMAGES)
+  polyhead_need_module(libpng libpng libpng-dev)                   # images
+  polyhead_need_module(libjpeg libjpeg libjpeg-dev)
 endif()
 if(POLYHEAD_BUILD_MODELS OR POLYHEAD_BUILD_FUZZ)
   polyhead_need_module(utf8proc libutf8proc libutf8proc-dev)       # Unicode tables: the tokenizer

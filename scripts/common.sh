@@ -81,6 +81,8 @@ is_here() {
     libutf8proc-dev) has_header utf8proc.h ;;
     libonig-dev) has_header oniguruma.h ;;
     libzip-dev) has_header zip.h ;;
+    libpng-dev) has_header png.h ;;
+    libjpeg-dev) has_header jpeglib.h ;;
     libopenmpi-dev) CXX=mpicxx has_header mpi.h ;;
     openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake asks mpicxx where MPI is
     chromium | chromium-headless-shell) find_chromium ;;
@@ -151,7 +153,7 @@ unpack_packages() {
   for package in "$apt"/*.deb; do dpkg -x "$package" "$folder"; done
 }
 
-build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libonig-dev libzip-dev python3 python3-venv)
+build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libonig-dev libzip-dev libpng-dev libjpeg-dev python3 python3-venv)
 
 # install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.
 install_python() {

@@ -33,9 +33,9 @@ void check_links(const Pairs& links, std::string_view what, const Shape& shape) 
 
 void check_image(const Image& image, const Text& set) {
   const ConstTensorView& pixels = image.pixels;
-  require(pixels && pixels.rank() == 2 && is_floating(pixels.dtype()) && pixels.numel() > 0, "viewer::render: the image is ", pixels.dtype(), " ", pixels.shape(), "; it must be floating and [height,width]");
+  require(pixels && (pixels.rank() == 2 || (pixels.rank() == 3 && pixels.extent(2) == 3)) && is_floating(pixels.dtype()) && pixels.numel() > 0, "viewer::render: the image is ", pixels.dtype(), " ", pixels.shape(), "; it must be floating and [height,width] or [height,width,3]");
   require(image.rows > 0 && image.columns > 0 && pixels.extent(0) % image.rows == 0 && pixels.extent(1) % image.columns == 0, "viewer::render: ",
-          image.rows, " x ", image.columns, " patches do not divide the image ", pixels.shape(), " [height,width]");
+          image.rows, " x ", image.columns, " patches do not divide the image ", pixels.shape(), ", which begins with height and width");
   require(!set.keys && !set.pooled, "viewer::render: an image is for self attention of single tokens; this set has ", set.keys ? "keys of its own" : "pooled maps");
   const auto special = std::ranges::count(set.queries.special, true), tokens = std::ssize(set.queries.pieces);
   require(tokens - special == image.rows * image.columns, "viewer::render: ", tokens, " tokens, ", special, " of them special, for ", image.rows, " x ",
@@ -49,7 +49,7 @@ json to_json(const Image& image) {
     require(pixel >= 0 && pixel <= 1, "viewer::render: the image has the pixel ", pixel, "; pixels must be in [0, 1]");
     bytes.push_back(static_cast<std::uint8_t>(std::lround(255 * pixel)));
   }
-  return {{"height", image.pixels.extent(0)}, {"width", image.pixels.extent(1)}, {"rows", image.rows}, {"columns", image.columns}, {"pixels", base64(bytes)}};
+  return {{"height", image.pixels.extent(0)}, {"width", image.pixels.extent(1)}, {"rows", image.rows}, {"columns", image.columns}, {"channels", image.pixels.rank() == 3 ? 3 : 1}, {"pixels", base64(bytes)}};
 }
 
 // One row without the bias; `lost` as lost_below() says. Where a weight of 0 may have been one that matters: Error.

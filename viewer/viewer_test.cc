@@ -155,6 +155,14 @@ TEST(Viewer, AnImageHasItsPixelsAndAPatchForEachTokenThatIsNotSpecial) {
   EXPECT_EQ(bytes_of(image["pixels"]), wanted);
   EXPECT_EQ(image["height"], 3);
   EXPECT_EQ(image["width"], 4);
+  EXPECT_EQ(image["channels"], 1);
+  text.image->pixels = ConstTensorView(greys.data(), {3, 2, 2, 1}).expand({3, 2, 2, 3}).reshape({3, 4, 3});
+  const json coloured = data_of(render(page_of(text)))["texts"][0]["image"];
+  std::vector<std::uint8_t> repeated;
+  for (int i = 0; i < 36; ++i) repeated.push_back(static_cast<std::uint8_t>(std::lround(255.0 * (i / 3) / 11)));
+  EXPECT_EQ(bytes_of(coloured["pixels"]), repeated);
+  EXPECT_EQ(coloured["channels"], 3);
+  text.image->pixels = turned;
   greys[5] = kNaN;
   EXPECT_THAT(message_of(page_of(text)), HasSubstr("the pixel nan"));
   greys[5] = 1.5;

@@ -26,13 +26,14 @@
 #include "view_input.h"
 #include "text_layout.h"
 #include "try.h"
+#include "view_image.h"
 
 namespace polyhead::app {
 namespace {
 
 struct ViewOptions {
   std::string model, source, file, page, arrays;
-  std::vector<std::string> texts, without;
+  std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
   std::int64_t generate = 0;  // tokens
@@ -46,7 +47,12 @@ void check(ViewOptions& o) {
   if (!o.source.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
-  if (o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
+  if (!o.images.empty()) {
+    if (!o.texts.empty() || !o.file.empty() || o.pair) throw UsageError("--image cannot be combined with texts; a model shows one kind at a time");
+    if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
+    if (!o.without.empty() || o.generate > 0 || o.truncate) throw UsageError("--without, --generate and --truncate are for texts");
+  }
+  if (o.images.empty() && o.texts.empty() && o.file.empty()) throw UsageError("there is no text; give --text \"...\", --file PATH, or - for standard input");
   if (!o.texts.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
@@ -56,7 +62,9 @@ void check(ViewOptions& o) {
   if (!o.arrays.empty()) check_tensor_format("--arrays", o.arrays);
   check_distinct(o.page, o.arrays);
   for (const std::string& output : {o.page, o.arrays}) {
-    if (output != "-") check_not_input(output, std::array{o.model, o.file});
+    if (output == "-") continue;
+    check_not_input(output, std::array{o.model, o.file});
+    check_not_input(output, o.images);
   }
   if (!o.page.empty() && o.page != "-") check_writable(o.page);
   if (!o.arrays.empty()) check_writable(o.arrays);
@@ -327,6 +335,11 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
+void view_given_images(ViewOptions& o) {
+  check(o);
+  view_images({.model = o.model, .images = o.images, .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
+}
+
 }  // namespace
 
 Subcommand declare_view(Parser& parser) {
@@ -335,6 +348,7 @@ Subcommand declare_view(Parser& parser) {
   parser.add_option("TEXTS", o->source, "a file with one text per line, the same as --file; - is standard input");
   parser.add_option("--text", o->texts, "the text; may be given several times")->type_name("TEXT");
   parser.add_option("--text-pair", [o](const std::string& text) { o->pair = text; }, "a second part of the text, which is segment 1 for the model")->type_name("TEXT");
+  parser.add_option("--image", o->images, "a PNG or JPEG image, for a model of images (ViT, DeiT, CLIP, SigLIP, timm's ViT): its patches are the tokens; may be given several times")->type_name("PATH");
   parser.add_option("--file", o->file, "texts, one per line, 64 MiB at most; empty lines are left out; - is standard input")->type_name("PATH");
   parser.add_option("-o,--output", o->page, "write one HTML page with the attention maps of all heads, pooled to blocks where the texts are too long for every pair; - is standard output")
       ->type_name("PATH");
@@ -370,6 +384,7 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
+                   {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
       .notes =
@@ -383,13 +398,20 @@ Subcommand declare_view(Parser& parser) {
           "special, replaced_bytes, dropped_tokens, map, embedding, generated, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
+          "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
+          "patch. Arrays: pixels [3,height,width], attentions, hidden, and of what the model has pooled, logits and embedding. JSON: images: [{path, map, pooled, "
+          "embedding, logits, label}] in place of texts.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
           "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
           "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
           "target_tokens and target_ids.\n\n"
           "For a model that `polyhead train` made: one --text, -o with a file name, and the JSON of `polyhead try`.\n\n"
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
-      .run = [o, &parser] { o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run(); },
+      .run =
+          [o, &parser] {
+            if (!o->images.empty()) return view_given_images(*o);
+            o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run();
+          },
   };
 }
 

@@ -117,6 +117,7 @@ auto loaded(const fs::path& directory, const Load& load) {
 
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
+models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
 
 std::string model_name(const fs::path& directory) {
   std::error_code error;

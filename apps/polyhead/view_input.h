@@ -11,6 +11,7 @@
 
 #include "polyhead/models/any_text_model.h"
 #include "polyhead/models/sentence_model.h"
+#include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::app {
 
@@ -25,9 +26,10 @@ struct InputText {
 // The lines of a file, or of standard input for "-", without empty lines. Error if no line is left, or for more than 64 MiB.
 std::vector<InputText> read_texts(const std::string& path);
 
-// Loads an encoder, or a model of any family. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
+// Loads an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
+models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
 
 // The folder's name, for titles. If the folder is called "model", the name of its parent folder.
 std::string model_name(const std::filesystem::path& directory);

@@ -5,4 +5,5 @@
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/parameters.h"
+#include "polyhead/io/image_file.h"
 #include "polyhead/io/tensor_file.h"

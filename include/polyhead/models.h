@@ -10,6 +10,8 @@
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/encoder_layer.h"
 #include "polyhead/models/image_classifier.h"
+#include "polyhead/models/image_processor.h"
+#include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_chooser.h"
@@ -18,3 +20,4 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/tokenizer.h"
 #include "polyhead/models/translator.h"
+#include "polyhead/models/vision_encoder.h"

@@ -45,9 +45,9 @@ struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
 };
 
-// A grey-scale image that a text's tokens are made from: those that are not special are its patches, row by row from the top left.
+// An image that a text's tokens are made from: those that are not special are its patches, row by row from the top left.
 struct Image {
-  ConstTensorView pixels;             // [height, width] floating in [0, 1], 0 is black; any strides
+  ConstTensorView pixels;             // [height, width] grey, or [height, width, 3] red, green and blue; floating in [0, 1], 0 is black; any strides
   std::int64_t rows = 0, columns = 0;  // of patches: they divide height and width
 };
 

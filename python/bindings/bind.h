@@ -20,6 +20,7 @@ void bind_distributed(nanobind::module_& m);  // distributed.h
 void bind_jax(nanobind::module_& m);      // sdpa.h, for XLA
 void bind_viewer(nanobind::module_& m);   // viewer.h, models/sentence_model.h
 void bind_models(nanobind::module_& m);   // models/default_models.h and the trained models
+void bind_image_models(nanobind::module_& m);  // models/vision_encoder.h
 void bind_program(nanobind::module_& m);  // the command line program
 
 }  // namespace polyhead::python

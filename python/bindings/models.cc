@@ -7,6 +7,8 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "image_models.h"
+#include "named_outputs.h"
 #include "options.h"
 #include "polyhead/models/bert.h"
 #include "polyhead/models/default_models.h"
@@ -21,23 +23,6 @@
 // Models that `polyhead train` made. models.py gives the answers their names.
 namespace polyhead::python {
 namespace {
-
-nb::object array_of(Tensor&& tensor) {
-  auto* const held = new Tensor(std::move(tensor));
-  return numpy_view(held->view(), nb::capsule(held, [](void* p) noexcept { delete static_cast<Tensor*>(p); }));
-}
-
-nb::object array_of(const std::vector<double>& values) {
-  return array_of(Tensor::copy_of(ConstTensorView(values.data(), {std::ssize(values)})));
-}
-
-// Copies by name.
-template <VisitsTensors M>
-ByName parameters(const M& module) {
-  nb::dict result;
-  module.visit([&](const std::string& name, const Tensor& tensor) { result[name.c_str()] = array_of(Tensor::copy_of(tensor)); });
-  return result;
-}
 
 ByName classify_image(const models::ImageClassifier& model, nb::handle image) {
   const Array pixels = Array::required(image, "image");
@@ -99,11 +84,6 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
-Shape joined(Shape first, const Shape& rest) {
-  for (const std::int64_t extent : rest) first.push_back(extent);
-  return first;
-}
-
 // An encoder with the memory that its calls reuse.
 struct HeldTextEncoder {
   models::BertEncoder model;
@@ -145,39 +125,6 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
   return by_name;
 }
 
-// The outputs of a call whose names were asked for.
-class NamedOutputs {
- public:
-  struct Row {
-    std::string_view name;
-    TensorView* view;
-    Shape shape;
-  };
-  // Makes those of `rows` whose names are in `wanted`, and sets their views.
-  NamedOutputs(std::span<const Row> rows, nb::handle wanted, DType dtype) {
-    made_.reserve(rows.size());
-    for (const std::string& name : read_words(wanted, "outputs")) {
-      const auto known = std::ranges::find(rows, name, &Row::name);
-      if (known == rows.end()) {
-        std::string list;
-        for (const Row& row : rows) list += text(&row == &rows.front() ? "" : &row == &rows.back() ? " and " : ", ", row.name);
-        throw nb::value_error(text("outputs has '", name, "'; ", list, " are known").c_str());
-      }
-      if (!*known->view) *known->view = made_.emplace_back(name, Tensor::uninitialised(dtype, known->shape)).second.view();
-    }
-  }
-  ByName by_name() {
-    nb::dict arrays;
-    for (auto& [name, tensor] : made_) arrays[name.c_str()] = array_of(std::move(tensor));
-    return arrays;
-  }
-
- private:
-  std::vector<std::pair<std::string, Tensor>> made_;
-};
-
-DType result_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 // A language model with the memory that its calls reuse.
 struct HeldLanguageModel {
   models::LanguageModel model;
@@ -194,18 +141,18 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   const nn::EncoderLayerConfig& layer = config.layer;
   const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
-  const NamedOutputs::Row all[] = {{"logits", &output.logits, joined(shape, {config.vocabulary})},
-                                   {"hidden", &output.hidden, rows},
-                                   {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
-                                   {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
-                                   {"q", &output.q, joined({config.layers}, heads)},
-                                   {"k", &output.k, joined({config.layers}, kv_heads)},
-                                   {"v", &output.v, joined({config.layers}, kv_heads)}};
-  NamedOutputs results(all, wanted_given, result_dtype(layer.dtype));
+  NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, joined(shape, {config.vocabulary})},
+                                                         {"hidden", &output.hidden, rows},
+                                                         {"all_hidden", &output.all_hidden, joined({config.layers + 1}, rows)},
+                                                         {"attentions", &output.attentions, joined(joined({config.layers}, lead), {layer.heads, shape[-1], shape[-1]})},
+                                                         {"q", &output.q, joined({config.layers}, heads)},
+                                                         {"k", &output.k, joined({config.layers}, kv_heads)},
+                                                         {"v", &output.v, joined({config.layers}, kv_heads)}});
+  outputs.want(wanted_given);
   without_gil([&] {
     held.model.forward({.ids = ids.view(), .attend_keys = attend_keys.view()}, output, {.executor = threads ? &*threads : nullptr, .workspace = &held.workspace});
   });
-  return results.by_name();
+  return outputs.take();
 }
 
 // A model with two sides, with the memory that its calls reuse.
@@ -229,14 +176,14 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   models::SourceOutput encoded;
   models::TargetOutput decoded;
   const Shape of_encoder = joined({encoder_layers}, lead), of_decoder = joined({decoder_layers}, lead);
-  const NamedOutputs::Row all[] = {{"logits", &decoded.logits, joined(targets, {config.target_vocabulary})},
-                                   {"memory", &encoded.memory, joined(sources, {width})},
-                                   {"encoder_hidden", &encoded.all_hidden, joined({encoder_layers + 1}, joined(sources, {width}))},
-                                   {"decoder_hidden", &decoded.all_hidden, joined({decoder_layers + 1}, joined(targets, {width}))},
-                                   {"encoder_attentions", &encoded.attentions, joined(of_encoder, {config.encoder.heads, keys, keys})},
-                                   {"decoder_attentions", &decoded.attentions, joined(of_decoder, {config.decoder.heads, tokens, tokens})},
-                                   {"cross_attentions", &decoded.cross_attentions, joined(of_decoder, {config.decoder.heads, tokens, keys})}};
-  NamedOutputs results(all, wanted_given, result_dtype(config.encoder.dtype));
+  NamedOutputs outputs(accumulation_dtype(config.encoder.dtype), {{"logits", &decoded.logits, joined(targets, {config.target_vocabulary})},
+                                                                 {"memory", &encoded.memory, joined(sources, {width})},
+                                                                 {"encoder_hidden", &encoded.all_hidden, joined({encoder_layers + 1}, joined(sources, {width}))},
+                                                                 {"decoder_hidden", &decoded.all_hidden, joined({decoder_layers + 1}, joined(targets, {width}))},
+                                                                 {"encoder_attentions", &encoded.attentions, joined(of_encoder, {config.encoder.heads, keys, keys})},
+                                                                 {"decoder_attentions", &decoded.attentions, joined(of_decoder, {config.decoder.heads, tokens, tokens})},
+                                                                 {"cross_attentions", &decoded.cross_attentions, joined(of_decoder, {config.decoder.heads, tokens, keys})}});
+  outputs.want(wanted_given);
   const bool decodes = decoded.logits || decoded.all_hidden || decoded.attentions || decoded.cross_attentions;
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
   without_gil([&] {
@@ -249,7 +196,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
     if (memory && encoded.memory) copy(memory, encoded.memory);
     if (decodes) held.model.decode({.ids = target.view(), .attend_keys = attend_target.view(), .memory = output.memory, .attend_memory = attend_source.view()}, decoded, options);
   });
-  return results.by_name();
+  return outputs.take();
 }
 
 // Reads generate()'s options and calls run(options), without the GIL but while on_token runs.
@@ -353,6 +300,7 @@ Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in, 
     without_gil([&] { held->model = models::load_bert_encoder(folder); });
     return nb::make_tuple(std::string(kTextEncoder), config, nb::cast(std::move(held)));
   }
+  if (std::optional<LoadedImageModel> images = load_image_model(folder)) return nb::make_tuple(images->kind, images->config, images->model);
   const auto kind = std::ranges::find(kKinds, type, &Kind::type);
   if (kind == kKinds.end() && !type.empty() && !type.starts_with("polyhead-")) models::read_bert_config(folder / "config.json");  // Error that says what is known
   if (kind == kKinds.end()) throw nb::value_error(text("source: '", name, "' is no folder that `polyhead train` made").c_str());

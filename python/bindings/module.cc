@@ -43,5 +43,6 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_jax(m);
   polyhead::python::bind_viewer(m);
   polyhead::python::bind_models(m);
+  polyhead::python::bind_image_models(m);
   polyhead::python::bind_program(m);
 }

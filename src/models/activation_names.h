@@ -15,6 +15,7 @@ struct ActivationName {
 inline constexpr ActivationName kActivationNames[] = {{"gelu", nn::Activation::gelu},
                                                       {"gelu_new", nn::Activation::gelu_tanh},
                                                       {"gelu_pytorch_tanh", nn::Activation::gelu_tanh},
+                                                      {"quick_gelu", nn::Activation::quick_gelu},
                                                       {"relu", nn::Activation::relu},
                                                       {"sigmoid", nn::Activation::sigmoid},
                                                       {"silu", nn::Activation::silu},

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "core/text.h"
+#include "io/file_bytes.h"
 #include "polyhead/models/ablation.h"
+#include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
@@ -165,6 +167,51 @@ class AnyDecoder final : public AnyTextModel {
   Workspace workspace_{Parameters::constant};
 };
 
+// The text side of CLIP or SigLIP.
+class AnyTextSide final : public AnyTextModel {
+ public:
+  AnyTextSide(Tokenizer tokenizer, TextSide model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
+    const TextSideConfig& c = model_.config;
+    sizes_ = {.layers = c.layers, .heads = c.layer.heads, .width = c.layer.width, .head_vectors = 3 * c.layers * c.layer.width, .longest = c.positions};
+  }
+
+  TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
+    require(!pair, "a pair of texts is for encoders of texts alone; this model reads one text");
+    require(generate == 0, "the model compares texts with images; it generates no tokens");
+    TokenizedText tokens = tokenizer_.encode(text, {.max_length = model_.config.positions, .when_too_long = when_too_long});
+    require(!tokens.ids.empty(), "the text has no token");
+    return tokens;
+  }
+
+  TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
+    require(options.generate == 0, "the model compares texts with images; it generates no tokens");
+    const TextSideConfig& c = model_.config;
+    const DType dtype = accumulation_dtype(c.layer.dtype);
+    TextRun result{.tokens = std::move(tokens)};
+    const std::int64_t count = std::ssize(result.tokens.ids);
+    result.ids = Tensor::of<std::int64_t>({count}, std::span<const std::int64_t>(result.tokens.ids));
+    result.attentions = Tensor(dtype, {c.layers, c.layer.heads, count, count});
+    result.hidden = Tensor(dtype, {count, c.layer.width});
+    if (model_.embedding_width() > 0) result.embedding = Tensor(dtype, {model_.embedding_width()});
+    if (options.head_vectors) {
+      for (Tensor* vectors : {&result.q, &result.k, &result.v}) *vectors = Tensor(dtype, {c.layers, c.layer.heads, count, c.layer.width / c.layer.heads});
+      if (c.causal) {
+        result.attend = Tensor(DType::boolean, {1, 1, count, count});
+        for (std::int64_t i = 0; i < count * count; ++i) result.attend.data<bool>()[i] = i % count <= i / count;
+      }
+    }
+    model_.forward({.ids = result.ids}, {.hidden = result.hidden, .attentions = result.attentions, .q = result.q, .k = result.k, .v = result.v, .embedding = result.embedding}, {.workspace = &workspace_});
+    return result;
+  }
+
+  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override { fail(ErrorCode::unsupported, "switching heads off is not supported for the text side of a model of images"); }
+
+ private:
+  Tokenizer tokenizer_;
+  TextSide model_;
+  Workspace workspace_{Parameters::constant};
+};
+
 class AnyTwoSides final : public AnyTextModel {
  public:
   AnyTwoSides(Tokenizer tokenizer, SequenceToSequenceModel model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
@@ -269,6 +316,12 @@ std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::in
 }
 
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder) {
+  if (const auto kind = image_model_kind(folder)) {
+    if (*kind == ImageModelKind::vision) fail(ErrorCode::unsupported, "it is a model of images, which reads no text; `polyhead view MODEL_DIR --image PATH` shows what it reads in an image");
+    // CLIP's vocab.json and merges.txt have other rules than GPT-2's, as which load_tokenizer() would read them.
+    if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
+    return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
+  }
   switch (kind_of(folder)) {
     case TextModelKind::decoder: return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
     case TextModelKind::two_sides: return load_two_sides(folder);

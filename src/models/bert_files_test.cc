@@ -178,7 +178,7 @@ TEST(ReadBertConfig, MalformedConfigurationsAreErrorsThatNameTheKey) {
   }
   EXPECT_ERROR(read([](json& c) { c["num_attention_heads"] = 4; }), format,
                HasSubstr("num_attention_heads is 4; it must divide hidden_size = 6"));
-  EXPECT_ERROR(read([](json& c) { c["hidden_act"] = "quick_gelu"; }), unsupported, HasSubstr("hidden_act is 'quick_gelu'"));
+  EXPECT_ERROR(read([](json& c) { c["hidden_act"] = "gelu_fast"; }), unsupported, HasSubstr("hidden_act is 'gelu_fast'"));
   EXPECT_ERROR(read([](json& c) { c["hidden_act"] = 3; }), format, HasSubstr("a string is needed"));
   EXPECT_ERROR(read([](json& c) { c["layer_norm_eps"] = "small"; }), format, HasSubstr("a number is needed"));
   EXPECT_ERROR(read([](json& c) { c["layer_norm_eps"] = 0; }), format, HasSubstr("must be above 0"));

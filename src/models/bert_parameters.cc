@@ -12,9 +12,9 @@ namespace polyhead::models {
 namespace {
 
 // A file whose parameters are named as in `transformers`.
-class Checkpoint {
+class BertCheckpoint {
  public:
-  Checkpoint(const std::filesystem::path& path, const EncoderFamily& family) : file_(io::open_tensors(path)), words_(cat(family.tensors.words, ".weight")) {
+  BertCheckpoint(const std::filesystem::path& path, const EncoderFamily& family) : file_(io::open_tensors(path)), words_(cat(family.tensors.words, ".weight")) {
     const io::NamedTensor* words = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
       const std::string_view name = tensor.name;
@@ -72,7 +72,7 @@ nn::Linear rows_of(nn::Linear& whole, std::int64_t first, std::int64_t last) {
   return {slice(whole.weight), slice(whole.bias)};
 }
 
-EncoderLayer load_layer(Checkpoint& file, const EncoderFamily& family, const std::string& prefix, const BertConfig& config, bool has_attention_norm) {
+EncoderLayer load_layer(BertCheckpoint& file, const EncoderFamily& family, const std::string& prefix, const BertConfig& config, bool has_attention_norm) {
   const EncoderTensors& names = family.tensors;
   const std::int64_t width = config.width;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
@@ -111,7 +111,7 @@ std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::i
 }
 
 // ESM's files may hold the frequencies of its rotary positions, rounded as they were in training. transformers uses those.
-void read_frequencies(const Checkpoint& file, BertConfig& config) {
+void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
   const Tensor* stored = nullptr;
   std::string name;
   for (const char* known : {"rotary_embeddings.inv_freq", "encoder.layer.0.attention.self.rotary_embeddings.inv_freq"})
@@ -139,7 +139,7 @@ BertEncoder load_bert_encoder(const std::filesystem::path& directory) {
   BertConfig& config = encoder.config;
   const EncoderFamily& family = find_encoder_family("config.json", config.family);
   const EncoderTensors& names = family.tensors;
-  Checkpoint file(directory, family);
+  BertCheckpoint file(directory, family);
   config.dtype = file.dtype();
   const std::int64_t width = config.embedding_width != 0 ? config.embedding_width : config.width;
   const auto embedding = [&](std::string_view name, std::int64_t count) { return nn::Embedding(file.take(cat(name, ".weight"), {count, width})); };

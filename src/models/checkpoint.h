@@ -1,25 +1,31 @@
-// The tensors of a checkpoint, taken one after the other by transformers' names. Errors name the tensor.
+// The tensors of a checkpoint, taken one after the other by name. Errors name the tensor.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/text.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/norm.h"
 #include "polyhead/tensor.h"
 
 namespace polyhead::models {
 
 class Checkpoint {
  public:
+  // Without a dtype, which the first prefix_of() finds.
+  Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
   // `words`: names of the embedding without the prefix; the first one that the file has tells its dtype and whether its names have the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
-      : file_(io::open_tensors(folder)), model_type_(model_type) {
+      : Checkpoint(folder, model_type) {
     const io::NamedTensor* found = nullptr;
     for (const std::string_view name : words) {
       for (const std::string_view before : {prefix, std::string_view()}) {
@@ -32,20 +38,41 @@ class Checkpoint {
     if (found == nullptr)
       fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type, ": none of its ", file_.tensors.size(), " tensors is named '", prefix, words[0], ".weight' or '", words[0],
            ".weight'");
-    dtype_ = found->tensor.dtype();
-    if (!is_floating(dtype_)) fail(ErrorCode::format, file_name(), ": '", found->name, "' is ", dtype_, "; a floating dtype is needed");
+    take_dtype_of(*found);
+  }
+
+  // The prefix of the one tensor whose name ends with `ending`: "vit." or "". Error if there is none or there are two. The first one tells the dtype of all.
+  std::string prefix_of(std::string_view ending) {
+    const io::NamedTensor* found = nullptr;
+    for (const io::NamedTensor& tensor : file_.tensors) {
+      const std::string_view name = tensor.name;
+      if (!name.ends_with(ending) || (name.size() > ending.size() && name[name.size() - ending.size() - 1] != '.')) continue;
+      if (found != nullptr) fail(ErrorCode::format, file_name(), ": holds two models, '", found->name, "' and '", name, "'; one is needed");
+      found = &tensor;
+    }
+    if (found == nullptr)
+      fail(ErrorCode::format, file_name(), ": is not a model of the type ", model_type_, ": none of its ", file_.tensors.size(), " tensors is named '", ending, "', with or without a prefix");
+    if (first_.empty()) take_dtype_of(*found);
+    return found->name.substr(0, found->name.size() - ending.size());
   }
 
   DType dtype() const { return dtype_; }
   const std::string& prefix() const { return prefix_; }
   const std::string& words() const { return words_; }  // which of the names the file has
-  const Tensor* find(const std::string& name) const { return file_.find(name); }
+  const Tensor* find(std::string_view name) const { return file_.find(name); }
 
   // A tensor on the file's memory. Error if it is missing or has another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape) {
     const Tensor& tensor = taken(name, shape);
-    if (tensor.dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; it must be ", dtype_, ", as the embedding");
+    if (tensor.dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; it must be ", dtype_, ", as '", first_, "'");
     return part(tensor, [](TensorView view) { return view; });
+  }
+
+  // As take(), but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  Tensor take_reshaped(const std::string& name, const Shape& shape) {
+    const Tensor* stored = find(name);
+    if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);
+    return part(take(name, stored->shape()), [&](TensorView view) { return view.reshape(shape); });
   }
 
   // Of any floating dtype, rounded to the model's.
@@ -56,22 +83,33 @@ class Checkpoint {
   }
 
   // [out,in], stored so or transposed.
-  nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias, bool transposed = false) {
+  nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = true, bool transposed = false) {
     const Tensor stored = take(name + ".weight", transposed ? Shape{in, out} : Shape{out, in});
     Tensor weight = part(stored, [&](TensorView view) { return transposed ? view.transpose(0, 1) : view; });
     return nn::Linear(std::move(weight), bias ? take(name + ".bias", {out}) : Tensor());
+  }
+
+  nn::Norm layer_norm(const std::string& name, std::int64_t width, double epsilon) {
+    Tensor weight = take(name + ".weight", {width});
+    return nn::LayerNorm(std::move(weight), take(name + ".bias", {width}), epsilon);
   }
 
   // Error where the file has a tensor of the model that nothing took: without it, results would not be the checkpoint's.
   template <class F>
   void require_all_taken(const F& is_buffer) const {
     for (const io::NamedTensor& tensor : file_.tensors) {
-      if (taken_.contains(tensor.name) || is_buffer(tensor.name)) continue;
+      const auto begins = [&name = tensor.name](const std::string& beginning) { return name.starts_with(beginning); };
+      if (taken_.contains(tensor.name) || std::ranges::any_of(ignored_, begins) || is_buffer(tensor.name)) continue;
       fail(ErrorCode::format, file_name(), ": '", tensor.name, "' ", tensor.tensor.shape(), " has no place in a model of the type ", model_type_, " with this config.json");
     }
   }
 
+  void require_all_taken() const {
+    require_all_taken([](std::string_view) { return false; });
+  }
+
   void ignore(const std::string& name) { taken_.insert(name); }
+  void ignore_beginning(std::string beginning) { ignored_.push_back(std::move(beginning)); }
   // Whether the file has the tensor with the bits of `other`.
   bool is_copy(const std::string& name, const Tensor& other) const {
     const Tensor* tensor = find(name);
@@ -87,8 +125,23 @@ class Checkpoint {
     const ConstTensorView all = whole.view();
     return Tensor::share(view(TensorView(const_cast<void*>(all.data()), all.dtype(), all.shape(), all.strides())), whole.owner());
   }
+  // The rows [first, last) of a linear layer, on its memory.
+  static nn::Linear rows_of(const nn::Linear& whole, std::int64_t first, std::int64_t last) {
+    const auto slice = [&](const Tensor& tensor) { return tensor ? part(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor(); };
+    return {slice(whole.weight), slice(whole.bias)};
+  }
 
  private:
+  void take_dtype_of(const io::NamedTensor& tensor) {
+    dtype_ = tensor.tensor.dtype(), first_ = tensor.name;
+    if (!is_floating(dtype_)) fail(ErrorCode::format, file_name(), ": '", first_, "' is ", dtype_, "; a floating dtype is needed");
+  }
+
+  static Shape without_ones(Shape shape) {
+    while (!shape.empty() && shape[0] == 1) shape.erase(0);
+    return shape;
+  }
+
   const Tensor& taken(const std::string& name, const Shape& shape) {
     const Tensor* tensor = file_.find(name);
     if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", name, "', which config.json implies");
@@ -105,8 +158,10 @@ class Checkpoint {
 
   io::TensorFile file_;
   std::string model_type_, prefix_, words_;
+  std::string first_;  // the tensor that has the dtype of all
   DType dtype_ = DType::f32;
   std::set<std::string> taken_;
+  std::vector<std::string> ignored_;  // beginnings of names
 };
 
 }  // namespace polyhead::models

@@ -10,6 +10,7 @@
 #include "models/nearest_name.h"
 #include "models/sequence_families.h"
 #include "polyhead/models/language_model.h"
+#include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::models {
 namespace {
@@ -93,7 +94,10 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   const std::string decoders = join(names);
   names.insert(names.end(), two_sides.begin(), two_sides.end());
   for (const EncoderFamily& family : kFamilies) names.push_back(family.model_type);
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models with two sides are ", join(two_sides), "; the nearest is '",
+  const std::vector<std::string_view> of_images = vision_families();
+  names.insert(names.end(), of_images.begin(), of_images.end());
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models with two sides are ", join(two_sides), "; known models of images are ", join(of_images),
+       "; the nearest is '",
        nearest_name(names, std::identity(), model_type), "'");
 }
 

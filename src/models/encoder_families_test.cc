@@ -281,7 +281,7 @@ TEST(EncoderConfigs, WhatIsNotSupportedIsNamed) {
     read_encoder(name, "pruned_heads", json::object());
     read_encoder(name, "an_unknown_key", true);
   }
-  EXPECT_ERROR(read_encoder("bert", "hidden_act", "quick_gelu"), unsupported, HasSubstr("hidden_act is 'quick_gelu'; gelu, gelu_new,"));
+  EXPECT_ERROR(read_encoder("bert", "hidden_act", "gelu_fast"), unsupported, HasSubstr("hidden_act is 'gelu_fast'; gelu, gelu_new,"));
   EXPECT_ERROR(read_encoder("bert", "position_embedding_type", "rotary"), unsupported, HasSubstr("only 'absolute' is supported"));
   EXPECT_ERROR(read_encoder("mpnet", "relative_attention_num_buckets", 16), unsupported, HasSubstr("is 16; only 32 is supported"));
   EXPECT_ERROR(read_encoder("esm", "is_folding_model", true), unsupported, HasSubstr("ESMFold"));

@@ -1,19 +1,15 @@
 #include <cmath>
 #include <string>
 
-#include "core/join.h"
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "models/activation_names.h"
 #include "models/language_config_file.h"
 
 namespace polyhead::models {
 namespace {
 
 nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
-  const auto read = [&](std::string_view key) {
-    return named_activation(file, key, file.get<std::string>(key).value_or(std::string(family.defaults.activation)));
-  };
+  const auto read = [&](std::string_view key) { return file.activation(key, family.defaults.activation); };
   const std::string_view key = family.keys.activation, second = family.keys.second_activation;
   nn::Activation activation = read(key);
   if (family.gelu_is_tanh && activation == nn::Activation::gelu) activation = nn::Activation::gelu_tanh;
@@ -156,26 +152,7 @@ void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelC
   }
 }
 
-std::string described(const io::Json& json) {
-  const auto* flag = json.as<bool>();
-  return flag != nullptr ? cat(*flag) : io::describe(json);
-}
-
-bool is_neutral(const io::Json& value, std::string_view neutral) {
-  if (const auto* flag = value.as<bool>()) return neutral == cat(*flag);
-  if (const auto* number = value.as<std::uint64_t>()) return neutral == cat(*number);
-  if (const auto* number = value.as<double>()) return neutral == cat(*number);
-  const auto* object = value.as<io::Json::Object>();
-  return object != nullptr && object->empty() && neutral == "{}";
-}
-
 }  // namespace
-
-nn::Activation named_activation(const LanguageConfigFile& file, std::string_view key, std::string_view name) {
-  const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
-  if (found == std::end(kActivationNames)) file.unsupported(key, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
-  return found->activation;
-}
 
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) {
   const io::Json* given = JsonFile::find(file.root(), key);
@@ -200,28 +177,6 @@ std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesy
     if (JsonFile::find(own.root(), "eos_token_id") != nullptr) return token_ids(own, "eos_token_id");
   }
   return token_ids(file.file(), "eos_token_id");
-}
-
-bool is_mxfp4(const io::Json& quantization) {
-  const io::Json* method = quantization.as<io::Json::Object>() == nullptr ? nullptr : quantization.find("quant_method");
-  const auto* name = method == nullptr ? nullptr : method->as<std::string>();
-  return name != nullptr && *name == "mxfp4";
-}
-
-void require_known_keys(const LanguageConfigFile& file, std::string_view model_type, std::span<const std::string_view> without_effect, const std::vector<std::string>& ignored) {
-  for (const auto& [key, value] : *file.file().root().as<io::Json::Object>()) {
-    const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
-    if (value.as<std::nullptr_t>() != nullptr || file.was_read(key) || is_without_effect(key) || is_in(without_effect) || is_in(ignored)) continue;
-    if (key == "quantization_config" && is_mxfp4(value))
-      fail(ErrorCode::unsupported, file.name(), ": the weights are MXFP4, which polyhead does not read. This line converts them: python -c \"import transformers as t; t.AutoModelForCausalLM.from_pretrained('FOLDER', "
-           "quantization_config=t.Mxfp4Config(dequantize=True), dtype='bfloat16').save_pretrained('FOLDER-bf16')\"");
-    const std::string_view neutral = neutral_value(key);
-    if (neutral.empty())
-      fail(ErrorCode::unsupported, file.name(), ": ", io::quote(key), " is ", described(value), "; models of the type ", model_type,
-           " are not known to have this key, and it may change results. LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not");
-    if (!is_neutral(value, neutral))
-      fail(ErrorCode::unsupported, file.name(), ": ", key, " is ", described(value), "; with models of the type ", model_type, " only ", neutral, " is supported");
-  }
 }
 
 std::vector<std::string_view> language_families() {
@@ -251,7 +206,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
   config.end_tokens = end_tokens(file, folder);
-  require_known_keys(file, family.model_type, family.keys.without_effect, options.ignored_keys);
+  file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return config;
 }
 

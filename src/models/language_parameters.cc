@@ -24,14 +24,6 @@ bool is_buffer(std::string_view name) {
   return false;
 }
 
-// The rows [first, last) of a linear layer.
-nn::Linear rows_of(const nn::Linear& whole, std::int64_t first, std::int64_t last) {
-  const auto slice = [&](const Tensor& tensor) {
-    return tensor ? Checkpoint::part(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor();
-  };
-  return {slice(whole.weight), slice(whole.bias)};
-}
-
 // Row (n, i, h) of [N,3,H] becomes row (n, h) of part i: a copy, because no strides join two of these extents.
 nn::Linear head_rows_of(const nn::Linear& whole, std::int64_t heads, std::int64_t width, std::int64_t index) {
   const auto copy_of = [&](const Tensor& tensor, const Shape& shape) {
@@ -56,9 +48,9 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
   } else {
     const nn::Linear packed = file.linear(named(names.q), q_rows + 2 * k_rows, width, layer.bias, family.transposed);
     const bool rows = family.packed_qkv == PackedQkv::rows;
-    q = rows ? rows_of(packed, 0, q_rows) : head_rows_of(packed, layer.heads, layer.head_width, 0);
-    k = rows ? rows_of(packed, q_rows, q_rows + k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 1);
-    v = rows ? rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 2);
+    q = rows ? Checkpoint::rows_of(packed, 0, q_rows) : head_rows_of(packed, layer.heads, layer.head_width, 0);
+    k = rows ? Checkpoint::rows_of(packed, q_rows, q_rows + k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 1);
+    v = rows ? Checkpoint::rows_of(packed, q_rows + k_rows, q_rows + 2 * k_rows) : head_rows_of(packed, layer.heads, layer.head_width, 2);
   }
   nn::Linear output = file.linear(named(names.attention_output), width, q_rows, layer.output_bias, family.transposed);
   const auto head_norm = [&](std::string_view name) {
@@ -128,7 +120,7 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   nn::Linear hidden, gate;
   if (c.gated && names.hidden.empty()) {
     const nn::Linear packed = file.linear(named(names.gate), 2 * c.hidden_width, c.width, c.feed_forward_bias, family.transposed);
-    gate = rows_of(packed, 0, c.hidden_width), hidden = rows_of(packed, c.hidden_width, 2 * c.hidden_width);
+    gate = Checkpoint::rows_of(packed, 0, c.hidden_width), hidden = Checkpoint::rows_of(packed, c.hidden_width, 2 * c.hidden_width);
   } else {
     hidden = file.linear(named(names.hidden), c.hidden_width, c.width, c.feed_forward_bias, family.transposed);
     if (c.gated) gate = file.linear(named(names.gate), c.hidden_width, c.width, c.feed_forward_bias, family.transposed);

@@ -19,7 +19,7 @@ struct ConfigKey {
 
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> keys{
-      {"model", {"model_type"}},
+      {"model", {"model_type", "architecture"}},
       {"layers", {"num_hidden_layers", "num_layers", "n_layer", "encoder_layers"}},
       {"decoder_layers", {"num_decoder_layers", "decoder_layers"}},
       {"heads", {"num_attention_heads", "num_heads", "n_head", "encoder_attention_heads"}, "decoder_attention_heads"},

@@ -9,6 +9,7 @@
 #include "models/test_model_folder.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
+#include "polyhead/models/vision_encoder.h"
 
 namespace polyhead::models {
 namespace {
@@ -210,6 +211,48 @@ TEST(ReadEncoderConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.width, published.width);
     EXPECT_EQ(config.layers, published.layers);
     EXPECT_EQ(config.vocabulary, published.vocabulary);
+  }
+}
+
+constexpr Published kVision[] = {
+    {"vit-base-patch16-224", 768, 12, 197, R"({"_name_or_path":"google/vit-base-patch16-224-in21k","architectures":["ViTForImageClassification"],"attention_probs_dropout_prob":0.0,"hidden_act":"gelu",
+      "hidden_dropout_prob":0.0,"hidden_size":768,"id2label":{"0":"tench, Tinca tinca","1":"goldfish"},"image_size":224,"initializer_range":0.02,"intermediate_size":3072,"label2id":{"goldfish":1},
+      "layer_norm_eps":1e-12,"model_type":"vit","num_attention_heads":12,"num_channels":3,"num_hidden_layers":12,"patch_size":16,"qkv_bias":true,"transformers_version":"4.13.0.dev0"})"},
+    {"deit-base-distilled-patch16-224", 768, 12, 198, R"({"architectures":["DeiTForImageClassificationWithTeacher"],"attention_probs_dropout_prob":0.0,"hidden_act":"gelu","hidden_dropout_prob":0.0,
+      "hidden_size":768,"image_size":224,"initializer_range":0.02,"intermediate_size":3072,"layer_norm_eps":1e-12,"model_type":"deit","num_attention_heads":12,"num_channels":3,
+      "num_hidden_layers":12,"patch_size":16,"transformers_version":"4.6.0.dev0"})"},
+    {"clip-vit-base-patch32", 768, 12, 50, R"({"_commit_hash":null,"architectures":["CLIPModel"],"initializer_factor":1.0,"logit_scale_init_value":2.6592,"model_type":"clip","projection_dim":512,
+      "text_config":{"_name_or_path":"","add_cross_attention":false,"architectures":null,"attention_dropout":0.0,"bad_words_ids":null,"bos_token_id":0,"chunk_size_feed_forward":0,"cross_attention_hidden_size":null,"decoder_start_token_id":null,
+      "diversity_penalty":0.0,"do_sample":false,"dropout":0.0,"early_stopping":false,"encoder_no_repeat_ngram_size":0,"eos_token_id":2,"finetuning_task":null,"forced_bos_token_id":null,"forced_eos_token_id":null,"hidden_act":"quick_gelu",
+      "id2label":{"0":"LABEL_0","1":"LABEL_1"},"initializer_factor":1.0,"initializer_range":0.02,"is_decoder":false,"is_encoder_decoder":false,"label2id":{"LABEL_0":0,"LABEL_1":1},"layer_norm_eps":1e-05,"length_penalty":1.0,
+      "max_length":20,"min_length":0,"no_repeat_ngram_size":0,"num_beam_groups":1,"num_beams":1,"num_return_sequences":1,"output_attentions":false,"output_hidden_states":false,"output_scores":false,"pad_token_id":1,"prefix":null,
+      "problem_type":null,"pruned_heads":{},"remove_invalid_values":false,"repetition_penalty":1.0,"return_dict":true,"return_dict_in_generate":false,"sep_token_id":null,"task_specific_params":null,"temperature":1.0,
+      "tie_encoder_decoder":false,"tie_word_embeddings":true,"tokenizer_class":null,"top_k":50,"top_p":1.0,"torch_dtype":null,"torchscript":false,"transformers_version":"4.16.0.dev0","use_bfloat16":false,"hidden_size":512,"intermediate_size":2048,"max_position_embeddings":77,"model_type":"clip_text_model","num_attention_heads":8,"num_hidden_layers":12,
+      "projection_dim":512,"vocab_size":49408},"text_config_dict":null,"torch_dtype":"float32","transformers_version":null,
+      "vision_config":{"_name_or_path":"","add_cross_attention":false,"architectures":null,"attention_dropout":0.0,"bad_words_ids":null,"bos_token_id":0,"chunk_size_feed_forward":0,"cross_attention_hidden_size":null,"decoder_start_token_id":null,
+      "diversity_penalty":0.0,"do_sample":false,"dropout":0.0,"early_stopping":false,"encoder_no_repeat_ngram_size":0,"eos_token_id":2,"finetuning_task":null,"forced_bos_token_id":null,"forced_eos_token_id":null,"hidden_act":"quick_gelu",
+      "id2label":{"0":"LABEL_0","1":"LABEL_1"},"initializer_factor":1.0,"initializer_range":0.02,"is_decoder":false,"is_encoder_decoder":false,"label2id":{"LABEL_0":0,"LABEL_1":1},"layer_norm_eps":1e-05,"length_penalty":1.0,
+      "max_length":20,"min_length":0,"no_repeat_ngram_size":0,"num_beam_groups":1,"num_beams":1,"num_return_sequences":1,"output_attentions":false,"output_hidden_states":false,"output_scores":false,"pad_token_id":1,"prefix":null,
+      "problem_type":null,"pruned_heads":{},"remove_invalid_values":false,"repetition_penalty":1.0,"return_dict":true,"return_dict_in_generate":false,"sep_token_id":null,"task_specific_params":null,"temperature":1.0,
+      "tie_encoder_decoder":false,"tie_word_embeddings":true,"tokenizer_class":null,"top_k":50,"top_p":1.0,"torch_dtype":null,"torchscript":false,"transformers_version":"4.16.0.dev0","use_bfloat16":false,"hidden_size":768,"image_size":224,"intermediate_size":3072,"model_type":"clip_vision_model","num_attention_heads":12,"num_channels":3,
+      "num_hidden_layers":12,"patch_size":32,"projection_dim":512},"vision_config_dict":null})"},
+    {"siglip-base-patch16-224", 768, 12, 196, R"({"architectures":["SiglipModel"],"initializer_factor":1.0,"model_type":"siglip","text_config":{"model_type":"siglip_text_model"},
+      "torch_dtype":"float32","transformers_version":"4.37.0.dev0","vision_config":{"model_type":"siglip_vision_model"}})"},
+    {"timm/vit_tiny_patch16_224", 192, 12, 197, R"({"architecture":"vit_tiny_patch16_224","num_classes":1000,"num_features":192,"pretrained_cfg":{"tag":"augreg_in21k_ft_in1k","custom_load":true,
+      "input_size":[3,224,224],"fixed_input_size":true,"interpolation":"bicubic","crop_pct":0.9,"crop_mode":"center","mean":[0.5,0.5,0.5],"std":[0.5,0.5,0.5],"num_classes":1000,
+      "pool_size":null,"first_conv":"patch_embed.proj","classifier":"head"}})"},
+};
+
+TEST(ReadVisionConfig, PublishedFoldersAreRead) {
+  for (const Published& published : kVision) {
+    SCOPED_TRACE(published.name);
+    ModelFolder folder;
+    folder.write("config.json", published.config);
+    const VisionConfig config = read_vision_config(folder.path());
+    EXPECT_EQ(config.layer.width, published.width);
+    EXPECT_EQ(config.layers, published.layers);
+    EXPECT_EQ(config.tokens(), published.vocabulary);
+    EXPECT_EQ(image_model_kind(folder.path()), std::string_view(published.config).find("text_config") != std::string_view::npos ? ImageModelKind::both : ImageModelKind::vision);
   }
 }
 

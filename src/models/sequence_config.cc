@@ -20,14 +20,14 @@ struct FeedForwardKind {
 FeedForwardKind feed_forward_of(LanguageConfigFile& file, const SequenceFamily& family) {
   const std::string_view key = family.keys.activation;
   const std::string name = file.get<std::string>(key).value_or(std::string(family.activation));
-  if (!family.gated_by_activation) return {named_activation(file, key, name)};
+  if (!family.gated_by_activation) return {file.named_activation(key, name)};
   constexpr std::string_view kGated = "gated-";
   const bool gated = name.starts_with(kGated);
   const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
   // transformers writes what follows from the key too, and reads that again.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
-  return {named_activation(file, key, function), gated};
+  return {file.named_activation(key, function), gated};
 }
 
 // What the layers of both sides have in common.
@@ -164,7 +164,7 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
   read_output(file, family, read);
   config.answer = read_rules(file, family, folder);
   for (const std::string_view key : {"decoder_start_token_id", "bos_token_id", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}) file.find(key);
-  require_known_keys(file, family.model_type, keys.without_effect, options.ignored_keys);
+  file.require_all_read(family.model_type, keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return read;
 }
 

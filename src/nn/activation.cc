@@ -82,6 +82,22 @@ struct Silu {
   }
 };
 
+struct QuickGelu {
+  template <class A>
+  static constexpr A kFactor = A(1.702);
+
+  template <class A>
+  static A value(A x) {
+    return x * Logistic<A>(kFactor<A> * x).value;
+  }
+  template <class A>
+  static A backward(A x, A d_y) {
+    const A u = kFactor<A> * x;
+    const Logistic<A> s(u);
+    return (s.value + (s.derivative == 0 ? A{0} : u * s.derivative)) * d_y;
+  }
+};
+
 struct Tanh {
   static auto value(auto x) { return std::tanh(x); }
   static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).derivative * d_y; }
@@ -104,6 +120,8 @@ void dispatch_activation(Activation activation, const F& f) {
       return f(Tanh{}, &kernels.tanh);
     case Activation::silu:
       return f(Silu{}, &kernels.silu);
+    case Activation::quick_gelu:
+      return f(QuickGelu{}, &kernels.quick_gelu);
   }
   fail(ErrorCode::invalid_argument, "there is no activation number ", static_cast<int>(activation));
 }

@@ -32,6 +32,8 @@ TEST(Activation, KnownValues) {
   EXPECT_NEAR(value(Activation::sigmoid, 1), 0.73105857863000488, 1e-15);
   EXPECT_NEAR(value(Activation::silu, 1), 0.73105857863000488, 1e-15);
   EXPECT_NEAR(value(Activation::silu, -1), 0.73105857863000488 - 1, 1e-15);
+  EXPECT_NEAR(value(Activation::quick_gelu, 1), 0.8457957659328212, 1e-15);
+  EXPECT_NEAR(value(Activation::quick_gelu, -1), 0.8457957659328212 - 1, 1e-15);
   EXPECT_NEAR(value(Activation::tanh, 0.5), 0.46211715726000976, 1e-15);
   EXPECT_EQ(value(Activation::relu, 2.5), 2.5);
   EXPECT_EQ(value(Activation::relu, -2.5), 0);
@@ -46,10 +48,12 @@ TEST(Activation, FarOutIsTheLimit) {
       EXPECT_NEAR(derivative(activation, x), 1, 1e-15);
       EXPECT_NEAR(derivative(activation, -x), 0, 1e-15);
     }
-    EXPECT_EQ(value(Activation::silu, x), x);
-    EXPECT_NEAR(value(Activation::silu, -x), 0, 1e-19);
-    EXPECT_NEAR(derivative(Activation::silu, x), 1, 1e-15);
-    EXPECT_NEAR(derivative(Activation::silu, -x), 0, 1e-19);
+    for (const Activation activation : {Activation::silu, Activation::quick_gelu}) {
+      EXPECT_EQ(value(activation, x), x);
+      EXPECT_NEAR(value(activation, -x), 0, 1e-19);
+      EXPECT_NEAR(derivative(activation, x), 1, 1e-15);
+      EXPECT_NEAR(derivative(activation, -x), 0, 1e-19);
+    }
     EXPECT_EQ(value(Activation::sigmoid, x), 1);
     EXPECT_NEAR(value(Activation::sigmoid, -x), 0, 1e-20);
     EXPECT_EQ(value(Activation::tanh, -x), -1);
@@ -146,7 +150,7 @@ TEST(Activation, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
 TEST(Activation, IsFoundByName) {
   for (const ActivationInfo& row : kActivations) EXPECT_EQ(find_activation(row.name), row.activation);
   EXPECT_EQ(error_message([] { find_activation("swish"); }),
-            "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh, silu");
+            "there is no activation \"swish\"; there are relu, gelu, gelu_tanh, sigmoid, tanh, silu, quick_gelu");
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ std::vector<Call> layer_calls(std::list<Tensor>& kept) {
     const std::string name = std::string(info(dtype).name) + " ";
     Tensor &x = keep(random.tensor(dtype, {7, 45, 48}, -3, 3)), &y = keep(Tensor(dtype, x.shape())), &d_x = keep(Tensor(dtype, x.shape())), &wide = keep(random.tensor(dtype, {4, 1100}, -3e4, 3e4)),
            &to = keep(Tensor(dtype, wide.shape()));
-    for (const Activation activation : {Activation::sigmoid, Activation::tanh, Activation::gelu, Activation::gelu_tanh, Activation::relu, Activation::silu}) {
+    for (const Activation activation : {Activation::sigmoid, Activation::tanh, Activation::gelu, Activation::gelu_tanh, Activation::relu, Activation::silu, Activation::quick_gelu}) {
       for (const auto& [from, out] : {std::pair{&x, &y}, std::pair{&wide, &to}}) {
         calls.push_back({name + "activate", [activation, f = from, o = out] { activate(activation, *f, *o); }});
         calls.push_back({name + "activate_backward", [activation, f = from, o = out] { activate_backward(activation, *f, *f, *o); }});

@@ -196,7 +196,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
         (("router", 3),): 'config.json: "router" is the number 3; models of the type llama are not known to have this key',
         (("quantization_config", "{}"),): "quantization_config",
         (("use_sliding_window", True),): "use_sliding_window is true; with models of the type llama only false is supported",
-        (("hidden_act", "quick_gelu"),): "hidden_act is 'quick_gelu'; gelu, gelu_new",
+        (("hidden_act", "gelu_fast"),): "hidden_act is 'gelu_fast'; gelu, gelu_new",
         (("rope_parameters", (("rope_type", "mrope"),)),): "rope_parameters.rope_type is 'mrope'; default, linear",
         (("rope_parameters", (("rope_type", "linear"), ("factor", 2.0), ("beta_fast", 3.0))),): "rope_parameters has \"beta_fast\", which rope_type 'linear' does not read; it reads factor",
         (("rope_parameters", (("rope_type", "linear"),)),): "rope_parameters.factor is missing",

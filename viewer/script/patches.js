@@ -3,14 +3,14 @@
 // As viewer/sides.cc writes it; with `url`, the image for the page.
 function imageOf(json) {
   const canvas = make("canvas", { width: json.width, height: json.height });
-  const data = new ImageData(json.width, json.height), greys = atob(json.pixels);
-  new Uint32Array(data.data.buffer).forEach((_, i, pixels) => { pixels[i] = 0xff000000 + 0x10101 * greys.charCodeAt(i); });
+  const data = new ImageData(json.width, json.height), bytes = atob(json.pixels), { channels = 1 } = json;
+  data.data.forEach((_, i, all) => { all[i] = i % 4 === 3 ? 255 : bytes.charCodeAt(channels * Math.floor(i / 4) + (i % 4) % channels); });
   canvas.getContext("2d").putImageData(data, 0, 0);
   return { ...json, url: canvas.toDataURL() };
 }
 
 // Whether data of another page, which the reader has opened, are such. patches: how many tokens are not special.
-const imageFits = ({ width, height, rows, columns, pixels }, patches) => [width, height].every((size) => size > 0 && size <= 4096) && rows * columns === patches && pixels.length === 4 * Math.ceil((width * height) / 3);
+const imageFits = ({ width, height, rows, columns, channels = 1, pixels }, patches) => [width, height].every((size) => size > 0 && size <= 4096) && rows * columns === patches && [1, 3].includes(channels) && pixels.length === 4 * Math.ceil((channels * width * height) / 3);
 
 class Patches extends Running {
   static directions = () => [say("Where a patch looks"), say("Who looks at a patch")];

@@ -9,7 +9,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh, silu };
+enum class Activation : std::uint8_t { relu, gelu, gelu_tanh, sigmoid, tanh, silu, quick_gelu };
 
 struct ActivationInfo {
   Activation activation;
@@ -21,13 +21,15 @@ struct ActivationInfo {
 // gelu_tanh  x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))                    (approximation in the same paper: GPT-2, ALBERT's "gelu_new")
 // sigmoid    1 / (1 + exp(-x))
 // silu       x / (1 + exp(-x))                                                (Elfwing et al. 2018; "swish" in Ramachandran et al. 2017)
-inline constexpr std::array<ActivationInfo, 6> kActivations{{
+// quick_gelu x / (1 + exp(-1.702 x))                                          (approximation in Hendrycks and Gimpel 2016: CLIP)
+inline constexpr std::array<ActivationInfo, 7> kActivations{{
     {Activation::relu, "relu"},
     {Activation::gelu, "gelu"},
     {Activation::gelu_tanh, "gelu_tanh"},
     {Activation::sigmoid, "sigmoid"},
     {Activation::tanh, "tanh"},
     {Activation::silu, "silu"},
+    {Activation::quick_gelu, "quick_gelu"},
 }};
 
 Activation find_activation(std::string_view name);  // Error that lists the known names

@@ -36,6 +36,8 @@ const Function kFunctions[] = {
      }},
     {"silu", &cpu::ActivationKernels::silu, [](double x) { return x * logistic(x); },
      [](double x) { return logistic(x) + x * logistic(x) * logistic(-x); }},
+    {"quick_gelu", &cpu::ActivationKernels::quick_gelu, [](double x) { return x * logistic(1.702 * x); },
+     [](double x) { return logistic(1.702 * x) + 1.702 * x * logistic(1.702 * x) * logistic(-1.702 * x); }},
 };
 
 template <class F>

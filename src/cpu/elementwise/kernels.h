@@ -11,7 +11,7 @@ struct ActivationKernel {
 };
 
 struct ActivationKernels {
-  ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu;
+  ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu, quick_gelu;
 };
 
 // sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32. Not centred: the mean counts

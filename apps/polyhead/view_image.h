@@ -1,0 +1,25 @@
+// `polyhead view` of images: their patches are the tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "polyhead/viewer.h"
+
+namespace polyhead::app {
+
+struct ImageView {
+  std::string model;                // folder
+  std::vector<std::string> images;  // paths
+  std::string page, arrays;         // empty: none is written
+  std::optional<std::int64_t> layer, head;
+  bool mean = false, json = false;
+  std::optional<viewer::Language> language;
+  double values = 0;  // Page::vector_megabytes
+};
+
+void view_images(const ImageView& given);
+
+}  // namespace polyhead::app

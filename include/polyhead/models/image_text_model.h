@@ -1,0 +1,97 @@
+// Models that compare images with texts: CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023), read from a folder as the `transformers` package writes it.
+// An image side and a text side each give an embedding; their scaled cosine says how well image and text fit. Evaluation only.
+//
+// Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H width of a head, P width of an embedding, I images, J texts.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/models/vision_encoder.h"
+#include "polyhead/nn/embedding.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+// The token whose hidden state stands for a text.
+enum class TextPooling : std::uint8_t {
+  end_token,   // the first one with the id config.end_token
+  largest_id,  // the first one with the largest id of the text: CLIP's files with eos_token_id = 2, whose end token is the last of the vocabulary
+  last,        // padding included (SigLIP)
+};
+
+// The comments name the keys of text_config in config.json.
+struct TextSideConfig {
+  std::string family;             // model_type
+  std::int64_t vocabulary = 0;    // vocab_size
+  std::int64_t positions = 0;     // max_position_embeddings: the most tokens of a text
+  std::int64_t layers = 0;        // L, num_hidden_layers
+  nn::EncoderLayerConfig layer;   // of all layers: width, heads, hidden_width, activation, epsilon, dtype
+  bool causal = true;             // whether tokens attend to themselves and earlier ones only (CLIP), or to all (SigLIP)
+  TextPooling pooling = TextPooling::end_token;
+  std::int64_t end_token = 0;     // eos_token_id
+};
+
+struct TextSideInput {
+  ConstTensorView ids;               // [*,T] int64 or int32, in [0, vocabulary)
+  ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true
+};
+
+// Each output is optional, of any floating dtype, and does not change the others.
+struct TextSideOutput {
+  TensorView hidden = {};             // [*,T,E], after the final norm
+  TensorView all_hidden = {};         // [L+1,*,T,E]: the embeddings, then each layer's output, before the final norm
+  TensorView attentions = {};         // [L,*,N,T,T]
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
+  TensorView pooled = {};             // [*,E], or of SigLIP's head
+  TensorView embedding = {};          // [*,P]: `pooled`, projected (CLIP); of SigLIP `pooled` itself. Error where the file has no projection
+};
+
+struct TextSide : nn::Module<TextSide> {
+  TextSideConfig config;
+  nn::Embedding words, positions;  // [vocabulary,E] [positions,E]
+  nn::Encoder stack;               // its layers, and the final norm
+  nn::Linear head;                 // of the pooled token (SigLIP)
+  nn::Linear projection;           // E -> P (CLIP)
+
+  std::int64_t pooled_width() const { return head.weight ? head.out_width() : config.layer.width; }
+  std::int64_t embedding_width() const;  // 0 where there is no embedding
+  // `pooled` and `embedding` of a text without its end token are an Error.
+  void forward(const TextSideInput& input, const TextSideOutput& output, const VisionOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("words", self.words...);
+    f("positions", self.positions...);
+    f("stack", self.stack...);
+    f("head", self.head...);
+    f("projection", self.projection...);
+  }
+};
+
+struct SimilarityScale {
+  double logit_scale = 0;  // as it is stored: the logarithm of the factor
+  double logit_bias = 0;   // SigLIP
+};
+
+// similarity[i,j] = exp(logit_scale) cos(images[i], texts[j]) + logit_bias, of embeddings [I,P] and [J,P] -> [I,J], all floating: transformers'
+// logits_per_image. A row's softmax (CLIP) or each one's sigmoid (SigLIP) is a probability.
+void similarity(ConstTensorView images, ConstTensorView texts, const SimilarityScale& scale, TensorView similarity);
+
+struct ImageTextModel {
+  VisionEncoder vision;
+  TextSide text;
+  SimilarityScale scale;
+};
+
+// The text side of a folder, alone or of a model with both sides.
+TextSide load_text_side(const std::filesystem::path& folder);
+// Errors as load_vision_encoder().
+ImageTextModel load_image_text_model(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

@@ -1,0 +1,141 @@
+// Encoders of images (Vision Transformers, Dosovitskiy et al. 2021): ViT, DeiT, the image sides of CLIP and SigLIP, and timm's ViT, read from a folder as the
+// `transformers` package or timm writes it. src/models/vision_families.cc has a row for each family. Evaluation only.
+//
+// An image is cut into patches; each becomes a token by one linear layer. Tokens before the patches, such as the class token, come first. The patches follow
+// row by row from the top left.
+// Letters: * any number of leading (batch) dimensions, C channels, G patches, T tokens (those before the patches, then G), E width, N heads, L layers, H width
+// of a head, P width of the projected embedding.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "polyhead/nn/encoder_layer.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::models {
+
+// Which vector stands for the image.
+enum class VisionPooling : std::uint8_t {
+  none,
+  class_token,   // the first token
+  patch_mean,    // the mean of the patches
+  all_mean,      // the mean of all tokens
+  attention,     // a learned query attends to all tokens (SigLIP)
+  dense,         // a linear layer with an activation, of the first token (ViT's pooler)
+};
+
+// The comments name the keys of config.json.
+struct VisionConfig {
+  std::string family;                              // model_type; "timm" if timm wrote the folder
+  std::int64_t channels = 3;                       // num_channels
+  std::int64_t height = 224, width = 224;          // image_size, in pixels
+  std::int64_t patch_height = 16, patch_width = 16;  // patch_size; pixels right and below of the last whole patch are not read
+  bool class_token = true, distillation_token = false;  // before the patches
+  std::int64_t registers = 0;                      // further learned tokens, after those two (timm's reg_tokens)
+  bool prefix_positions = true;                    // whether these have positions
+  bool norm_of_pooled = false;                     // the final norm is that of the pooled vector alone (CLIP)
+  std::int64_t layers = 12;                        // L, num_hidden_layers
+  nn::EncoderLayerConfig layer;                    // of all layers: width, heads, hidden_width, biases, activation, epsilon, dtype
+  VisionPooling pooling = VisionPooling::none;     // of `pooled`; none: the file has no pooler
+  VisionPooling classified = VisionPooling::none;  // of `logits`, whose classifier reads `pooled` itself where both are the same; none: the file has no classifier
+  nn::Activation pooler_activation = nn::Activation::tanh;  // pooler_act
+  std::vector<std::string> labels{};                        // of the classes, id2label; empty: the file has none
+
+  std::int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distillation_token ? 1 : 0) + registers; }
+  std::int64_t rows() const { return height / patch_height; }
+  std::int64_t columns() const { return width / patch_width; }
+  std::int64_t patches() const { return rows() * columns(); }
+  std::int64_t tokens() const { return prefix_tokens() + patches(); }
+};
+
+// SigLIP's pooling: y = attention(probe, x), pooled = y + feed_forward(norm(y)).
+struct ProbePooling : nn::Module<ProbePooling> {
+  Tensor probe;  // [1,E]
+  nn::MultiHeadAttention attention;
+  nn::Norm norm;
+  nn::FeedForward feed_forward;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("probe", self.probe...), f("attention", self.attention...), f("norm", self.norm...), f("feed_forward", self.feed_forward...);
+  }
+};
+
+// Each output is optional, of any floating dtype, and does not change the others.
+struct VisionOutput {
+  TensorView hidden = {};      // [*,T,E] of the last layer, after the final norm if that is one of all tokens (not in CLIP)
+  TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, before the final norm
+  TensorView attentions = {};  // [L,*,N,T,T]: the attention weights of each layer
+  TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]: projected
+  TensorView pooled = {};      // [*,pooled_width()]. Error where the file has no pooler
+  TensorView logits = {};      // [*,classes()]. Error where the file has no classifier
+  TensorView embedding = {};   // [*,embedding_width()]: `pooled`, projected (CLIP); of SigLIP `pooled` itself. Error where the file has no projection
+};
+
+struct VisionOptions {
+  const Backend* backend = nullptr;
+  Executor* executor = nullptr;
+  const Workspace* workspace = nullptr;  // of Parameters::constant: also keeps packed parameters
+};
+
+struct VisionEncoder : nn::Module<VisionEncoder> {
+  VisionConfig config;
+  nn::Linear patches;      // pixels of a patch, channel by channel and row by row, -> E
+  Tensor prefix;           // [prefix_tokens(),E]; absent if there are none
+  Tensor positions;        // [T,E], or [G,E] without prefix_positions
+  nn::Norm embedding_norm;
+  nn::Encoder stack;       // its layers, and the final norm where it is one of all tokens
+  nn::Norm pooled_norm;    // of the pooled vector, with norm_of_pooled
+  nn::Linear pooler;       // of VisionPooling::dense
+  ProbePooling pooling_head;
+  nn::Linear projection;   // E -> P
+  nn::Linear classifier;
+  nn::Linear distillation_classifier;  // of token 1; logits are the mean of both (DeiT)
+
+  // 0 where the file has no such part.
+  std::int64_t pooled_width() const;
+  std::int64_t embedding_width() const;
+  std::int64_t classes() const { return classifier.weight ? classifier.out_width() : 0; }
+
+  // pixels [*,C,height,width] floating, normalised as the model was trained with. Images of another size are an Error: positions are not interpolated.
+  void forward(ConstTensorView pixels, const VisionOutput& output, const VisionOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("config", self.config...);
+    f("patches", self.patches...);
+    f("prefix", self.prefix...);
+    f("positions", self.positions...);
+    f("embedding_norm", self.embedding_norm...);
+    f("stack", self.stack...);
+    f("pooled_norm", self.pooled_norm...);
+    f("pooler", self.pooler...);
+    f("pooling_head", self.pooling_head...);
+    f("projection", self.projection...);
+    f("classifier", self.classifier...);
+    f("distillation_classifier", self.distillation_classifier...);
+  }
+};
+
+// Names of the known families, as model_type in config.json.
+std::vector<std::string_view> vision_families();
+
+enum class ImageModelKind : std::uint8_t { vision, text, both };
+// Which sides a folder's model has, by its config.json; nullopt if that is none of a family here, or not there.
+std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder);
+
+// Error that names the key where a value is missing, of the wrong type, out of range or not supported, and one that names a key that nothing reads.
+// `folder` holds config.json.
+VisionConfig read_vision_config(const std::filesystem::path& folder);
+
+// Loads config.json and model.safetensors (or its shards); of a folder with an image and a text side, the image side. The parameters are views of the mapped
+// file, in its dtype. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+VisionEncoder load_vision_encoder(const std::filesystem::path& folder);
+
+}  // namespace polyhead::models
+#pragma GCC visibility pop

@@ -1,0 +1,72 @@
+// What models give to Python: the outputs of a pass that a caller asks for by name, and copies of parameters.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "options.h"
+#include "text.h"
+
+namespace polyhead::python {
+
+inline nb::object array_of(Tensor&& tensor) {
+  auto* const held = new Tensor(std::move(tensor));
+  return numpy_view(held->view(), nb::capsule(held, [](void* p) noexcept { delete static_cast<Tensor*>(p); }));
+}
+
+inline nb::object array_of(const std::vector<double>& values) {
+  return array_of(Tensor::copy_of(ConstTensorView(values.data(), {std::ssize(values)})));
+}
+
+// Copies by name.
+template <VisitsTensors M>
+nb::dict parameters(const M& module) {
+  nb::dict result;
+  module.visit([&](const std::string& name, const Tensor& tensor) { result[name.c_str()] = array_of(Tensor::copy_of(tensor)); });
+  return result;
+}
+
+inline Shape joined(Shape first, const Shape& rest) {
+  for (const std::int64_t extent : rest) first.push_back(extent);
+  return first;
+}
+
+class NamedOutputs {
+ public:
+  struct Row {
+    const char* name;
+    TensorView* view;
+    Shape shape;
+  };
+  NamedOutputs(DType dtype, std::vector<Row> rows) : dtype_(dtype), rows_(std::move(rows)) { results_.reserve(rows_.size()); }
+
+  // Makes tensors for the names in `outputs`; an output that is named twice has one.
+  void want(nb::handle outputs) {
+    for (const std::string& name : read_words(outputs, "outputs")) {
+      const auto known = std::ranges::find(rows_, name, [](const Row& row) { return std::string(row.name); });
+      if (known == rows_.end()) {
+        std::string names;
+        for (std::size_t i = 0; i < rows_.size(); ++i) names += (i == 0 ? "" : i + 1 == rows_.size() ? " and " : ", ") + std::string(rows_[i].name);
+        throw nb::value_error(text("outputs has '", name, "'; ", names, " are known").c_str());
+      }
+      if (!*known->view) *known->view = results_.emplace_back(name, Tensor::uninitialised(dtype_, known->shape)).second.view();
+    }
+  }
+  nb::dict take() {
+    nb::dict by_name;
+    for (auto& [name, tensor] : results_) by_name[name.c_str()] = array_of(std::move(tensor));
+    return by_name;
+  }
+
+ private:
+  DType dtype_;
+  std::vector<Row> rows_;
+  std::vector<std::pair<std::string, Tensor>> results_;
+};
+
+}  // namespace polyhead::python

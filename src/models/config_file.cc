@@ -1,0 +1,53 @@
+#include "models/config_file.h"
+
+#include "core/join.h"
+#include "models/activation_names.h"
+#include "models/language_families.h"
+
+namespace polyhead::models {
+namespace {
+
+std::string described(const io::Json& json) {
+  const auto* flag = json.as<bool>();
+  return flag != nullptr ? cat(*flag) : io::describe(json);
+}
+
+bool is_neutral(const io::Json& value, std::string_view neutral) {
+  if (const auto* flag = value.as<bool>()) return neutral == cat(*flag);
+  if (const auto* number = value.as<std::uint64_t>()) return neutral == cat(*number);
+  if (const auto* number = value.as<double>()) return neutral == cat(*number);
+  const auto* object = value.as<io::Json::Object>();
+  return object != nullptr && object->empty() && neutral == "{}";
+}
+
+bool is_mxfp4(const io::Json& quantization) {
+  const io::Json* method = quantization.as<io::Json::Object>() == nullptr ? nullptr : quantization.find("quant_method");
+  const auto* name = method == nullptr ? nullptr : method->as<std::string>();
+  return name != nullptr && *name == "mxfp4";
+}
+
+}  // namespace
+
+nn::Activation ConfigFile::named_activation(std::string_view key, std::string_view name) const {
+  const auto found = std::ranges::find(kActivationNames, name, &ActivationName::name);
+  if (found == std::end(kActivationNames)) unsupported(key, cat("is '", name, "'; ", join(kActivationNames, &ActivationName::name), " are known"));
+  return found->activation;
+}
+
+void ConfigFile::require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored, std::string_view remedy) const {
+  for (const auto& [key, value] : *object_->as<io::Json::Object>()) {
+    const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };
+    if (value.as<std::nullptr_t>() != nullptr || was_read(key) || is_without_effect(key) || is_in(without_effect) || is_in(ignored)) continue;
+    if (key == "quantization_config" && is_mxfp4(value))
+      fail(ErrorCode::unsupported, name(), ": the weights are MXFP4, which polyhead does not read. This line converts them: python -c \"import transformers as t; t.AutoModelForCausalLM.from_pretrained('FOLDER', "
+           "quantization_config=t.Mxfp4Config(dequantize=True), dtype='bfloat16').save_pretrained('FOLDER-bf16')\"");
+    const std::string_view neutral = neutral_value(key), dot = where_.empty() ? "" : ".";
+    if (neutral.empty())
+      fail(ErrorCode::unsupported, name(), ": ", where_, dot, where_.empty() ? io::quote(key) : key, " is ", described(value), "; models of the type ", family,
+           " are not known to have this key, and it may change results", remedy);
+    if (!is_neutral(value, neutral))
+      fail(ErrorCode::unsupported, name(), ": ", where_, dot, key, " is ", described(value), "; with models of the type ", family, " only ", neutral, " is supported");
+  }
+}
+
+}  // namespace polyhead::models

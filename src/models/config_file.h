@@ -1,0 +1,83 @@
+// config.json, or one of the objects in it. Notes which keys a reader asks for, so that it can refuse the others.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/text.h"
+#include "models/json_file.h"
+#include "polyhead/nn/activation.h"
+
+namespace polyhead::models {
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) {}
+  // The object of a key: "vision_config". Error if it is no object.
+  ConfigFile part(std::string_view key) {
+    ConfigFile other = *this;
+    other.where_ = where_.empty() ? std::string(key) : cat(where_, ".", key);
+    other.read_.clear();
+    file_->require(*object_, key, where_);
+    other.object_ = find(key);
+    if (other.object_->as<io::Json::Object>() == nullptr) fail_at(key, cat("is ", io::describe(*other.object_), "; an object is needed"));
+    return other;
+  }
+
+  const JsonFile& file() const { return *file_; }
+  const io::Json& object() const { return *object_; }
+  std::string_view name() const { return file_->name(); }
+  // nullptr if it is missing or null.
+  const io::Json* find(std::string_view key) {
+    read_.emplace_back(key);
+    return JsonFile::find(*object_, key);
+  }
+  template <class T>
+  std::optional<T> get(std::string_view key) {
+    return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
+  }
+  // In [1, most]. Absent: `otherwise`, or an Error if that is 0.
+  std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kMostOfAnExtent) {
+    if (find(key) == nullptr && otherwise != 0) return otherwise;
+    file_->require(*object_, key, where_);
+    const std::int64_t value = *get<std::int64_t>(key);
+    if (value < 1 || value > most) fail_at(key, cat("is ", value, "; it must be in [1, ", most, "]"));
+    return value;
+  }
+  double positive(std::string_view key, std::optional<double> otherwise = {}) {
+    if (find(key) == nullptr && otherwise) return *otherwise;
+    file_->require(*object_, key, where_);
+    const double value = *get<double>(key);
+    if (!(value > 0) || value > 1e300) fail_at(key, cat("is ", value, "; it must be above 0 and finite"));
+    return value;
+  }
+  // The activation that `name`, a part of the value of `key`, means; Error that lists the known ones.
+  nn::Activation named_activation(std::string_view key, std::string_view name) const;
+  // The one that the value of `key` names. Absent: `otherwise`.
+  nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
+  [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
+  [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {
+    fail(ErrorCode::unsupported, name(), ": ", where_, where_.empty() ? "" : ".", key, " ", message);
+  }
+
+  bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
+  // Error that names a key which nothing read, unless it changes no result: one that `without_effect` or the list of language_families.cc has, or one with
+  // its neutral value. `remedy` ends the message.
+  void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
+
+  // Products of two extents do not overflow, nor does the sum of a few.
+  static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
+
+ private:
+  std::shared_ptr<const JsonFile> file_;
+  const io::Json* object_;
+  std::string where_;  // "" for the root
+  std::vector<std::string> read_;
+};
+
+}  // namespace polyhead::models

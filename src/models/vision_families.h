@@ -1,0 +1,73 @@
+// The families of image encoders as data: how each names its keys in config.json and its tensors, and which parts it has.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "polyhead/models/image_text_model.h"
+
+namespace polyhead::models {
+
+// Names of tensors without ".weight" and ".bias", but for tokens and positions, which are whole names. Those of a layer follow `layer` and its number. Empty:
+// the family has none.
+struct VisionTensors {
+  std::string_view prefix = "";  // of all but the heads, which a model with heads puts before them
+  std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
+                   embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
+  std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";
+  std::string_view q = "attention.attention.query", k = "attention.attention.key", v = "attention.attention.value";  // without k and v: q holds all three
+  std::string_view attention_output = "attention.output.dense", hidden = "intermediate.dense", feed_forward_output = "output.dense";
+  std::string_view pooler = "", pooling_head = "";                                             // after the prefix
+  // Without the prefix. With distillation_classifier, taught_classifier is beside it in place of classifier.
+  std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
+  std::span<const std::string_view> ignored{};  // beginnings of names, after the prefix or without it: parts of training, and buffers
+};
+
+// What is read where a key of config.json is missing.
+struct VisionDefaults {
+  std::int64_t width = 768, layers = 12, heads = 12, hidden_width = 3072, image = 224, patch = 16;
+  std::string_view activation = "gelu";
+  double epsilon = 1e-12;
+};
+
+struct VisionFamily {
+  std::string_view model_type;
+  VisionTensors tensors{};
+  VisionDefaults defaults{};
+  VisionPooling pooling = VisionPooling::class_token;
+  VisionPooling classified = VisionPooling::class_token;  // what the classifier reads
+  bool norm_of_pooled = false;                            // pooled_norm in place of final_norm
+  bool patch_bias = true;
+  bool qkv_bias_key = false;                              // reads "qkv_bias"
+  std::span<const std::string_view> without_effect{};     // keys of config.json
+};
+
+// The text side of a model of both, which names its layers as the image side does.
+struct TextSideFamily {
+  std::string_view model_type;
+  std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // where the key is missing, as the next two
+  std::string_view activation = "";
+  double epsilon = 0;
+  bool causal = true;
+  TextPooling pooling = TextPooling::end_token;  // `last` reads no eos_token_id
+  std::span<const std::string_view> without_effect{};
+};
+std::span<const TextSideFamily> text_side_family_rows();
+const TextSideFamily* find_text_side_family(std::string_view model_type);
+
+// A model with an image side and a text side.
+struct ImageTextFamily {
+  std::string_view model_type, vision, text;  // model_type of the whole and of each side
+  bool logit_bias = false;
+};
+
+std::span<const ImageTextFamily> image_text_family_rows();
+const ImageTextFamily* find_image_text_family(std::string_view model_type);
+
+std::span<const VisionFamily> vision_family_rows();
+const VisionFamily& timm_family();
+// nullptr if there is none.
+const VisionFamily* find_vision_family(std::string_view model_type);
+
+}  // namespace polyhead::models
