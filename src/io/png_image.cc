@@ -14,26 +14,26 @@ namespace {
 constexpr std::int64_t kMostPixelsPerByte = 1040 * 8;
 constexpr png_alloc_size_t kMostChunk = 8 << 20;  // of a profile or a text, unpacked
 
-struct Source {
+struct PngSource {
   const FileBytes* file;
   std::size_t at = 0;
   std::string error;
 };
 
 void read_bytes(png_structp png, png_bytep to, std::size_t count) {
-  auto* const source = static_cast<Source*>(png_get_io_ptr(png));
+  auto* const source = static_cast<PngSource*>(png_get_io_ptr(png));
   if (count > source->file->bytes.size() - source->at) png_error(png, "the file is cut off");
   std::memcpy(to, source->file->bytes.data() + source->at, count);
   source->at += count;
 }
 
 [[noreturn]] void on_error(png_structp png, png_const_charp message) {
-  static_cast<Source*>(png_get_error_ptr(png))->error = message;
+  static_cast<PngSource*>(png_get_error_ptr(png))->error = message;
   png_longjmp(png, 1);
 }
 
 struct Decoder {
-  Source source;
+  PngSource source;
   png_structp png = nullptr;
   png_infop info = nullptr;
   DecodedImage image;

@@ -8,7 +8,7 @@
 
 namespace polyhead::models {
 
-std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x) {
+std::vector<WantedOfEncoder> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x) {
   const std::int64_t tokens = x[-2];
   Shape lead{layers};
   for (const std::int64_t extent : x.first(x.size() - 2)) lead.push_back(extent);
@@ -22,7 +22,7 @@ std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderL
           {{"v", outputs.v}, heads}};
 }
 
-std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOutput>& all, std::span<const Operand> inputs) {
+std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOfEncoder>& all, std::span<const Operand> inputs) {
   std::vector<Operand> written;
   for (const auto& [operand, shape] : all) {
     if (!operand.view) continue;

@@ -16,15 +16,15 @@ struct LayerOutputs {
 };
 
 // An output that a caller may ask for: its name, its view, which may be absent, and the shape that it must have.
-struct WantedOutput {
+struct WantedOfEncoder {
   Operand operand;
   Shape shape;
 };
 // Those of LayerOutputs, for an input [*,T,E].
-std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
+std::vector<WantedOfEncoder> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
 
 // Error unless each output that is there has its shape, a floating dtype, and memory of its own. Returns those that are there.
-std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOutput>& all, std::span<const Operand> inputs);
+std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOfEncoder>& all, std::span<const Operand> inputs);
 
 // The output [*,T,E] of the last layer, before the final norm. attention.workspace is required.
 Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& outputs, const nn::AttentionOptions& attention);

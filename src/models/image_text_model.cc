@@ -63,7 +63,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   if (input.attend_keys) nn::require_exactly(kTextSideForward, {"attend_keys", input.attend_keys}, ids, DType::boolean);
   require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no projection");
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
-  std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
+  std::vector<WantedOfEncoder> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
   all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});

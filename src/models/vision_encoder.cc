@@ -106,7 +106,7 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
   const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = nn::appended(lead, {c.tokens(), c.layer.width});
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
-  std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);
+  std::vector<WantedOfEncoder> all = wanted(of_layers, c.layer, c.layers, tokens);
   all.push_back({{"hidden", output.hidden}, tokens});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
   all.push_back({{"logits", output.logits}, nn::appended(lead, {classes()})});
