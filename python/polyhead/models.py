@@ -221,7 +221,7 @@ class VisionEncoderRun(NamedTuple):
     hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if that is one of all tokens (not in CLIP)
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, before the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
-    pooled: NumPyArray | None = None  # [*,E], what stands for the image: transformers' pooler_output
+    pooled: NumPyArray | None = None  # [*,E], one vector for the whole image, transformers' pooler_output
     logits: NumPyArray | None = None  # [*,classes], of a model with a classifier
     embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
     q: NumPyArray | None = None  # [L,*,N,T,H]

@@ -106,7 +106,7 @@ void Reader::read_positions(BertConfig& config) const {
 void Reader::read_groups(BertConfig& config) const {
   const std::int64_t steps = config.layers, groups = size("num_hidden_groups", 1, kMostLayers), inner = size("inner_group_num", 1, kMostLayers);
   if (groups > steps) file_.fail_at("", "num_hidden_groups", cat("is ", groups, "; it may be at most ", family_.keys.layers, " = ", steps));
-  if (steps * inner > kMostLayers) file_.fail_at("", "inner_group_num", cat("is ", inner, "; times ", family_.keys.layers, " it may be at most ", kMostLayers));
+  if (steps * inner > kMostLayers) file_.fail_at("", "inner_group_num", cat("is ", inner, " and ", family_.keys.layers, " is ", steps, "; their product may be at most ", kMostLayers));
   config.layers = steps * inner;
   config.layers_of_a_group = inner;
   for (std::int64_t i = 0; i < steps; ++i) {

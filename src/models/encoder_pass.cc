@@ -8,7 +8,7 @@
 
 namespace polyhead::models {
 
-std::vector<WantedOfEncoder> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x) {
+std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x) {
   const std::int64_t tokens = x[-2];
   Shape lead{layers};
   for (const std::int64_t extent : x.first(x.size() - 2)) lead.push_back(extent);
@@ -20,18 +20,6 @@ std::vector<WantedOfEncoder> wanted(const LayerOutputs& outputs, const nn::Encod
           {{"q", outputs.q}, heads},
           {{"k", outputs.k}, heads},
           {{"v", outputs.v}, heads}};
-}
-
-std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOfEncoder>& all, std::span<const Operand> inputs) {
-  std::vector<Operand> written;
-  for (const auto& [operand, shape] : all) {
-    if (!operand.view) continue;
-    nn::require_shape(operation, operand, shape);
-    require(is_floating(operand.view.dtype()), operation, ": ", operand.name, " is ", operand.view.dtype(), "; it must be floating");
-    written.push_back(operand);
-  }
-  polyhead::require_separate(operation, written, inputs);
-  return written;
 }
 
 Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& outputs, const nn::AttentionOptions& attention) {

@@ -1,10 +1,9 @@
 // A pass through the layers of an nn::Encoder that also gives what is inside of them.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
-#include "core/overlap.h"
+#include "models/model_parts.h"
 #include "polyhead/nn/encoder_layer.h"
 
 namespace polyhead::models {
@@ -15,16 +14,8 @@ struct LayerOutputs {
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
 };
 
-// An output that a caller may ask for: its name, its view, which may be absent, and the shape that it must have.
-struct WantedOfEncoder {
-  Operand operand;
-  Shape shape;
-};
-// Those of LayerOutputs, for an input [*,T,E].
-std::vector<WantedOfEncoder> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
-
-// Error unless each output that is there has its shape, a floating dtype, and memory of its own. Returns those that are there.
-std::vector<Operand> require_outputs(std::string_view operation, const std::vector<WantedOfEncoder>& all, std::span<const Operand> inputs);
+// What LayerOutputs must be for an input [*,T,E].
+std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
 
 // The output [*,T,E] of the last layer, before the final norm. attention.workspace is required.
 Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& outputs, const nn::AttentionOptions& attention);

@@ -35,7 +35,7 @@ constexpr Filter kFilters[] = {
     {1, [](double x) { return std::abs(x) >= 1 ? 0 : x == 0 ? 1 : sinc(x) * (0.54 + 0.46 * std::cos(x * std::numbers::pi)); }},
 };
 
-// The source pixels of one target pixel, and their weights times 2^kDigits.
+// One pixel of the result is a weighted sum of neighbouring pixels of the source: the first of them, and the weights as integers, times 2^kDigits.
 struct Span {
   std::int64_t first = 0;
   std::vector<std::int32_t> weights;

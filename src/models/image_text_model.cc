@@ -63,12 +63,12 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   if (input.attend_keys) nn::require_exactly(kTextSideForward, {"attend_keys", input.attend_keys}, ids, DType::boolean);
   require(!output.embedding || embedding_width() > 0, kTextSideForward, ": embedding is asked for; this ", c.family, " has no projection");
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
-  std::vector<WantedOfEncoder> all = wanted(of_layers, c.layer, c.layers, shape);
+  std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, shape);
   all.push_back({{"hidden", output.hidden}, shape});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
   all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
   const Operand read[] = {{"ids", input.ids}, {"attend_keys", input.attend_keys}};
-  for (const Operand& written : require_outputs(kTextSideForward, all, read)) nn::require_parameters_separate(kTextSideForward, {written}, *this);
+  require_wanted(kTextSideForward, all, read, *this);
   const std::vector<std::int64_t> rows = output.pooled || output.embedding ? pooled_rows(c, input.ids) : std::vector<std::int64_t>();
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace

@@ -31,7 +31,7 @@ struct FamilyTensors {
   std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // a gate without hidden holds both
 };
 
-// A mixture of experts in place of the feed-forward part. Keys of config.json, and names as in FamilyTensors.
+// A mixture of experts in place of the feed-forward part: first the keys of config.json that describe it, then the names of its tensors, written as in FamilyTensors.
 struct FamilyExperts {
   std::string_view count = "", chosen = "num_experts_per_tok", hidden_width = "";  // without count: the family has no experts
   std::string_view second_count = "";         // another name of count, which transformers 5 writes
@@ -45,7 +45,7 @@ struct FamilyExperts {
   std::string_view packed_input = "", packed_output = "";
 };
 
-// How the tensor that holds q, k and v does.
+// How q, k and v lie in one tensor.
 enum class PackedQkv : std::uint8_t {
   none,
   rows,   // all of q, then k, then v
@@ -96,7 +96,7 @@ struct Family {
   HasBias bias = HasBias::no, output_bias = HasBias::no, feed_forward_bias = HasBias::no;
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
-  bool qkv_bias_key = false;    // reads qkv_bias, by default true, instead of `bias`
+  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; `bias` is not asked
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form

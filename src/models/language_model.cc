@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/text.h"
-#include "models/text_model_parts.h"
+#include "models/model_parts.h"
 #include "nn/cached_attention.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
@@ -37,7 +37,7 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
   std::int64_t longest = call.tokens;
   if (options.cache != nullptr) {
     const nn::EncoderCache& cache = *options.cache;
-    require(!input.attend_keys, kForward, ": attend_keys cannot be combined with a cache: new_tokens tells which tokens of a sequence count");
+    require(!input.attend_keys, kForward, ": attend_keys cannot be combined with a cache. Put padding at the end and give new_tokens, the number of tokens of each sequence");
     require(call.lead == Shape{cache.sequences()}, kForward, ": ids is ", call.ids, "; the cache has ", cache.sequences(), " sequences, so it must be [", cache.sequences(), ",T]");
     call.first = integers(cache.key_lengths());
     call.added.assign(call.first.size(), call.tokens);

@@ -269,7 +269,7 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(message({}, {}), "LanguageModel.forward: ids are missing");
   EXPECT_EQ(message({.ids = ids}, {.logits = narrow}), "LanguageModel.forward: logits is [2,11,3]; it must be [2,11,17]");
   EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {.next_logits = next}), HasSubstr("next_logits cannot be combined with attend_keys: a mask does not tell"));
-  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys cannot be combined with a cache: new_tokens tells"));
+  EXPECT_THAT(message({.ids = ids, .attend_keys = attend}, {}, {.cache = &cache}), HasSubstr("attend_keys cannot be combined with a cache. Put padding at the end"));
   EXPECT_THAT(message({.ids = ids}, {.attentions = maps}, {.cache = &cache}), HasSubstr("attentions, pooled, q, k and v cannot be combined with a cache: a call then computes the new tokens only"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {}), HasSubstr("new_tokens is given without a cache"));
   EXPECT_THAT(message({.ids = ids, .new_tokens = count}, {.next_logits = next}, {.cache = &cache}), HasSubstr("next_logits needs a new token of each sequence; sequence 1 has none"));

@@ -5,7 +5,7 @@
 #include "core/text.h"
 #include "models/convolution.h"
 #include "models/sequence_positions.h"
-#include "models/text_model_parts.h"
+#include "models/model_parts.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/maps.h"

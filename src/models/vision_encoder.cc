@@ -106,13 +106,13 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   require(!output.embedding || embedding_width() > 0, kVisionForward, ": embedding is asked for; this ", c.family, " model has no projection");
   const Shape lead = pixels.shape().first(pixels.rank() - 3), tokens = nn::appended(lead, {c.tokens(), c.layer.width});
   const LayerOutputs of_layers{output.all_hidden, output.attentions, output.q, output.k, output.v};
-  std::vector<WantedOfEncoder> all = wanted(of_layers, c.layer, c.layers, tokens);
+  std::vector<WantedOutput> all = wanted(of_layers, c.layer, c.layers, tokens);
   all.push_back({{"hidden", output.hidden}, tokens});
   all.push_back({{"pooled", output.pooled}, nn::appended(lead, {pooled_width()})});
   all.push_back({{"logits", output.logits}, nn::appended(lead, {classes()})});
   all.push_back({{"embedding", output.embedding}, nn::appended(lead, {embedding_width()})});
   const Operand read{"pixels", pixels};
-  for (const Operand& written : require_outputs(kVisionForward, all, {&read, 1})) nn::require_parameters_separate(kVisionForward, {written}, *this);
+  require_wanted(kVisionForward, all, {&read, 1}, *this);
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};

@@ -272,7 +272,7 @@ def test_a_model_is_copied_pickled_and_shown(tmp_path: Path) -> None:
         assert np.array_equal(other.similarity(pixels, ids), expected)
     assert np.array_equal(pickle.loads(pickle.dumps(ours.vision)).run(pixels).hidden, hidden)
     assert "text.words.weight" in ours.parameters and repr(ours.vision).startswith("VisionEncoder(model='clip_vision_model', layers=3, heads=4,")
-    # Leading dimensions: none, or several.
+    # A single image without a batch dimension, then two batch dimensions.
     assert np.array_equal(ours.vision.run(pixels[0]).hidden, hidden[0])
     assert np.array_equal(ours.vision.run(pixels[None]).hidden, hidden[None])
     result = ours.vision.run(pixels, outputs=["q", "k", "attentions"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,14 +13,13 @@ import numpy as np
 import pytest
 
 import polyhead
+from program_support import needs_program, run, save, view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = Path(os.environ.get("POLYHEAD_PROGRAM", ROOT / "build/dev/apps/polyhead/polyhead"))
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program has not been built")
+pytestmark = needs_program
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 
@@ -53,16 +51,8 @@ def folder(request: Any, tmp_path_factory: Any) -> Any:
     torch.manual_seed(3)
     at = tmp_path_factory.mktemp(request.param)
     words = tokenizer()
-    made = model(request.param, len(words)).eval()
-    made.save_pretrained(at)
-    words.save_pretrained(at)
+    made = save(at, model(request.param, len(words)), words)
     return request.param, at, made, words
-
-
-def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([PROGRAM, "view", *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    return done
 
 
 def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) -> None:
@@ -142,7 +132,7 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
         told = json.loads(view(at, "--text", TEXT * 5, "--generate", "2", "--truncate", "--json").stdout)["texts"][0]
         assert len(told["tokens"]) == 40
         assert told["dropped_tokens"] > 0
-    else:  # any length, but without a page not more than there is memory for
+    else:  # rotary positions have no limit; without a page all attention weights must fit in memory
         (tmp_path / "long.txt").write_text("fox " * 1_000_000)
         assert "of memory, so give a shorter text" in view(at, "--file", tmp_path / "long.txt", status=1).stderr
     (at / "tokenizer.json").rename(tmp_path / "tokenizer.json")
@@ -153,9 +143,7 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
 
 
 def cell(at: Path, *arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([PROGRAM, "trace", at, "--text", TEXT, "--cell", *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    return done
+    return run("trace", at, "--text", TEXT, "--cell", *arguments, status=status)
 
 
 def test_a_weight_is_worked_out(folder: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,13 @@ import numpy as np
 import pytest
 
 import polyhead
+from program_support import needs_program, run, save, view
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = Path(os.environ.get("POLYHEAD_PROGRAM", ROOT / "build/dev/apps/polyhead/polyhead"))
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program has not been built")
+pytestmark = needs_program
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 
@@ -48,16 +45,8 @@ def folder(request: Any, tmp_path_factory: Any) -> Any:
     torch.manual_seed(4)
     at = tmp_path_factory.mktemp(request.param)
     words = tokenizer()
-    made = model(request.param, len(words)).eval()
-    made.save_pretrained(at)
-    words.save_pretrained(at)
+    made = save(at, model(request.param, len(words)), words)
     return request.param, at, made, words
-
-
-def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([PROGRAM, "view", *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    return done
 
 
 def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) -> None:
@@ -97,7 +86,7 @@ def test_pages_have_all_three_kinds_of_maps(folder: Any, tmp_path: Path) -> None
 
 def test_inspect_names_the_family_and_tells_the_heads_of_both_sides(folder: Any) -> None:
     kind, at, _, _ = folder
-    told = json.loads(subprocess.run([PROGRAM, "inspect", at, "--json"], capture_output=True, text=True, check=True).stdout)
+    told = json.loads(run("inspect", at, "--json").stdout)
     config = told["config"]
     assert config["model"] == kind and config["decoder_layers"] == 2
     if kind == "bart":

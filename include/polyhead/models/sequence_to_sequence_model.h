@@ -40,7 +40,7 @@ struct AnswerRules {
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type
   std::int64_t features = 0;            // M, num_mel_bins: a source is sound, features [M,2 S], which two convolutions make S positions of; 0: a source is tokens
-  std::int64_t vocabulary = 0;          // C of the source, vocab_size
+  std::int64_t vocabulary = 0;          // tokens of the source's vocabulary, vocab_size
   std::int64_t target_vocabulary = 0;   // C of the target: vocab_size, or with embeddings of its own decoder_vocab_size
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: the most tokens of a text; 0: any number
   std::int64_t position_offset = 0;     // rows of the learned positions before the first one

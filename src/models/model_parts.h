@@ -1,4 +1,4 @@
-// What models of text from transformers' folders share beside their layers.
+// What models from transformers' folders share beside their layers.
 #pragma once
 
 #include <algorithm>
