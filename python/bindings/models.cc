@@ -273,7 +273,7 @@ const std::array kKinds{
 };
 
 // (kind, config, model)
-Tuple<nb::str, ByName, nb::object> load_model(nb::handle source, bool built_in, nb::handle ignored_keys) {
+Tuple<nb::str, ByName, nb::any> load_model(nb::handle source, bool built_in, nb::handle ignored_keys) {
   const models::LanguageLoadOptions options{.ignored_keys = read_words(ignored_keys, "ignored_keys")};
   const std::string name = read_path(source, "source");
   const std::filesystem::path folder = built_in ? models::default_model(name) : std::filesystem::path(name);

@@ -25,8 +25,8 @@ inline nb::object array_of(const std::vector<double>& values) {
 
 // Copies by name.
 template <VisitsTensors M>
-nb::dict parameters(const M& module) {
-  nb::dict result;
+ByName parameters(const M& module) {
+  ByName result;
   module.visit([&](const std::string& name, const Tensor& tensor) { result[name.c_str()] = array_of(Tensor::copy_of(tensor)); });
   return result;
 }

@@ -243,7 +243,7 @@ class VisionEncoder(_SavedByTransformers):
         Raises:
             ValueError, TypeError: the image or the file is not supported; the message names what is not.
         """
-        return _core.prepare_image(self._source, image)  # type: ignore[no-any-return]
+        return _core.prepare_image(self._source, image)  # type: ignore[return-value]
 
     def run(self, pixels: Array, *, outputs: Iterable[str] = ("hidden",), num_threads: int | None = None) -> VisionEncoderRun:
         """One pass over images.

@@ -209,6 +209,8 @@ def examples() -> dict[str, Callable[[], Any]]:
     made["polyhead.models.ClassifiedImage"] = lambda: polyhead.models.ClassifiedImage(0, q, q)
     made["polyhead.models.LanguageRun"] = lambda: polyhead.models.LanguageRun(logits=q)
     made["polyhead.models.SequenceToSequenceRun"] = lambda: polyhead.models.SequenceToSequenceRun(logits=q)
+    made["polyhead.models.VisionEncoderRun"] = lambda: polyhead.models.VisionEncoderRun(hidden=q)
+    made["polyhead.models.TextSideRun"] = lambda: polyhead.models.TextSideRun(hidden=q)
     made["polyhead.models.TextEncoderRun"] = lambda: polyhead.models.TextEncoderRun(hidden=q)
     made["polyhead.models.ChosenSentence"] = lambda: polyhead.models.ChosenSentence(0, ["a"], q, q)
     return made
@@ -222,8 +224,11 @@ def captured() -> polyhead.Capture:
     return result  # type: ignore[no-any-return]
 
 
-# test_models.py, test_language_models.py, test_two_sided_models.py and test_encoders.py make and copy these.
-TRAINED = {"polyhead.models.ImageClassifier", "polyhead.models.LanguageModel", "polyhead.models.SentenceChooser", "polyhead.models.SequenceToSequenceModel", "polyhead.models.TextEncoder"}
+# test_models.py, test_language_models.py, test_two_sided_models.py, test_image_models.py and test_encoders.py make and copy these.
+TRAINED = {
+    f"polyhead.models.{kind}"
+    for kind in ("ImageClassifier", "ImageTextModel", "LanguageModel", "SentenceChooser", "SequenceToSequenceModel", "TextEncoder", "TextSide", "VisionEncoder")
+}
 REFUSED = {"polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.TorchCommunicator", "polyhead.distributed.MpiCommunicator"}
 
 

@@ -153,7 +153,7 @@ def test_images():
     image = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
     greys = np.round(255 * image).astype(np.uint8).tobytes()
     (entry,) = sets_of(polyhead.view(maps(2, 3, 7, 7), image=torch.tensor(image), patches=(3, 2)))
-    assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "pixels": base64.b64encode(greys).decode()}
+    assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "channels": 1, "pixels": base64.b64encode(greys).decode()}
     assert entry["queries"]["special"] == [0]  # the token before the patches
     entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), special=[[0, 0, 0, 1, 0, 0, 0]] * 2))
     assert [entry["queries"]["special"] for entry in entries] == [[3], [3]]
