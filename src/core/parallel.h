@@ -31,7 +31,7 @@ namespace polyhead::inline internal {
 // pieces cost little even then.
 inline constexpr double kLeastPiece = 10e3;
 
-// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/performance.md).
+// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/experiments.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;
 
 // Number of threads that operations may use with this executor: 1 to 4096. The only place that reads the number of an executor, so that
