@@ -35,10 +35,12 @@ struct Document {
   Band band{};  // if banded or with a relative bias; positions count in the document. With KeyRules::bands: holds the bands of all sequences
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
+// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`. With listed.queries > 0
+// it is [*,N, blocks of queries, blocks of keys]: which blocks are listed.
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
+  BlockSize listed{.queries = 0, .keys = 0};
 };
 
 // Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
@@ -66,6 +68,7 @@ struct KeyRules {
 struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+  Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
   Distances distances;
   Tensor relative_bias;  // [N,L], a value for each of the L distances
   Tensor sink_tangent, relative_bias_tangent;  // the same of their tangents
@@ -240,14 +243,11 @@ inline void Problem::place(std::int64_t b, std::int64_t first_head, const Docume
   for (int i = 0; i < set.plane_count; ++i) {
     const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
     const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
-    set.planes[i] = {slice.data + t * slice.row_stride + s * slice.column_stride,
-                     mask.tensor.stride(-3),
-                     slice.row_stride,
-                     slice.column_stride,
-                     mask.attend,
-                     nullptr,
-                     0,
-                     0};
+    BooleanPlane& plane = set.planes[i] = {.head = mask.tensor.stride(-3), .row = slice.row_stride, .column = slice.column_stride, .attend = mask.attend};
+    plane.listed_queries = mask.listed.queries, plane.listed_keys = mask.listed.keys;
+    const std::int64_t row = plane.row_of_query(t), column = plane.column_of_key(s);
+    plane.data = slice.data + row * slice.row_stride + column * slice.column_stride;
+    if (plane.listed()) plane.query_position = t - row * plane.listed_queries, plane.key_position = s - column * plane.listed_keys;
   }
 }
 

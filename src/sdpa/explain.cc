@@ -30,6 +30,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
+  if (const BlockLists& blocks = options.mask.blocks; blocks.lists) part("lists of ", blocks.size.queries, " x ", blocks.size.keys, " blocks ", blocks.lists.shape());
   return text.empty() ? "none" : text;
 }
 

@@ -229,6 +229,38 @@ class Builder {
     if (mask.key_lengths) lengths(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);
     booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
+    if (mask.blocks.lists) listed_blocks(p);
+  }
+
+  // Writes which blocks are listed: a byte for each block of queries and block of keys, once for sequences and heads that share their lists.
+  void listed_blocks(const Problem& p) const {
+    ConstTensorView lists = options_.mask.blocks.lists;
+    const BlockSize& size = options_.mask.blocks.size;
+    require(is_integer(lists.dtype()), op_, ": blocks is ", lists.dtype(), "; indices of blocks are integers");
+    require(size.queries > 0 && size.keys > 0, op_, ": the block size is ", size.queries, " queries and ", size.keys, " keys; both must be at least 1");
+    const auto blocks_of = [](std::int64_t extent, std::int64_t block) { return extent / block + (extent % block != 0); };
+    const std::int64_t rows = blocks_of(p.queries, size.queries), columns = blocks_of(p.keys, size.keys);
+    require(lists.rank() >= 2 && lists.extent(-2) == rows, op_, ": blocks is ", lists.shape(), "; it must broadcast to [*,N,Tb,count], with Tb = ", rows,
+            " blocks of ", size.queries, " queries");
+    const std::int64_t count = lists.extent(-1);
+    broadcast(lists, shape(p, {p.heads, rows, count}), "blocks", "[*,N,Tb,count]");
+    for (int axis = 0; axis < lists.rank() - 2; ++axis) {
+      if (lists.stride(axis) == 0 && lists.extent(axis) > 1) lists = lists.slice(axis, 0, 1);
+    }
+    Shape listed = lists.shape();
+    listed[-1] = columns;
+    memory_.listed_blocks = Tensor(DType::boolean, listed);
+    std::uint8_t* row = static_cast<std::uint8_t*>(memory_.listed_blocks.view().data());
+    std::int64_t left = count;  // of the list of `row`
+    for_each_integer(lists, [&](auto block) {
+      if (left == 0) row += columns, left = count;
+      --left;
+      if (std::cmp_equal(block, -1)) return;
+      require(std::cmp_greater_equal(block, 0) && std::cmp_less(block, columns), op_, ": blocks lists block ", block, "; there are ", columns, " blocks of ",
+              size.keys, " keys, and -1 is none");
+      row[static_cast<std::int64_t>(block)] = 1;
+    });
+    rules_.add({ConstTensorView(memory_.listed_blocks).expand(shape(p, {p.heads, rows, columns})), true, size});
   }
 
   void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _core
 from .._cache import KeyValueCache
-from .._options import Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
+from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
@@ -31,6 +31,8 @@ class FormulaOptions(TypedDict, total=False):
     diagonal_offsets: Tensor | None
     query_offsets: Tensor | None
     key_offsets: Tensor | None
+    blocks: Tensor | None
+    block_size: BlockSize
     bias: Tensor | None
     relative_bias: RelativeBias | None
     scale: float | None
@@ -115,6 +117,7 @@ def attention(
         key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.
+        blocks, block_size: for each block of queries the blocks of keys that it attends to, as in `polyhead.sdpa`; integers ``[*,N,Tb,count]``.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. Its gradient has its own shape.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
@@ -192,6 +195,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
             del chosen[name]
     if type(chosen.get("window")) is list:  # the caller may change it before backward
         chosen["window"] = tuple(chosen["window"])
+    if type(chosen.get("block_size")) is list:
+        chosen["block_size"] = tuple(chosen["block_size"])
     for name in chosen.keys() & _TENSORS:
         if type(chosen[name]) not in _eager.PLAIN:
             return None
@@ -233,6 +238,7 @@ def read_options(
     empty_rows: str = "zero",
     precision: Precision = "native",
     sink: Tensor | None = None,
+    block_size: BlockSize = None,
     attention_weights: bool = False,
     **tensors: Tensor | None,
 ) -> Options:
@@ -248,7 +254,10 @@ def read_options(
     require_precision(where, precision)
     corner, offset = _diagonal(where, causal)
     left, right = _window(where, window)
+    block_rows, block_columns = _block_size(where, block_size)
     options = Options(
+        block_rows=block_rows,
+        block_columns=block_columns,
         causal=corner,
         offset=offset,
         window_left=left,
@@ -288,6 +297,18 @@ def _window(where: str, window: Window) -> tuple[int | None, int | None]:
         raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
     left, right = window
     return left, right
+
+
+def _block_size(where: str, size: BlockSize) -> tuple[int, int]:
+    if size is None:
+        return 128, 128
+    parts: Any = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size, size)
+    if not all(map(_is_integer, parts)):
+        raise TypeError(f"{where}: block_size is of type {type(size).__name__}; it must be an int, (queries, keys) or None")
+    rows, columns = map(int, parts)
+    if rows < 1 or columns < 1:
+        raise ValueError(f"{where}: block_size is {size}; blocks have at least 1 query and 1 key")
+    return rows, columns
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

@@ -55,9 +55,13 @@ class Forward {
     for (first_ = task_keys_.first / s_.keys * s_.keys; first_ < task_keys_.last; first_ += s_.keys) {
       block_ = inner_ = {larger(task_keys_.first - first_, 0), smaller(task_keys_.last - first_, s_.keys)};
       for (StripRow& line : lines_) line.own = block_;
-      operands_.load_keys(first_, block_, loaded);
-      non_finite_ |= !operands_.finite();
       const bool last = first_ + s_.keys >= task_keys_.last;
+      const std::uint64_t wanted = wanted_columns(first_row, end);
+      if (wanted == 0 && !last && !attention_weights_.wanted()) continue;
+      if (wanted != 0) {
+        operands_.load_keys(first_, without_unwanted_ends(wanted, block_), wanted, loaded);
+        non_finite_ |= !operands_.finite();
+      }
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
         if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // o is still in the first-level cache
@@ -70,6 +74,31 @@ class Forward {
       store_strip(rows);
       store_attention_weights(rows);
     }
+  }
+
+  // Bit i: a row of the pass may attend to one of the kMaskBlockKeys keys from first_ + i kMaskBlockKeys on. The other keys, which boolean masks skip for all rows,
+  // are not packed.
+  std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
+    bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
+    for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
+    if (!known) return kAllColumns;
+    const std::int64_t columns = (smaller(s_.keys, task_.keys - first_) + kMaskBlockKeys - 1) / kMaskBlockKeys;
+    std::uint64_t wanted = 0;
+    for (std::int64_t i = first_row; i < end;) {
+      const Row& row = s_.rows[i];
+      std::int64_t same = task_.queries - row.query;  // rows with the same kinds of blocks
+      std::uint64_t of_row = kAllColumns;
+      for (int m = 0; m < task_.plane_count; ++m) {
+        const BooleanPlane& mask = task_.planes[m];
+        const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + first_ / kMaskBlockKeys;
+        for (std::int64_t c = 0; c < columns; ++c) of_row &= ~(std::uint64_t{kinds[c] == BlockKind::skip} << c);
+        same = smaller(same, mask.listed() ? (mask.row_of_query(row.query) + 1) * mask.listed_queries - mask.query_position - row.query
+                                           : kMaskBlockQueries - row.query % kMaskBlockQueries);
+      }
+      wanted |= of_row;
+      i += same;
+    }
+    return columns < 64 ? wanted & ((std::uint64_t{1} << columns) - 1) : wanted;
   }
 
   // Which steps turn products into scores. plain: none; masked: masks; biased: bias and masks; general: any, in a pass over memory. Each
@@ -119,7 +148,7 @@ class Forward {
     }
     if (ranged_ && task_.plane_count > 0) {
       blocks_.begin(task_);
-      for (int i = 0; i < rows; ++i) blocks_.add(task_, s_.rows[strip_ + i]);
+      blocks_.add(task_, s_.rows + strip_, rows);
       keys = blocks_.without_skipped(first_, keys);
       for (int i = 0; i < rows; ++i) lines_[i].own = {larger(lines_[i].own.first, keys.first), smaller(lines_[i].own.last, keys.last)};
     }
@@ -127,9 +156,21 @@ class Forward {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[strip_ + i];
       if (task_.bias.data != nullptr) lines_[i].bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
-      for (int m = 0; m < task_.plane_count; ++m) lines_[i].masks[m] = row_of(task_.planes[m], task_.planes[m].data, row) + first_;
+      for (int m = 0; m < task_.plane_count; ++m) {
+        const BooleanPlane& mask = task_.planes[m];
+        lines_[i].masks[m] = mask.listed() ? listed_bytes(mask, i, keys) : row_of(mask, mask.data, row) + first_;
+      }
     }
     return keys;
+  }
+
+  // The mask bytes of the strip's row i, if a tile of `keys` reads them.
+  const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
+    std::uint8_t* const bytes = s_.listed + i * s_.keys;
+    bool partial = false;
+    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) partial |= blocks_.at(first_ + panel) == BlockKind::partial;
+    if (partial) mask_bytes(mask, s_.rows[strip_ + i], first_, keys.first / kPanel * kPanel, smaller(s_.keys, task_.keys - first_), bytes);
+    return bytes;
   }
 
   // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
