@@ -39,6 +39,8 @@
 #include "polyhead/nn/trace.h"
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"
+#include "polyhead/score_function.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "polyhead/tensor.h"
