@@ -40,6 +40,8 @@
 #include "polyhead/quantize.h"
 #include "polyhead/relative_bias.h"
 #include "polyhead/score_function.h"
+#include "polyhead/score_op.h"
+#include "polyhead/score_program.h"
 #include "polyhead/score_rule.h"
 #include "polyhead/sdpa.h"
 #include "polyhead/sdpa_derivatives.h"
