@@ -20,6 +20,23 @@ int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTabl
   return op < ScoreOp::negate ? 2 : 1;
 }
 
+constexpr int kUnknown = 2;
+
+// By how much the instruction's register changes from key to key.
+int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<int>& units) {
+  if (!varies) return 0;
+  const auto of = [&](std::int32_t number) { return units[static_cast<std::size_t>(number)]; };
+  int unit = kUnknown;
+  switch (instruction.op) {
+    case ScoreOp::key: unit = 1; break;
+    case ScoreOp::negate: unit = of(instruction.a) == kUnknown ? kUnknown : -of(instruction.a); break;
+    case ScoreOp::add: unit = of(instruction.a) == kUnknown || of(instruction.b) == kUnknown ? kUnknown : of(instruction.a) + of(instruction.b); break;
+    case ScoreOp::subtract: unit = of(instruction.a) == kUnknown || of(instruction.b) == kUnknown ? kUnknown : of(instruction.a) - of(instruction.b); break;
+    default: break;
+  }
+  return unit == 1 || unit == -1 ? unit : kUnknown;
+}
+
 // Scratch of the calling thread, kept for its next tile.
 void* scratch_of_thread(std::int64_t bytes) {
   constexpr std::size_t kAlignment = 64;
@@ -54,6 +71,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
   }
   auto compiled = std::make_shared<Compiled>();
   compiled->varies = std::make_unique<bool[]>(static_cast<std::size_t>(count));
+  std::vector<int> units;  // by how much a register changes from key to key: 0, 1, -1, or kUnknown
   std::vector<std::uint8_t> depends;  // 1: on the query or the score, 2: on the key or the score
   std::vector<cpu::ScoreStep> steps;
   for (const ScoreInstruction& instruction : code.instructions) {
@@ -73,6 +91,13 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
       const ConstTensorView& values = code.tables[static_cast<std::size_t>(instruction.table)].values;
       step.table = values.data(), step.float64 = values.dtype() == DType::f64, step.rank = values.rank();
       for (int axis = 0; axis < values.rank(); ++axis) step.extents[axis] = values.extent(axis), step.strides[axis] = values.stride(axis);
+    }
+    units.push_back(unit_of(instruction, (on & 2) != 0, units));
+    for (int axis = 0, varying = 0; axis < step.rank; ++axis) {
+      const int unit = units[static_cast<std::size_t>(operands[axis])];
+      if (unit == 0) continue;
+      const bool usable = ++varying == 1 && unit != kUnknown;
+      step.unit_axis = usable ? axis : -1, step.unit = usable ? unit : 0;
     }
     step.varies = compiled->varies[static_cast<std::size_t>(number)] = (on & 2) != 0;
     depends.push_back(on), steps.push_back(step);

@@ -16,6 +16,8 @@ struct ScoreStep {
   const void* table = nullptr;
   bool float64 = false;
   int rank = 0;
+  int unit_axis = -1;            // the only axis whose index varies with the key, if that index changes by `unit` from key to key
+  int unit = 0;                  // 1 or -1
   std::int64_t extents[4] = {}, strides[4] = {};
 };
 

@@ -160,6 +160,19 @@ class Interpreter {
       const std::int64_t index = index_of(axis, of(numbers[axis])[0]);
       outside |= index < 0, base += index * strides[axis];
     }
+    if (step.unit_axis >= 0 && !outside) {  // neighbours, unless the range reaches beyond an end or from negative indices to others
+      const T* const index = of(numbers[step.unit_axis]);
+      const std::int64_t first = index_of(step.unit_axis, index[0]), last = index_of(step.unit_axis, index[end - 1]);
+      if (first >= 0 && last == first + step.unit * (end - 1)) {
+        const std::int64_t stride = step.unit * strides[step.unit_axis], start = base + first * strides[step.unit_axis];
+        if (stride == 1) {
+          for (std::int64_t i = 0; i < end; ++i) f(i, true, start + i);
+        } else {
+          for (std::int64_t i = 0; i < end; ++i) f(i, true, start + i * stride);
+        }
+        return;
+      }
+    }
     for (std::int64_t i = 0; i < end; ++i) {
       std::int64_t element = base;
       bool inside = !outside;
