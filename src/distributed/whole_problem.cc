@@ -105,6 +105,7 @@ template <class Tensors>
 bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   require_timeout(operation, distributed.timeout);
   require_handed_on(operation, options, own.q);
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; a function of one process is not for pairs of several ranks");
   require(!options.sink || is_floating(options.sink.dtype()), operation, ": sink is ", options.sink.dtype(), "; it must have the dtype of q or of lse");
   ProblemMemory memory;
   bool native = false;

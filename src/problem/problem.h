@@ -12,6 +12,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "problem/key_set.h"
@@ -96,6 +97,7 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
+  ScoreRule score_rule;                 // changes scale <q,k>, or absent
   bool native = false;                  // q, k and v are bfloat16 and may be multiplied as such
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
@@ -132,9 +134,15 @@ struct BackwardProblem : Problem {
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
   TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
+  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: of all
   // The keys are a part of those that lse and out were computed from. p = exp(score - lse) and delta = <d_out, out> are then taken from them as
   // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
   bool part_of_keys = false;
+
+  // Sums of the score rule's gradients of sequence b from query head n on; nullptr: not wanted.
+  double* score_rule_sums(std::int64_t b, std::int64_t n) const {
+    return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
+  }
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {

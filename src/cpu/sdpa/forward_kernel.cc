@@ -8,6 +8,7 @@
 //         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
 // A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row begins anew in
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
+#include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/forward_amx.h"
@@ -181,6 +182,7 @@ class Forward {
       return false;
     }
     begin_ = keys.first / kWidth * kWidth;
+    if (task_.rule != nullptr) apply_rule(rows, keys);
     exponentiate_strip(rows, keys);
     T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth], correction[kNative ? kStripRows : 1];
     softmax_.add_up(strip_, rows, l);
@@ -273,6 +275,26 @@ class Forward {
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
   }
 
+  // Stores the strip's products with the key block, changed by the score rule: tiles then read them instead of multiplying.
+  __attribute__((noinline)) void apply_rule(int rows, KeyRange keys) {
+    if constexpr (!kNative) {  // a task with a rule is not native
+      for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+        if (blocks_.at(first_ + panel) == BlockKind::skip) return;
+        T* const to = s_.scores + begin;
+        if (vectors == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), rows, panel, to, s_.stride)) return;
+        multiply<false, From::second_cache>(Product<T>{.depth = s_.depth,
+                                                       .a = operands_.q(strip_),
+                                                       .a_stride = operands_.q_stride(),
+                                                       .b = operands_.k_panel(panel) + (begin - panel),
+                                                       .b_stride = kPanel,
+                                                       .c = to,
+                                                       .c_stride = s_.stride},
+                                            rows, vectors);
+      });
+      apply_score_rule<T>(task_, scale_.of_products, s_.rows + strip_, rows, first_, keys, blocks_, s_.stride, s_.scores, nullptr);
+    }
+  }
+
   void exponentiate_strip(int rows, KeyRange keys) {
     if (scores_ == Scores::plain) exponentiate_rows<Scores::plain>(rows, keys);
     if (scores_ == Scores::masked) exponentiate_rows<Scores::masked>(rows, keys);
@@ -322,11 +344,11 @@ class Forward {
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
     // The first tile of rows multiplies the panel with all rows of the strip: AMX has larger tiles, and transposing takes as long as multiplying.
-    bool multiplied = kUsesAmx<Operand>;
+    bool multiplied = kUsesAmx<Operand> || task_.rule != nullptr;
     if constexpr (kUsesAmx<Operand>) {
       if (row == 0) operands_.multiply_keys(strip_, panel, begin, Columns, scores, s_.stride);
     } else if constexpr (Columns == kTileVectors) {
-      multiplied = operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
+      multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
     }
     if (multiplied) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });

@@ -125,11 +125,12 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
-      : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
+      : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
   // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, factor;
+  T power, of_products;  // of_products: that of <q, k>
+  T factor;              // of the scores that become p: 1 with a score rule, which sees scaled scores
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
