@@ -21,11 +21,15 @@ namespace polyhead {
 
 namespace score {
 
+// Sources of one program may have other flags: each length has functions of its own.
 #if defined(__AVX512F__)
+inline namespace vectors_of_64_bytes {
 inline constexpr int kVectorBytes = 64;
 #elif defined(__AVX__)
+inline namespace vectors_of_32_bytes {
 inline constexpr int kVectorBytes = 32;
 #else
+inline namespace vectors_of_16_bytes {
 inline constexpr int kVectorBytes = 16;
 #endif
 
@@ -159,6 +163,7 @@ inline void differentiate(const D& derivative, const ScoreTile& tile, const void
   });
 }
 
+}  // inline namespace
 }  // namespace score
 
 struct NoDerivative {};
