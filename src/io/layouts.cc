@@ -144,7 +144,7 @@ std::vector<Layout> make_table() {
                       {"attention.attention.query.bias", "q.bias", canonical, kEmbeddingBias},
                       {"attention.attention.key.bias", "k.bias", canonical, kEmbeddingBias},
                       {"attention.attention.value.bias", "v.bias", canonical, kEmbeddingBias},
-                      {"attention.output.dense.bias", "output.bias", canonical, kBias}},
+                      {"attention.output.dense.bias", "output.bias"}},
        .closed = {"attention.attention"}},
       {.name = "timm",
        .source = "Attention of timm's VisionTransformer, of DINO and of MAE",
