@@ -111,6 +111,13 @@ const std::vector<Sample>& samples() {
       {"modernbert", "biases",
        "attn.Wqkv.weight 36x12, attn.Wo.weight 12x12, attn.Wqkv.bias 36, attn.Wo.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"vit", "bias",
+       "attention.attention.query.weight 12x12, attention.attention.query.bias 12, attention.attention.key.weight 12x12, attention.attention.key.bias 12, "
+       "attention.attention.value.weight 12x12, attention.attention.value.bias 12, attention.output.dense.weight 12x12, attention.output.dense.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"vit", "no_qkv_bias",
+       "attention.attention.query.weight 12x12, attention.attention.key.weight 12x12, attention.attention.value.weight 12x12, attention.output.dense.weight 12x12, attention.output.dense.bias 12",
+       "k.weight 12x12, output.bias 12, output.weight 12x12, q.weight 12x12, v.weight 12x12", {.given = 4}},
       {"timm", "bias",
        "qkv.weight 36x12, qkv.bias 36, proj.weight 12x12, proj.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
@@ -518,7 +525,7 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
 TEST(Layouts, ALayerTranslatesToAnotherLayout) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
   const AttentionParameters parameters = load_attention(torch, {.heads = 4});
-  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "llama", "bart", "timm", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
+  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "llama", "bart", "vit", "timm", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
     TensorFile translated{.path = "m"};
     translated.tensors = store_attention(parameters, layout, "to/");

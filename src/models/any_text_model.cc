@@ -86,6 +86,7 @@ class AnyDecoder final : public AnyTextModel {
               .heads = c.layer.heads,
               .width = c.layer.width,
               .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
+              .rules_not_followed = c.rules_not_followed,
               .longest = c.rotary ? std::nullopt : std::optional(c.positions)};
   }
 
@@ -222,6 +223,7 @@ class AnyTwoSides final : public AnyTextModel {
               .width = c.encoder.width,
               .target_layers = c.decoder_layers,
               .target_heads = c.decoder.heads,
+              .rules_not_followed = c.answer.not_followed,
               .longest = c.source_positions > 0 ? std::optional(c.source_positions) : std::nullopt};
   }
 
@@ -293,7 +295,9 @@ std::unique_ptr<AnyTextModel> load_two_sides(const std::filesystem::path& folder
   return std::make_unique<AnyTwoSides>(load_tokenizer(folder), std::move(model));
 }
 
-TextModelKind kind_of(const std::filesystem::path& folder) {
+}  // namespace
+
+TextModelKind text_model_kind(const std::filesystem::path& folder) {
   for (const auto& [name, value] : read_config(folder)) {
     const auto* const family = std::get_if<std::string>(&value);
     if (name != "model" || family == nullptr) continue;
@@ -303,8 +307,6 @@ TextModelKind kind_of(const std::filesystem::path& folder) {
   }
   return TextModelKind::encoder;
 }
-
-}  // namespace
 
 std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::int64_t generate) const {
   if (kind != TextModelKind::two_sides) return numel({layers, heads, tokens + generate, tokens + generate});
@@ -322,7 +324,7 @@ std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& f
     if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
     return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
   }
-  switch (kind_of(folder)) {
+  switch (text_model_kind(folder)) {
     case TextModelKind::decoder: return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
     case TextModelKind::two_sides: return load_two_sides(folder);
     case TextModelKind::encoder: break;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,8 @@ using LanguageConfigFile = ConfigFile;
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // eos_token_id of generation_config.json in the folder, else of the file.
 std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder);
+// Rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that `generate` does not follow: "num_beams = 4".
+std::vector<std::string> rules_not_followed(const LanguageConfigFile& file, const std::filesystem::path& folder);
 // Ends the Error of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 

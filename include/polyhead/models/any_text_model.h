@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/tokenizer.h"
@@ -63,6 +64,7 @@ class AnyTextModel {
     std::int64_t layers = 0, heads = 0, width = 0;  // with two sides: of the encoder
     std::int64_t target_layers = 0, target_heads = 0;  // of the decoder of two sides
     std::int64_t head_vectors = 0;          // numbers of q, k and v of one token
+    std::vector<std::string> rules_not_followed{};  // of generation_config.json, which an answer does not follow: "num_beams = 4"
     std::optional<std::int64_t> longest{};  // the most tokens of a text; absent: any number
 
     // Of all maps of a text of so many tokens, `generate` more written. Error beyond 2^63.
@@ -85,6 +87,9 @@ class AnyTextModel {
  protected:
   Sizes sizes_;
 };
+
+// Of the model in a folder, by its config.json; encoder if that tells nothing else.
+TextModelKind text_model_kind(const std::filesystem::path& folder);
 
 // Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder);

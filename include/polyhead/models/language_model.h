@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -67,6 +68,7 @@ struct LanguageModelConfig {
   std::optional<RotaryRule> rotary{}, local_rotary{};  // no rotary: learned positions. local_rotary: of layers with a window, if they differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
+  std::vector<std::string> rules_not_followed{};     // of the same file: rules that choose other tokens in transformers, and that generate() does not follow, "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // of layer i
   std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // of layer i, if it has one
@@ -134,6 +136,13 @@ struct LanguageModel : nn::Module<LanguageModel> {
   explicit LanguageModel(const LanguageModelConfig& config);  // random parameters from config.layer.seed, which is required
 
   void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
+
+  // Of a text without a cache: what the attention of a layer gets beside its input, the layer's normed hidden states. It has views of `tables`.
+  struct RotaryTables {
+    std::optional<nn::RotaryTables> all, local;  // local: of layers with a window, if they differ; neither: learned positions
+  };
+  RotaryTables rotary_tables(std::int64_t tokens) const;
+  nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
   nn::EncoderCache cache(const nn::EncoderCacheConfig& sizes) const { return {stack, sizes}; }
   // The tokens that follow a prompt of at least one token, a stop token included. Uses a cache; computes the whole text again where rotary
   // angles depend on its length (RotaryRule).
@@ -148,6 +157,9 @@ struct LanguageModel : nn::Module<LanguageModel> {
     f("output", self.output...);
   }
 };
+
+// What a file of the family calls q, k, v and output: {{"q", "self_attn.q_proj"}, ...}; of packed projections "attn.c_attn q". Error if the family is not known.
+std::map<std::string, std::string> language_attention_names(std::string_view family);
 
 // Loads config.json and model.safetensors (or its shards). The parameters are views of the mapped file, in its dtype; only GPT-NeoX' q, k and v are
 // copied, which it stores head by head. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
