@@ -189,7 +189,7 @@ std::string render_live(const LivePage& page) {
   require(page.engine.size() > 2 && page.engine[0] == 0x1f && page.engine[1] == 0x8b, "viewer::render_live: the engine is not compressed by gzip");
   json data = {{"title", page.title}, {"model", ""}, {"encoding", name_of(Encoding::float32)}, {"limit", 0}, {"texts", json::array()}, {"live", {{"version", page.version}, {"tasks", {"sentiment", "translate"}}, {"task", page.task}, {"say", page.text}}}};
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
-  return page_of(page.title, data, cat("<script type=\"application/octet-stream\" id=\"engine\">", base64(page.engine), "</script>\n"), " 'wasm-unsafe-eval'");
+  return page_of(page.title, data, base64(page.engine), " 'wasm-unsafe-eval'");
 }
 
 }  // namespace polyhead::viewer

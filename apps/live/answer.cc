@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "answer_page.h"  // of apps/polyhead
 #include "core/text.h"
 #include "known_words.h"
-#include "polyhead/answer_page.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"

@@ -118,7 +118,7 @@ class Live {
     const parts = (list) => list.map((part) => part.toFixed(2)).join(", ");
     const side = this.last.rating > 0 ? say("positive") : this.last.rating < 0 ? say("negative") : say("neither");
     $("live-answer").replaceChildren(...(rates
-      ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), ` ${say("Pooling heads add {0}, words and word pairs {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))}`]
-      : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), this.last.complete ? "" : ` ${say("(cut off)")}`]));
+      ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), " ", say("Pooling heads add {0}, words and word pairs {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))]
+      : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
   }
 }
