@@ -169,8 +169,9 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
 std::string page_of(std::string_view plain_title, const json& data, std::string_view engine, std::string_view policy) {
   const std::string title = html_text(std::string(plain_title));
   const std::string json_text = script_text(data);
+  const std::string script = cat(engine.empty() ? std::string_view() : kLiveScript, kScript);
   const std::array<std::pair<std::string_view, std::string_view>, 6> parts{
-      {{"title", title}, {"style", kStyle}, {"script", kScript}, {"data", json_text}, {"engine", engine}, {"policy", policy}}};
+      {{"title", title}, {"style", kStyle}, {"script", script}, {"data", json_text}, {"engine", engine}, {"policy", policy}}};
   return fill(kTemplate, parts);
 }
 

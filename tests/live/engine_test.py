@@ -49,8 +49,8 @@ def compare(one, other, path, worst):
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
         a, b = floats(one), floats(other)
         assert len(a) == len(b), path
-        # q, k and v are as large as the model makes them; attention weights are in [0, 1].
-        size = 1 if ".weights[" in path else max(1, max(map(abs, b), default=1))
+        # Attention weights are in [0, 1]; q, k and v are as large as the model makes them, and float32 through two layers keeps six digits of the largest.
+        size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         worst.append((max((abs(x - y) for x, y in zip(a, b)), default=0) / size, path))
     elif isinstance(one, float) or isinstance(other, float):
         worst.append((abs(one - other), path))
