@@ -34,7 +34,11 @@ if(NOT POLYHEAD_CXX20)
           "The variable CXX names another one, in an empty build folder: CXX=g++-12 cmake ...")
 endif()
 
-find_package(Threads REQUIRED)
+if(POLYHEAD_THREADS)
+  find_package(Threads REQUIRED)
+else()
+  add_compile_definitions(POLYHEAD_NO_THREADS)  # src/core/threads.h
+endif()
 
 # polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before those of modules: Oniguruma's defines POSIX' regcomp and
 # regexec too, with other rules, and would otherwise answer every call of them in the program. As an option, because CMake reorders libraries.

@@ -10,6 +10,9 @@ option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm(32|64)$")
+  # A module that has vector instructions loads only where the engine has them: nothing is chosen when it runs. Engines map locals to the registers of the machine; x86-64 has 16.
+  set(POLYHEAD_ISA_ROWS "wasm_simd128||-msimd128|16|16")
 else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 endif()

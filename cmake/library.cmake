@@ -43,9 +43,16 @@ function(polyhead_core_library)
   set_target_properties(polyhead PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON)
   target_compile_features(polyhead PUBLIC cxx_std_20)
   target_include_directories(polyhead PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
-  target_link_libraries(polyhead PRIVATE Threads::Threads)
+  if(POLYHEAD_THREADS)
+    target_link_libraries(polyhead PRIVATE Threads::Threads)
+  endif()
   polyhead_installed(polyhead polyhead)
 endfunction()
+
+# A module of WebAssembly is linked whole; code that could be moved reads every address from a table.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm")
+  set(CMAKE_CXX_COMPILE_OPTIONS_PIC "")
+endif()
 
 # What is installed and exported as polyhead::<name>.
 function(polyhead_installed target name)
@@ -62,6 +69,8 @@ function(polyhead_own_code target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
                          -Wno-missing-field-initializers
+                         # In WebAssembly pointers and their differences have 32 bits, extents 64: what is in memory fits.
+                         $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},wasm32>:-Wno-shorten-64-to-32>
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                          # Of several sources compiled as one, a local name may be the name of something in another, and GCC takes each for a header.

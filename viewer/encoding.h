@@ -1,4 +1,4 @@
-// Attention weights as codes of 16 or 8 bits in base64, for JSON. script/data.js decodes them.
+// Attention weights as codes of 16 or 8 bits, or as float32, in base64, for JSON. script/data.js decodes them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@ namespace polyhead::viewer {
 enum class Encoding : std::uint8_t {
   linear16,      // steps of 1/65533 on [0, 1]: error at most 7.7e-6
   logarithmic8,  // steps of a factor 2^(1/14): error at most 2.6 % of the attention weight; below 3.7e-6 it is stored as 0
+  float32,       // exact: of a live page, which stores no attention weights
 };
 
 inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 21;  // a page with more attention weights (5.6 MB of base64) uses 8 bits

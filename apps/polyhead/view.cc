@@ -28,6 +28,7 @@
 #include "text_layout.h"
 #include "try.h"
 #include "view_image.h"
+#include "view_live.h"
 
 namespace polyhead::app {
 namespace {
@@ -39,7 +40,8 @@ struct ViewOptions {
   std::optional<std::int64_t> layer, head;
   std::int64_t generate = 0;  // tokens
   std::optional<viewer::Language> language;
-  bool mean = false, truncate = false, json = false;
+  std::string engine;
+  bool mean = false, truncate = false, json = false, live = false;
   double values = viewer::Page().vector_megabytes;
 };
 
@@ -338,6 +340,17 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
+// The models in the program alone: a folder's is not compiled into the engine.
+void view_live(const ViewOptions& o, const Parser& parser) {
+  if (!o.model.empty()) throw UsageError(cat("--live is for the two models that are part of polyhead; a page with the model in '", o.model, "' is not supported"));
+  for (const Option* option : parser.options()) {
+    const std::string name = option->name();
+    if (option->is_given() && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes --text, --engine, --lang and -o"));
+  }
+  if (o.texts.size() > 1) throw UsageError("--live opens with one --text");
+  write_live_page({.page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
+}
+
 void view_given_images(ViewOptions& o) {
   check(o);
   view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
@@ -377,6 +390,8 @@ Subcommand declare_view(Parser& parser) {
             },
             "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
+  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, and the two models that are part of polyhead");
+  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
@@ -387,6 +402,7 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
+                   {"polyhead view --live -o live.html", "a page that computes all maps of what its reader types, without a network"},
                    {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
@@ -413,6 +429,8 @@ Subcommand declare_view(Parser& parser) {
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run =
           [o, &parser] {
+            if (o->live) return view_live(*o, parser);
+            if (!o->engine.empty()) throw UsageError("--engine is for --live");
             if (!o->images.empty()) return view_given_images(*o);
             o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run();
           },

@@ -129,5 +129,19 @@ std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std
 // give, by more than 5e-3. NaN is shown as NaN.
 std::string render(const Page& page);
 
+// A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew at
+// each key. It loads nothing from the network.
+struct LivePage {
+  std::string title;
+  std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
+  std::string version;                   // of polyhead; the page refuses an engine of another one
+  std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"
+  std::string text;                      // what the page opens with
+  Language language = Language::readers;
+};
+
+// The page as HTML text in UTF-8. Error if the engine is missing or not compressed by gzip.
+std::string render_live(const LivePage& page);
+
 }  // namespace polyhead::viewer
 #pragma GCC visibility pop

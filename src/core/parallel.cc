@@ -1,19 +1,18 @@
 #include "core/parallel.h"
 
-#include <pthread.h>
+#ifdef __linux__
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/interrupt.h"
 #include "core/machine.h"
+#include "core/process_pool.h"
 #include "core/quiet_arithmetic.h"
 #include "core/text.h"
-#include "core/thread_pool.h"
 
 namespace polyhead {
 namespace {
@@ -22,32 +21,7 @@ namespace {
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
-std::atomic<bool> ending{false};
 std::atomic<const DescribedMachine*> described{nullptr};
-
-// Never deleted: another thread may still be inside a call when the process ends.
-std::atomic<ThreadPool*> pool{nullptr};
-ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
-
-struct PoolLifetime {
-  PoolLifetime() {
-    // A forked child has no workers, and a lock may be held by a thread that exists only in the parent. It starts with a new pool.
-    pthread_atfork(nullptr, nullptr, [] {
-      if (ThreadPool* old = pool.exchange(nullptr)) abandoned = old;
-    });
-  }
-  ~PoolLifetime() {
-    ending = true;
-    if (ThreadPool* current = pool.load()) current->stop();
-  }
-} pool_lifetime;
-
-ThreadPool& the_pool() {
-  ThreadPool* current = pool.load(std::memory_order_acquire);
-  if (current != nullptr) return *current;
-  auto made = std::make_unique<ThreadPool>();
-  return pool.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel) ? *made.release() : *current;
-}
 
 void require_positive(int count, const char* operation) {
   require(count >= 1, operation, ": the number of threads is ", count, "; it must be at least 1");
@@ -65,7 +39,7 @@ int internal::usable_processors() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return hardware_threads();
 }
 
 int num_threads() {
@@ -84,7 +58,7 @@ void set_num_threads(int count) {
 LimitedThreads::LimitedThreads(int count) : count_(count) { require_positive(count, "LimitedThreads"); }
 
 void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  if (!ending) return the_pool().run(count, count_, task);
+  if (!pool_has_ended()) return run_in_pool(count, count_, task);
   for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
@@ -113,7 +87,7 @@ std::int64_t pieces_of(std::int64_t count, std::int64_t grain, int threads) {
 }
 
 void run_pieces(std::int64_t count, Executor* executor, const std::function<void(std::int64_t)>& task) {
-  if (count <= 1 || (executor == nullptr && ending)) {
+  if (count <= 1 || (executor == nullptr && pool_has_ended())) {
     const QuietArithmetic quiet;
     for (std::int64_t piece = 0; piece < count; ++piece) task(piece);
     return;
@@ -125,7 +99,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
-  executor != nullptr ? executor->run(count, each) : the_pool().run(count, num_threads(), each);
+  executor != nullptr ? executor->run(count, each) : run_in_pool(count, num_threads(), each);
 }
 
 // Calls body(first, last). With a watch: in parts, the first of `grain` indices, later ones of about kPart, and looks for an interrupt before each.

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "core/ascii.h"
 #include "core/parallel.h"
+#include "core/process_pool.h"
 #include "cpu/caches.h"
 #include "cpu/instruction_sets.h"
 #include "polyhead/device.h"
@@ -107,7 +107,7 @@ Cpu detect_cpu() {
   result.caches = cpu::listed_caches("/sys/devices/system/cpu/cpu0/cache");
   if (result.caches.empty()) result.caches = library_caches();
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  result.online = online > 0 ? static_cast<int>(online) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  result.online = online > 0 ? static_cast<int>(online) : hardware_threads();
   return result;
 }
 

@@ -12,6 +12,8 @@ namespace polyhead::cpu {
 inline constexpr std::string_view kArchitecture = "x86-64";
 #elif defined(__aarch64__)
 inline constexpr std::string_view kArchitecture = "aarch64";
+#elif defined(__wasm__)
+inline constexpr std::string_view kArchitecture = "wasm32";
 #elif defined(__riscv)
 inline constexpr std::string_view kArchitecture = "riscv";
 #else

@@ -28,11 +28,7 @@ inline std::string json_value(bool value) { return cat(value); }
 inline std::string json_value(const std::string& value) { return io::json_string(value); }
 
 // Creates the folder where it is missing.
-inline void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail(ErrorCode::io, "cannot make the folder ", folder.string(), ": ", error.message());
-}
+void make_folder(const std::filesystem::path& folder);
 
 // Creates the folder where it is missing. Each file appears whole or not at all; config.json, which makes the folder a model, comes last.
 template <class Config, VisitsTensors M>

@@ -48,7 +48,7 @@ class Decoding {
     const std::int64_t count = std::ssize(sources);
     lengths_ = Tensor(DType::i64, {count});
     std::int64_t longest = 0;
-    for (const auto* source : sources) longest = std::max(longest, std::ssize(*source));
+    for (const auto* source : sources) longest = std::max<std::int64_t>(longest, std::ssize(*source));
     require_length(model, longest, "text");
     Tensor ids(DType::i64, {count, longest + 1}), memory(model.config.dtype, {count, longest + 1, model.config.model_width});
     std::fill_n(ids.data<std::int64_t>(), ids.numel(), Translator::kEnd);
@@ -168,6 +168,9 @@ Translation read(const Translator& model, const BytePairText& source, const Byte
   result.source_attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
   result.target_attentions = layer_maps(saved.decoder.layers, &nn::DecoderLayer::Saved::self_attention);
   result.attentions = layer_maps(saved.decoder.layers, &nn::DecoderLayer::Saved::cross_attention);
+  result.source_vectors = layer_vectors(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
+  result.target_vectors = layer_vectors(saved.decoder.layers, &nn::DecoderLayer::Saved::self_attention);
+  result.vectors = layer_vectors(saved.decoder.layers, &nn::DecoderLayer::Saved::cross_attention);
   result.alignment = align_words(result.attentions.view().select(0, model.config.layers - 1).select(0, model.config.guided_head), source.words, target.words, std::ssize(target.word_spans));
   return result;
 }

@@ -94,7 +94,7 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
 }
 
 void DecoderCache::reorder(std::span<const std::int64_t> source) {
-  for (std::int64_t r = 0; r < std::min(std::ssize(source), sequences()); ++r) {
+  for (std::int64_t r = 0; r < std::min<std::int64_t>(std::ssize(source), sequences()); ++r) {
     const std::int64_t from = source[static_cast<std::size_t>(r)];
     if (from < 0 || from >= sequences()) break;  // which the layers refuse
     require(from / beams_ == r / beams_, "DecoderCache.reorder: sequence ", r, " would become sequence ", from,

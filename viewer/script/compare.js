@@ -64,7 +64,7 @@ class Compare {
     const size = ({ text }) => `${text.queries.size} × ${text.keys.size}`;
     this.a = a;
     this.same = a.text.queries.size === b.text.queries.size && a.text.keys.size === b.text.keys.size;
-    this.exact = [a, b].every(({ text }) => text.decoder.encoding === ENCODINGS.linear16);
+    this.exact = [a, b].every(({ text }) => text.decoder.encoding !== ENCODINGS.logarithmic8);
     const sides = a.text.keys === a.text.queries ? ["queries"] : ["queries", "keys"];
     const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
     this.otherWords = words > 0;

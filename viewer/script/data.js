@@ -15,6 +15,12 @@ const ENCODINGS = {
     number: (weight) => Number(weight.toFixed(6)),
     precision: () => say("Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown."),
   },
+  float32: {
+    bytes: 4,
+    show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
+    number: (weight) => Number(weight.toFixed(8)),
+    precision: () => say("This page computes attention weights in float32 as you type. Four decimals are shown."),
+  },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
@@ -24,10 +30,18 @@ const ENCODINGS = {
   },
 };
 
+const float32At = (() => {
+  const view = new DataView(new ArrayBuffer(4));
+  return (bytes, first) => {
+    for (let i = 0; i < 4; ++i) view.setUint8(i, bytes.charCodeAt(first + i));
+    return view.getFloat32(0, true);
+  };
+})();
+
 class Decoder {
   constructor(name) {
     this.encoding = ENCODINGS[name];
-    this.table = Float32Array.from({ length: 256 ** this.encoding.bytes }, (_, code) => this.encoding.weight(code));
+    if (this.encoding.weight) this.table = Float32Array.from({ length: 256 ** this.encoding.bytes }, (_, code) => this.encoding.weight(code));
   }
 
   decode(base64) {
@@ -38,6 +52,7 @@ class Decoder {
   }
 
   #weight(bytes, first) {
+    if (!this.table) return float32At(bytes, first);
     const low = bytes.charCodeAt(first);
     return this.table[this.encoding.bytes === 1 ? low : low | (bytes.charCodeAt(first + 1) << 8)];
   }
@@ -45,7 +60,7 @@ class Decoder {
   // One weight, without decoding the others.
   at(base64, index) {
     const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
-    return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
+    return this.#weight(atob(base64.slice(4 * group, 4 * group + 12)), first - 3 * group);
   }
 
   show(weight) {

@@ -5,6 +5,7 @@ const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
+if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // what the page was made for
 const state = { ...initial };
 let printing = matchMedia("print").matches;
@@ -26,6 +27,8 @@ const worked = new Worked((feature) => update({ feature }));
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
+const live = data.live && new Live({ typed, answered });
+
 // ---- State ----
 
 // The browser's Back undoes opening and closing a head; other changes replace the address.
@@ -39,6 +42,31 @@ function update(changes, focus) {
   if (focus === "cells") view().body.focus();
   if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
   else if (focus === "grid") distances.focus();
+}
+
+// What the reader typed, or another model for it.
+function typed(changes) {
+  Object.assign(state, changes);
+  writeAddress(addressOf(state), false);
+  live.ask(state.task, state.say);
+}
+
+// The maps of a live page: its own texts, which come before those of opened pages, are replaced. Another model opens as `try` shows it.
+function answered(json) {
+  const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
+  texts.splice(0, before, ...own);
+  mergedTexts.splice(0, before, ...own.map((text) => new MergedText(text)));
+  spreads.clear();
+  Object.assign(answered, { count: own.length, task: json.answer.task });
+  data.model = $("model").textContent = json.model;
+  const { task, say, theme, lang, letters, scale } = state;
+  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start, texts));
+  else if (other) Object.assign(state, stateOf(json.start, texts));
+  else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
+  Object.assign(state, { task, say, theme, lang, letters, scale });
+  if (other) writeAddress(addressOf(state), false);
+  fillTexts();
+  show();
 }
 
 // ---- Showing ----
@@ -61,6 +89,7 @@ const hasCells = () => ["matrix", "compare"].includes(viewName());
 const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
 function show(before = {}) {
+  if (texts.length === 0) return;  // a live page that has no answer yet
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
@@ -100,6 +129,7 @@ function show(before = {}) {
 function showLanguage() {
   speak(language());
   $("lang").value = language();
+  live?.tell();
   $("precision").textContent = decoder.encoding.precision();
   fillTexts();
   fillSelect($("special"), Object.entries(SPECIAL).map(([name, { name: said }]) => [name, said()]));
@@ -415,7 +445,7 @@ const lettersInHead = {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && closeMenu()) return;
-  if (event.target.matches("select, input[type=range], input[type=number]") && event.key !== "Escape") return;
+  if (event.target.matches("select, input[type=range], input[type=number], input[type=text]") && event.key !== "Escape") return;
   const named = isOpen() ? inHead : inGrid;
   const lettered = state.letters === "on" ? { ...letters, ...(isOpen() ? lettersInHead : {}) } : {};
   const action = named[event.key] ?? lettered[event.key];
@@ -446,6 +476,7 @@ prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
   const before = { ...state };
   Object.assign(state, stateOf(location.hash, texts));
+  if (live && (state.task !== before.task || state.say !== before.say)) return void live.ask(state.task, state.say);
   show(before);
 });
 // Paper is light.
@@ -505,4 +536,11 @@ $("model").textContent = data.model;
 fillSelect($("lang"), Object.entries(LANGUAGES).map(([name, { name: own }]) => [name, own]));
 Object.assign(state, stateOf(location.hash || data.start || "", texts));
 fitFrame();
-if (texts.length > 0) show();
+if (live) {
+  speak(language());
+  document.documentElement.dataset.theme = isDark() ? "dark" : "light";
+  $("say").value = state.say;
+  $("task").value = state.task;
+  live.start($("engine").textContent, data.live.version).then(() => live.ask(state.task, state.say));
+}
+show();

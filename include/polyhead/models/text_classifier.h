@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "polyhead/models/byte_pair_tokenizer.h"
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/encoder_layer.h"
 
@@ -139,6 +140,7 @@ struct ClassifiedText {
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], which tokens each pooling head reads
+  HeadVectors vectors, pooling_vectors;  // of the encoder's maps, and of the pooling: [1,N,1,H] [1,N,T,H] [1,N,T,H]
 };
 
 // Error if the text has no token or more than the model's longest.

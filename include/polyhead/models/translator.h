@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "polyhead/models/byte_pair_tokenizer.h"
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/nn/encoder_decoder.h"
 
 #pragma GCC visibility push(default)
@@ -64,6 +65,7 @@ struct Translation {
   Tensor source_attentions;     // [L,N,S,S], of the encoder
   Tensor target_attentions;     // [L,N,T,T]
   Tensor attentions;            // [L,N,T,S], of the decoder to the source
+  HeadVectors source_vectors, target_vectors, vectors;  // of the same maps; target token t attends to the tokens up to t
   std::vector<std::int64_t> alignment;  // of each target word the source word that the guided head reads most, both as in word_spans; -1: the end
 };
 
