@@ -54,7 +54,7 @@ struct EncoderDecoderOptions {
 // A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target,
 // memory)), where the decoder is causal: logits of position t see the target's tokens 0 … t.
 struct EncoderDecoder : Module<EncoderDecoder> {
-  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Drawn with deviation 1/sqrt(E).
+  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Initialised with deviation 1/sqrt(E).
   Encoder encoder;
   Decoder decoder;
   Linear output;  // absent with tied_output
@@ -76,7 +76,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
     // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // of the loss, of the decoder's attention to the source; read
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients of the loss, for the decoder's attention to the source
   };
 
   EncoderDecoder() = default;

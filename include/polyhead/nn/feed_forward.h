@@ -29,7 +29,7 @@ struct FeedForward : Module<FeedForward> {
   struct Saved {
     ConstTensorView x;  // the input: the caller keeps its memory until backward is done
     Tensor hidden;      // [*,hidden_width], before the activation
-    Tensor gate;        // [*,hidden_width], before the activation, which is then the gate's; absent if not gated
+    Tensor gate;        // [*,hidden_width], before the activation; absent if not gated. A gated layer activates this instead of `hidden`.
     Activation activation = Activation::gelu;
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
   };
