@@ -65,7 +65,7 @@ bool interleave(ConstTensorView a, ConstTensorView b) {
     for (int axis = 0; axis < view.rank(); ++axis) {
       const std::int64_t modulus = std::abs(view.stride(axis)) * static_cast<std::int64_t>(info(view.dtype()).size);
       if (view.extent(axis) == 1 || modulus == 0) continue;
-      const std::int64_t start = (distance % modulus + modulus) % modulus;  // of b, relative to the start of a
+      const std::int64_t start = (distance % modulus + modulus) % modulus;  // start of b, relative to the start of a
       if (start >= reach_modulo(a, modulus) && start + reach_modulo(b, modulus) <= modulus) return true;
     }
   }
