@@ -1,4 +1,4 @@
-// Keys and values in a storage type of their own: against the reference, and bit for bit against the same values in float32.
+// Keys and values in another storage type than q: compared with the reference, and bit for bit with the same values in float32.
 #include "polyhead/quantize.h"
 #include "support/kernel_case.h"
 
@@ -115,7 +115,7 @@ TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
   }
 }
 
-// A scale that is not finite makes its key or value so: the rows that attend to it show it, and no other row.
+// A non-finite scale makes its key or value non-finite: this affects the rows that attend to it and no other row.
 TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
     for (const double bad : {kNaN, kInfinity, -kInfinity}) {
