@@ -12,7 +12,7 @@
 
 namespace polyhead::models {
 
-constexpr std::int64_t kMostLayers = 1 << 16;  // of a config
+constexpr std::int64_t kMostLayers = 1 << 16;  // most layers of a config
 
 class JsonFile {
  public:

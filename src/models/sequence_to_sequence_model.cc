@@ -32,7 +32,7 @@ void require_positions(const char* operation, std::int64_t tokens, std::int64_t 
   require(positions == 0 || tokens <= positions, operation, ": the text has ", tokens, " tokens; the model has positions for ", positions);
 }
 
-// What is written of a stack: of every layer, or none.
+// The shape of an output that covers all layers of a stack.
 Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(nn::appended(lead, rest), layers); }
 
 void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::int64_t layer, Executor* executor) {
@@ -56,7 +56,7 @@ Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& wor
   return normed;
 }
 
-// A source of sound [*,M,F], of ids' shape [*,S].
+// Computes the input of the first layer from sound [*,M,F]; `ids` is [*,S].
 Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, const Shape& ids, const nn::RunOptions& run) {
   const auto convolved = [&](const nn::Linear& kernel, ConstTensorView x, std::int64_t stride) {
     Tensor y = convolve(kernel, x, stride, run);
