@@ -35,7 +35,7 @@ struct ReferenceRow {
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 
-// [of(row), ...] of the rows in order of preference; the last one serves everything. `of` is a lambda with a template parameter, the row.
+// Returns [of(row), ...] for all rows in order of preference; the last row serves every problem. `of` is a lambda whose template parameter is the row.
 template <class Of>
 constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};

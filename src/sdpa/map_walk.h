@@ -86,9 +86,9 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     std::mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // for a chunk before them; as many as there are threads
+    std::map<std::int64_t, Sums> waiting;  // finished sums that wait for an earlier chunk; at most one for each thread
     std::int64_t next = 0;
-    std::vector<Sums> total;  // of the item that `next` belongs to
+    std::vector<Sums> total;  // sums of the item to which `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);

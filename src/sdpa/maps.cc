@@ -16,7 +16,7 @@ namespace {
 
 using reference::store_row;
 
-// out (b, n, i, :) = the map of queries[i] of every head.
+// Writes the map of queries[i] of every head to out (b, n, i, :).
 void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, TensorView out) {
   const bool direct = walk.backend.write_maps != nullptr && (out.dtype() == DType::f64) == (walk.problem.dtype == DType::f64);
   if (!direct) return walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) { store_row(out, b, n, row.index, row.values.data()); });
@@ -25,7 +25,7 @@ void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, Tens
   });
 }
 
-// The k keys of a row that come first in the order of the result: larger probabilities, of equal ones smaller keys.
+// Selects the k keys of a row with the largest attention weights, largest first; of equal ones the smaller key comes first.
 class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
@@ -85,7 +85,7 @@ class Largest {
     keys_.assign(found, -1);
     for (std::size_t i = 0; i < found; ++i) {
       std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
-      if (key >= 0) return false;  // of two equal values
+      if (key >= 0) return false;  // two values are equal
       key = candidates[i];
     }
     keys_.resize(static_cast<std::size_t>(count_));

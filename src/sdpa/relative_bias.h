@@ -11,7 +11,7 @@
 
 namespace polyhead {
 
-// What is wrong with buckets of this number; empty: nothing.
+// Returns the reason why these numbers of buckets and distances are not allowed; empty: they are.
 std::string bucket_fault(std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
 
 // Sets distance_origin of every band, and returns which distances occur.

@@ -10,7 +10,7 @@
 
 namespace polyhead {
 
-// Runs pass(problem) and adds up what it leaves per row.
+// Runs pass(problem), then adds up its per-row gradients of sinks and its gradients of relative biases.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
   const QuietArithmetic quiet;  // sums and roundings that are not in a kernel
