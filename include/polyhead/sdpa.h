@@ -31,7 +31,7 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]  dtype of k
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. `out` has the same bits with and without it.
+  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
                                       // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
   // float32 [*,K,S], given if and only if k and v are int8: an element is float32(scale) * int8, rounded once to float32. quantize_rows()
   // of polyhead/quantize.h writes such elements and scales.

@@ -100,7 +100,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
   }
 };
 
-// Returns the distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
+// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
 // characters ("look*"), neighbours ("looks very") and words with one between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
