@@ -12,9 +12,9 @@ namespace polyhead {
 struct SdpaTangents {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView q, k, v;
-  ConstTensorView bias = {};           // of options.bias
-  ConstTensorView relative_bias = {};  // of options.relative_bias.slopes or .table
-  ConstTensorView sink = {};           // of options.sink
+  ConstTensorView bias = {};           // tangent of options.bias
+  ConstTensorView relative_bias = {};  // tangent of options.relative_bias.slopes or .table
+  ConstTensorView sink = {};           // tangent of options.sink
 };
 
 // How out and lse change when the inputs move along `tangents`: the product of the Jacobian with them.

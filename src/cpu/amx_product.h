@@ -9,7 +9,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The tiles of a kernel, if its operands are multiplied by them.
+// The AMX tiles of a kernel; NoTiles if its operands are not multiplied by AMX.
 struct NoTiles {};
 template <class Operand>
 inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;

@@ -26,12 +26,12 @@ struct SequenceTensors {
   std::string_view prefix = "model.";  // before all names but the output's; a file of the bare model lacks it
   std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both sides; `words`: of each side
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
-  // Of a side:
+  // Names of a side:
   std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
-  // Of a layer:
+  // Names of a layer:
   std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
                    encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
-  // Of an attention:
+  // Names of an attention:
   std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is stored in the first layer of a side
   // Names of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
@@ -59,10 +59,10 @@ struct SequenceFamily {
   std::int64_t position_offset = 0;
   nn::NormKind norm = nn::NormKind::layer_norm;
   nn::NormPosition norm_position = nn::NormPosition::post;
-  bool bias = true;                         // of all linear layers
-  bool key_bias = true;                     // of the projection k, with `bias`
-  double epsilon = 1e-5;                    // where the key is missing
-  std::string_view activation = "gelu";     // where the key is missing
+  bool bias = true;                         // whether linear layers have biases
+  bool key_bias = true;                     // whether the projection k has one, too
+  double epsilon = 1e-5;                    // used if the key is missing
+  std::string_view activation = "gelu";     // used if the key is missing
   bool gated_by_activation = false;         // the key of the activation is "relu" or "gated-gelu" (T5)
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
   OutputScale output_scale = OutputScale::none;

@@ -42,7 +42,7 @@ void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::
   attention_map(saved.maps(), all.select(0, layer), sdpa);
 }
 
-// One side's input of the first layer, [*,T,E]. `first`: with a cache, of each sequence the tokens before this call.
+// Computes the input of the first layer of a side, [*,T,E]. `first`: with a cache, the number of tokens of each sequence before this call.
 Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& words, const nn::Embedding& positions, const nn::Norm& norm, ConstTensorView ids, std::span<const std::int64_t> first,
                 const nn::RunOptions& run) {
   const auto like = [&] { return uninitialised(config.encoder.dtype, nn::appended(ids.shape(), {config.encoder.width}), run.workspace); };

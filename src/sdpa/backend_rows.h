@@ -48,7 +48,7 @@ struct Pass {
   void (*run)(const P& problem);
 };
 
-// The pass of the forced backend (Error when it declines), else of the first that serves the problem.
+// Returns the pass of the forced backend (Error if it declines), else that of the first backend that serves the problem.
 template <class P, class Passes>
 void (*choose_pass(const P& problem, Operation operation, const Backend* forced, void (*Backend::*of_forced)(const P&), const Passes& passes))(const P&) {
   if (forced) return require_serves(*forced, problem, operation).*of_forced;

@@ -92,7 +92,7 @@ class Largest {
     return true;
   }
 
-  // The count-th largest of the maxima of short blocks is a lower bound of the values that are wanted, so only a few blocks hold candidates.
+  // The count-th largest of the maxima of short blocks is a lower bound of the values to select, so only a few blocks hold candidates.
   void select_any(const MapRow& row, KeyRange range) {
     const std::span<const double> p = row.values;
     const std::int64_t size = range.last - range.first;

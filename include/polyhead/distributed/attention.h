@@ -43,7 +43,7 @@ struct CallReport {
 };
 
 struct DistributedOptions {
-  SliceOrder order = SliceOrder::contiguous;  // of queries and of keys
+  SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
   std::optional<Plan> plan{};                 // not given: choose_plan()
   Links links{};                              // for choose_plan()
   std::optional<OneRow> one_row{};            // required if a gradient depends on the choice

@@ -47,7 +47,7 @@ class Communicator {
 
  private:
   friend class Call;
-  struct History;  // of the calls so far
+  struct History;  // state of the calls so far
   std::unique_ptr<History> history_;
 };
 

@@ -58,7 +58,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   int rank_ = 0, size_ = 0;
-  std::shared_ptr<internal::MpiRequests> requests_;  // of the communicator and its transfers
+  std::shared_ptr<internal::MpiRequests> requests_;  // shared by the communicator and its transfers
 };
 
 }  // namespace polyhead::distributed

@@ -14,7 +14,7 @@ namespace polyhead::models {
 
 struct ImageClassifierConfig {
   static constexpr std::string_view kModelType = "polyhead-image-classifier";  // in config.json
-  std::int64_t height = 8, width = 8;  // of an image, in pixels
+  std::int64_t height = 8, width = 8;  // size of an image in pixels
   std::int64_t patch = 2;              // side of a patch in pixels; divides height and width
   double white = 1;                    // the pixel value that classify() maps to 1; 0 stays 0
   std::int64_t classes = 10;
@@ -23,7 +23,7 @@ struct ImageClassifierConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 
@@ -64,7 +64,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
 };
 
 struct ClassifiedImage {
-  std::vector<double> probabilities;  // of the classes
+  std::vector<double> probabilities;  // probabilities of the classes
   std::int64_t best = 0;
   Tensor attentions;  // [L,N,1 + patches,1 + patches]
 };

@@ -16,7 +16,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// The token whose hidden state stands for a text.
+// The token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
   end_token,   // the first token with the id config.end_token
   largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2, whose real end token is the last of the vocabulary
@@ -29,7 +29,7 @@ struct TextSideConfig {
   std::int64_t vocabulary = 0;    // vocab_size
   std::int64_t positions = 0;     // max_position_embeddings: maximum number of tokens of a text
   std::int64_t layers = 0;        // L, num_hidden_layers
-  nn::EncoderLayerConfig layer;   // of all layers: width, heads, hidden_width, activation, epsilon, dtype
+  nn::EncoderLayerConfig layer;   // settings of all layers: width, heads, hidden_width, activation, epsilon, dtype
   bool causal = true;             // true: tokens attend to themselves and earlier ones (CLIP); false: to all tokens (SigLIP)
   TextPooling pooling = TextPooling::end_token;
   std::int64_t end_token = 0;     // eos_token_id

@@ -57,7 +57,7 @@ struct LanguageModelConfig {
   std::int64_t layers = 0;       // L, num_hidden_layers
   std::optional<ExpertsConfig> experts{};  // a mixture of experts in place of the feed-forward part
   bool sink = false;             // each head has a learned sink logit
-  nn::EncoderLayerConfig layer;  // of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::EncoderLayerConfig layer;  // settings of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
   double norm_weight_offset = 0;                     // RMSNorm::weight_offset of all norms; Gemma: 1
   double embedding_scale = 1;                        // factor of the embedded tokens
   std::optional<double> attention_scale{};           // query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)
@@ -68,8 +68,8 @@ struct LanguageModelConfig {
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
 
-  nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // of layer i
-  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // of layer i, if it has one
+  nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
+  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
 };
 
 struct LanguageLoadOptions {
@@ -104,7 +104,7 @@ struct LanguageOptions {
   nn::EncoderCache* cache = nullptr;  // keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // of Parameters::constant: also keeps packed parameters, which are as large as the model in float32
+  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters, which are as large as the model in float32
 };
 
 struct GenerateOptions {
@@ -120,7 +120,7 @@ struct GenerateOptions {
   std::function<bool(std::int64_t token)> on_token{};
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // of Parameters::constant: keeps packed parameters for the next answer. Absent: they are packed in each call.
+  const Workspace* workspace = nullptr;  // one of Parameters::constant keeps packed parameters for the next answer. Absent: they are packed in each call.
 };
 
 struct LanguageModel : nn::Module<LanguageModel> {

@@ -18,12 +18,12 @@ struct SentenceChooserConfig {
   static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
   std::int64_t slots = 8192;       // rows of the table of terms
   std::int64_t model_width = 32;   // E
-  std::int64_t hidden_width = 64;  // of the feed-forward parts
+  std::int64_t hidden_width = 64;  // hidden width of the feed-forward parts
   std::int64_t layers = 1;
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {

@@ -22,14 +22,14 @@ struct TextClassifierConfig {
   std::int64_t longest = 256;           // maximum number of tokens of a text
   std::string labels;              // names of the classes, separated by tabs; empty: the answer is a rating
   std::int64_t model_width = 48;   // E
-  std::int64_t hidden_width = 96;  // of the feed-forward parts
+  std::int64_t hidden_width = 96;  // hidden width of the feed-forward parts
   std::int64_t layers = 2;
   std::int64_t heads = 4;            // N, of each layer and of the pooling
   std::int64_t taught_heads = 0;     // number of pooling heads (the first ones) whose attention was guided in training
   std::int64_t terms = 0;  // number of terms that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   std::vector<std::string> label_list() const;
   std::int64_t outputs() const;  // C: 1 for ratings, else the number of classes

@@ -74,7 +74,7 @@ enum class WhenTooLong : std::uint8_t {
 };
 
 struct EncodeOptions {
-  std::optional<std::int64_t> max_length{};  // of the whole sequence, special tokens included
+  std::optional<std::int64_t> max_length{};  // maximum length of the whole sequence, special tokens included
   WhenTooLong when_too_long = WhenTooLong::error;
 };
 

@@ -20,13 +20,13 @@ struct TranslatorConfig {
   std::int64_t vocabulary = 0;  // size of the tokenizer's vocabulary, which both languages share
   std::int64_t longest = 128;   // maximum number of tokens of a text of either language, without start and end
   std::int64_t model_width = 64;
-  std::int64_t hidden_width = 256;  // of the feed-forward parts
-  std::int64_t layers = 2;          // of the encoder, and of the decoder
+  std::int64_t hidden_width = 256;  // hidden width of the feed-forward parts
+  std::int64_t layers = 2;          // number of layers of the encoder, and of the decoder
   std::int64_t heads = 4;
   std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -51,7 +51,7 @@ struct Translator {
 
 struct TranslateOptions {
   std::int64_t beams = 1;     // 1: the likeliest token at each step; else the best of beam_search()
-  double length_penalty = 1;  // of beam_search()
+  double length_penalty = 1;  // BeamSearchOptions::length_penalty
   Executor* executor = nullptr;
 };
 

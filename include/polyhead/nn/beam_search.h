@@ -23,7 +23,7 @@ struct BeamSearchOptions {
 
 struct Hypothesis {
   std::vector<std::int64_t> tokens;  // with the end token, if it ended
-  double log_probability = 0;        // of all tokens
+  double log_probability = 0;        // sum over all tokens
   double score = 0;                  // log_probability / tokens^length_penalty
   bool ended = false;                // true: by the end token; false: by max_tokens
 };

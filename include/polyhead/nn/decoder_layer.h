@@ -12,23 +12,23 @@ class DecoderCache;
 struct DecoderLayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t memory_width = 0;  // M; 0: E
-  std::int64_t heads = 1;         // of both attentions; must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // of both attentions; 0: heads
-  std::int64_t head_width = 0;    // of both attentions; 0: width / heads
-  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  std::int64_t heads = 1;         // heads of both attentions; must divide the width, unless head_width is given
+  std::int64_t kv_heads = 0;      // key/value heads of both attentions; 0: heads
+  std::int64_t head_width = 0;    // H of both attentions; 0: width / heads
+  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
-  bool bias = true;               // of the projections q, k and v
-  bool output_bias = true;        // of the attentions' output projections
-  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
-  bool qk_norm = false;           // of both attentions, as MultiHeadAttentionConfig::qk_norm
+  bool bias = true;               // whether the projections q, k and v have a bias
+  bool output_bias = true;        // the same for the attentions' output projections
+  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
+  bool qk_norm = false;           // for both attentions, as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // of the norms
-  double dropout = 0;            // in training, of what each part adds to the residual stream
-  double attention_dropout = 0;  // in training, of attention weights
+  double epsilon = 1e-5;         // epsilon of the norms
+  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
 };
 
 struct DecoderOptions {

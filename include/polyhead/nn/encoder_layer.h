@@ -20,21 +20,21 @@ struct EncoderLayerConfig {
   std::int64_t heads = 1;         // must divide the width, unless head_width is given
   std::int64_t kv_heads = 0;      // 0: heads
   std::int64_t head_width = 0;    // 0: width / heads
-  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
-  bool bias = true;               // of the projections q, k and v
-  bool output_bias = true;        // of the attention's output projection
-  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
+  bool bias = true;               // whether the projections q, k and v have a bias
+  bool output_bias = true;        // the same for the attention's output projection
+  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
   bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   PartOrder part_order = PartOrder::sequential;
-  double epsilon = 1e-5;         // of all norms
-  double dropout = 0;            // in training, of what each part adds to the residual stream
-  double attention_dropout = 0;  // in training, of attention weights
+  double epsilon = 1e-5;         // epsilon of all norms
+  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
 };
 
 // Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.

@@ -19,18 +19,18 @@ struct ClampedGate {
 };
 
 struct MixtureOfExpertsConfig {
-  std::int64_t width = 0;                // of the input and the output, E
-  std::int64_t hidden_width = 0;         // of an expert
+  std::int64_t width = 0;                // E, the width of the input and the output
+  std::int64_t hidden_width = 0;         // hidden width of an expert
   std::int64_t experts = 0;              // C
   std::int64_t chosen = 0;               // number of experts that each token uses; at most C
   std::int64_t shared_hidden_width = 0;  // hidden width of one more expert that all tokens use; 0: no such expert
-  Activation activation = Activation::silu;  // of the gates
+  Activation activation = Activation::silu;  // activation of the gates
   std::optional<ClampedGate> clamped_gate{};
   bool normalise = true;  // divides the chosen probabilities by their sum
-  bool bias = false;      // of the experts
+  bool bias = false;      // whether the experts have biases
   bool router_bias = false;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 };
 
 // p = softmax(router(x)) over the C experts; y = sum of p[i] * experts[i](x) over the `chosen` experts with the largest p (the first of equal ones).

@@ -51,13 +51,13 @@ struct MultiHeadAttentionConfig {
   bool add_bias_kv = false;       // adds one learned key and value after the S keys; every query may attend to it
   bool add_zero_attn = false;     // then adds one key and value of zeros; every query may attend to it
   bool sink = false;              // learns a sink logit for each head, as in gpt-oss (2025); Error unless empty_rows is zero
-  double dropout = 0;             // of attention weights, in training
+  double dropout = 0;             // in training: dropout of attention weights
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
-  Precision precision = Precision::native;  // of attention, if dtype is bfloat16
+  Precision precision = Precision::native;  // precision of attention, if dtype is bfloat16
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };
 
 struct AttentionInput {
@@ -150,7 +150,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
     Tensor padded_mask, padded_bias;                            // mask and bias extended to S' keys; absent without added keys
     ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: views of q, k, v, attended
-    SdpaOptions sdpa;  // of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
+    SdpaOptions sdpa;  // options of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
 
     // Calls f(name, tensor) for the tensors that restore() needs; those that the layer does not use are absent.
     template <class F>
@@ -169,7 +169,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     AttentionInput input;
     ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
     Rotary rotary;                     // as given to forward
-    MultiHeadAttentionConfig config;   // of the layer
+    MultiHeadAttentionConfig config;   // configuration of the layer
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
 
     // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).

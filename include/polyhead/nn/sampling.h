@@ -16,7 +16,7 @@ struct SamplingOptions {
   // Both are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
   // for each token.
   std::optional<std::uint64_t> seed{};
-  std::optional<std::uint64_t> position{};  // of the token in its text
+  std::optional<std::uint64_t> position{};  // position of the token in its text
 };
 
 // Writes tokens [B], int64, from logits [B,C] of any floating dtype and strides, C >= 1. Of equally likely tokens the smaller number comes first. A

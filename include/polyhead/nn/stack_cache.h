@@ -15,7 +15,7 @@ namespace polyhead::nn {
 struct EncoderCacheConfig {
   std::int64_t sequences = 0;
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
-  std::optional<DType> dtype{};  // of the stored keys and values, as KeyValueCacheConfig::dtype; absent: that of the layers
+  std::optional<DType> dtype{};  // dtype of the stored keys and values, as KeyValueCacheConfig::dtype; absent: that of the layers
 };
 
 class EncoderCache {
@@ -48,7 +48,7 @@ struct DecoderCacheConfig {
   std::int64_t beams = 1;        // sequences that read one memory
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
   Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
-  std::optional<DType> dtype{};  // of the stored keys and values of tokens; absent: that of the layers. Those of the memory have the layers'.
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers, which those of the memory always have
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.

@@ -36,12 +36,12 @@ bool is_in(CharClass name, char32_t code);
 // Lower case of one character, full mapping without context: U+0130 gives two characters. Returns how many of `lower` are set.
 int lower_case(char32_t code, char32_t (&lower)[2]);
 
-// Ranges of characters [first,last] that Unicode 14 does not have, each with one of Unicode 14 that patterns cannot tell from them.
+// Ranges of characters [first,last] that Unicode 14 does not have, each with a character of Unicode 14 that patterns treat in the same way.
 struct StandIn {
   char32_t first, last, stand_in;
 };
 std::span<const StandIn> stand_ins();  // sorted by `first`
-// The stand-in of a character, or the character itself.
+// Returns the stand-in of a character that Unicode 14 does not have, else the character itself.
 char32_t stand_in(char32_t code);
 
 }  // namespace polyhead::models
