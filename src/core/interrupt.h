@@ -7,7 +7,7 @@
 
 #include "core/interrupted.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::inline internal {
 
 // Thrown by an interrupted operation. Its outputs may be partly written; no thread works on it any more.

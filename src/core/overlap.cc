@@ -162,7 +162,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  std::vector<MemorySpan> spans;  // of the inputs, then of the outputs
+  std::vector<MemorySpan> spans;  // memory of the inputs, then of the outputs
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
   for (const Operand& out : outputs) {

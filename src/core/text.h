@@ -59,7 +59,7 @@ class MessagePart {
   std::string_view second_;
 };
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 void append(std::string& text, const MessagePart& part);
 std::string join_parts(std::initializer_list<MessagePart> parts);
 [[noreturn]] void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts);

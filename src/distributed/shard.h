@@ -15,7 +15,7 @@ struct HeadRun {
 
 struct Shard {
   const WholeProblem& whole;
-  KeyRange heads{0, 0}, kv_heads{0, 0};  // of the whole problem
+  KeyRange heads{0, 0}, kv_heads{0, 0};  // numbers in the whole problem
   PairTensors pairs;                     // with these heads, or one head for all, and the shard's rows
   ConstTensorView q;                     // [*,heads,rows,H]
   bool all_keys = false;                 // one rank has all keys

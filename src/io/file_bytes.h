@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::io::inline internal {
 
 // A file's contents in writable memory: a private memory map, or a copy.

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::io::inline internal {
 
 struct Json {

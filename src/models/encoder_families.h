@@ -43,7 +43,7 @@ struct EncoderFamily {
   bool fixed_padding_token = false;      // pad_token_id is not read
   bool grouped_layers = false;           // num_hidden_groups, inner_group_num: layers that share parameters (ALBERT)
   bool token_dropout = false;            // ESM: token_dropout, emb_layer_norm_before; embeddings of padding are zero
-  bool modernbert = false;               // gated, windows by local_attention, biases by keys, layer 0 does not norm its input
+  bool modernbert = false;               // gated, windows from local_attention, keys for biases, no norm before layer 0
 };
 
 std::span<const EncoderFamily> encoder_family_rows();

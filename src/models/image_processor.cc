@@ -18,7 +18,7 @@ constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}}
 
 // The defaults of an image processor class of transformers.
 struct ProcessorKind {
-  std::string_view name;  // without "ImageProcessor" or "FeatureExtractor"
+  std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
   std::int64_t size = 224, crop = 0;  // 0: it does not crop
   bool shortest = false;              // whether a size of one number is that of the shorter side
   Resampling resampling = Resampling::bicubic;

@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr int kDigits = 32 - 8 - 2;  // of a weight; leaves 2 bits for filters with negative lobes
+constexpr int kDigits = 32 - 8 - 2;  // binary digits of a weight; leaves 2 bits for filters with negative lobes
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(x * std::numbers::pi) / (x * std::numbers::pi); }
 

@@ -88,7 +88,7 @@ Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& i
   return {.ids = nn::appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
 }
 
-// The stack's layers, one after the other, and its norm: layer(i, in, out) computes one. all_hidden [L+1,*,T,E] may be absent.
+// Runs the stack's layers, then its norm. layer(i, in, out) computes layer i. all_hidden [L+1,*,T,E] may be absent.
 template <class Stack, class F>
 Tensor through_layers(const Stack& stack, Tensor x, TensorView all_hidden, const nn::RunOptions& run, const F& layer) {
   const std::int64_t count = std::ssize(stack.layers);

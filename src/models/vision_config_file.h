@@ -28,7 +28,7 @@ std::array<double, 3> read_colours(ConfigFile& file, std::string_view key, const
 ConfigFile side_of(ConfigFile& file, std::string_view key);
 const TextSideFamily& text_side_family_of(ConfigFile& file);
 TextSideConfig read_text_side_config(ConfigFile& file);
-// Error where the root of a model with both sides has a key that nothing reads.
+// Error if the root of config.json of a model with both sides has an unknown key.
 void require_pair_read(ConfigFile& file);
 // Returns the names of the classes in the order of their numbers; empty if id2label does not give them in this form.
 std::vector<std::string> read_labels(const ConfigFile& file);

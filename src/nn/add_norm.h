@@ -3,7 +3,7 @@
 
 #include "polyhead/nn/norm.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // Computes sums += x, then y = norm(sums), for each row while it is in the first-level cache. Tensors [*,width] of one shape and the norm's dtype; none

@@ -14,7 +14,7 @@ struct AttentionShapes {
   std::int64_t queries = 0;     // T of sdpa: 1 with a global query
   std::int64_t positions = 0;   // extent of the query input along the axis, also with a global query
   std::int64_t keys = 0;        // S, without the added keys
-  std::int64_t added_keys = 0;  // of add_bias_kv and add_zero_attn
+  std::int64_t added_keys = 0;  // number of keys that add_bias_kv and add_zero_attn add
   Shape query, key;             // shapes of the inputs, without the width; with projected keys, `key` is the shape of the input that they replace
 };
 

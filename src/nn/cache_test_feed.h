@@ -18,7 +18,7 @@ struct CachedLayer {
   const MultiHeadAttention& layer;
   const Mask& mask;
   const std::optional<RotaryEmbedding>& embedding;
-  const Tensor& slopes;  // of ALiBi, or absent
+  const Tensor& slopes;  // ALiBi's slopes; may be absent
   KeyValueCache& cache;
 
   // Converts between [B,T,E] and the layer's order of dimensions.

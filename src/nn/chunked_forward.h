@@ -6,7 +6,7 @@
 #include "nn/sequence_chunks.h"
 #include "polyhead/nn/feed_forward.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // The projections of an attention layer; output and gate are unset if the layer has none.

@@ -6,7 +6,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/workspace.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // out = a * b; a and b broadcast to the shape of `out`.

@@ -12,7 +12,7 @@ std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> 
 
 }  // namespace polyhead::nn
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // Fills parameters from one seed. Each call draws from a new stream, so a parameter's values depend on the seed, on the number of

@@ -85,8 +85,8 @@ struct DropoutRule {
 };
 
 struct Problem {
-  DType dtype = DType::f32;          // of q and the outputs
-  DType key_dtype = DType::f32;      // of k and v
+  DType dtype = DType::f32;          // dtype of q and the outputs
+  DType key_dtype = DType::f32;      // dtype of k and v
   Shape lead;                        // the leading dimensions; b counts them in row-major order
   std::int64_t batch = 0;            // number of sequences: product of `lead`
   std::int64_t heads = 0, kv_heads = 0;

@@ -53,7 +53,7 @@ class Largest {
   // which keys are large cannot be foreseen. False if some values are equal, or too many keys have the bound. A group has every eighth of a block's keys, so
   // that vectors of maxima need no reduction.
   bool select_few(const double* p, KeyRange range) {
-    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // of a group
+    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
     double* maxima = maxima_.data();
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
@@ -115,7 +115,7 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // Of the values that equal the bound the first are wanted.
+    // If several values equal the bound, take the first ones.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];

@@ -79,7 +79,7 @@ inline std::int64_t count_of(const double* values, std::int64_t count, double bo
   return sum[0] + sum[1];
 }
 
-// sum values[s] |s - centre|
+// Returns the sum of values[s] |s - centre|.
 inline double sum_of_distances(const double* values, std::int64_t first, std::int64_t last, std::int64_t centre) {
   TwoDoubles sums[4] = {}, distances[4];
   double rest = 0;

@@ -43,7 +43,7 @@ struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
   Write parameters_write = Write::replace;                           // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of the loss
+  std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
   TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
 };
 

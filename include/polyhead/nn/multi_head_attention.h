@@ -187,7 +187,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
     Write parameters_write = Write::replace;   // as in nn::Gradients
-    std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of the loss
+    std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
   };
 
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;

@@ -235,7 +235,7 @@ class BackwardBackward {
 
   const BackwardBackwardTask& task_;
   const ScoreScale<T> scale_;
-  const RowValues<T>* const values_;  // of the task's rows
+  const RowValues<T>* const values_;  // the jvp's numbers for the task's rows
   BackwardBackwardScratch<T> s_;
   GradientSums<T> sums_;
   bool k_finite_ = true, k_tangent_finite_ = true, q_finite_ = true, q_tangent_finite_ = true, d_out_finite_ = true;

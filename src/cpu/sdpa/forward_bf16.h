@@ -9,7 +9,7 @@ namespace {
 
 // Values as they are stored, two keys to a term. Keys outside of `keys` count as 0.
 struct StoredBf16Values {
-  const bf16* data;  // of key 0
+  const bf16* data;  // address of key 0
   std::int64_t stride;
   KeyRange keys;
   const bf16* zeros;  // a row

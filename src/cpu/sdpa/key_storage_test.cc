@@ -149,7 +149,8 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   }
 }
 
-// Few rows multiply v as it is stored, many a copy without NaN and infinities: both give the rows that attend to them the same result.
+// With few rows v is multiplied as it is stored, with many rows a copy without NaN and infinities is used. Both must give the same result for the
+// rows that attend to non-finite values.
 TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

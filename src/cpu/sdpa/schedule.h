@@ -87,12 +87,12 @@ struct ForwardSchedule {
 
   // An item is a block of rows of a key/value head with all keys, or with one split of them. The splits of a block follow each other.
   // Blocks are numbered by sequence, head and block; or, heaviest_first, by block, sequence and head.
-  std::vector<ForwardBlock> blocks;  // of a key/value head
-  std::int64_t most_rows = 0;        // of a block
+  std::vector<ForwardBlock> blocks;  // blocks of rows of a key/value head
+  std::int64_t most_rows = 0;        // rows of the largest block
   bool heaviest_first = false;
   std::int64_t heads;  // key/value heads of all sequences
   std::int64_t key_splits = 1, first_key = 0, last_key, keys_per_split;
-  std::int64_t key_blocks;           // of all splits
+  std::int64_t key_blocks;           // number of key blocks in all splits
   std::vector<std::int64_t> pieces;  // first item of each piece of parallel_pieces, and the end
   Load load;
 

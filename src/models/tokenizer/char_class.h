@@ -12,10 +12,10 @@ namespace polyhead::models {
 enum class CharClass : std::uint8_t {
   white_space,
   removed_control,  // what BertNormalizer removes as a control character: most of Cc, Cf, Cn and Co
-  punctuation,      // of Punctuation and BertPreTokenizer
+  punctuation,      // what Punctuation and BertPreTokenizer take for punctuation
   nonspacing_mark,  // what BertNormalizer removes as an accent
   combining_mark,   // what StripAccents removes
-  numeric,          // of Digits
+  numeric,          // what Digits takes for a digit
   word,             // \w of Whitespace and of added tokens that are single words
   canonical_decomposition,      // has one, without Hangul syllables
   compatibility_decomposition,  // has one that is not its canonical one

@@ -51,7 +51,7 @@ struct BytePairs {
 // Time: (bytes of the word) x (bytes of the longest piece).
 struct Unigram {
   std::vector<double> scores;  // by id
-  double least_score = 0;      // of all pieces
+  double least_score = 0;      // smallest score of all pieces
   std::optional<std::int64_t> unknown;
   bool byte_fallback = false;
 };
@@ -69,7 +69,7 @@ void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const 
 
 // The unknown token of a model; nullopt if it has none.
 std::optional<std::int64_t> unknown_id(const WordModel& model, const Vocabulary& vocabulary);
-// The piece of a byte, such as "<0x0A>".
+// Returns the piece of a byte, such as "<0x0A>".
 std::string byte_piece(unsigned char byte);
 
 }  // namespace polyhead::models
