@@ -380,7 +380,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
     return 7;
   };
   EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
-#ifdef __x86_64__  // others may not have traps
+#ifdef __x86_64__  // other processors may not support traps
   EXPECT_EQ(status_of_child([&] { return with_traps(false); }), -1);
 #endif
 }

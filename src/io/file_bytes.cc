@@ -47,7 +47,7 @@ FileBytes read_all(const std::filesystem::path& path, int descriptor) {
 
 std::atomic<const std::span<const BuiltInFile>*> g_built_in = nullptr;
 
-// Returns nullptr if no such file is built into the program.
+// Returns the built-in file with this path; nullptr if there is none.
 const BuiltInFile* find_built_in(std::string_view path) {
   const auto* const files = g_built_in.load();
   if (files == nullptr || !path.starts_with(kBuiltIn)) return nullptr;

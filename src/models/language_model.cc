@@ -254,7 +254,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
     if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
     if (outputs.all_hidden && i + 1 < config.layers) copy(y, outputs.all_hidden.select(0, i + 1));
-    saved = {};  // before the memory that it views changes
+    saved = {};  // drop the views before their memory changes
     std::swap(x, y);
   }
   stack.final_norm.forward(x, y, run);

@@ -44,7 +44,7 @@ class MapWalk {
   // take the chunks in their order.
   template <class F>
   void for_each_chunk(std::int64_t rows, const F& f) const {
-    if (rows == 0) return;  // q may then have 2^62 heads, and a loop over them would not end
+    if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over them would not end
     const std::int64_t chunks = chunks_of(rows);
     run(problem.batch * problem.heads, rows, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       const std::int64_t head = item / chunks;

@@ -1,4 +1,4 @@
-// A relative bias as a table of its values over all distances that occur.
+// Converts a relative bias to a table of its values at all distances that occur.
 #pragma once
 
 #include <cstdint>

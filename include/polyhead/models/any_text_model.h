@@ -56,7 +56,7 @@ struct TextRunOptions {
 enum class TextModelKind : std::uint8_t {
   encoder,    // has an embedding of a text
   decoder,    // predicts the next token
-  two_sides,  // a decoder writes about what an encoder read
+  two_sides,  // an encoder reads a text, and a decoder writes another
 };
 
 class AnyTextModel {

@@ -16,7 +16,7 @@ struct NormConfig {
   DType dtype = DType::f32;
 };
 
-// Computes what LayerNorm or RMSNorm of the same parameters computes.
+// Gives the results of LayerNorm or RMSNorm with the same parameters.
 struct Norm : Module<Norm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent, as with rms_norm

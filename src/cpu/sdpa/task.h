@@ -132,7 +132,7 @@ struct GradientTask {
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // row i of its first head
+  MutablePlane to;  // receives row i in row i of its first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.
