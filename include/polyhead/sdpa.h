@@ -28,11 +28,11 @@ namespace polyhead {
 struct SdpaForward {
   ConstTensorView q;  // [*,N,T,H]  float32, float64, bfloat16 or float16; out, the bias and attention_weights share its dtype
   ConstTensorView
-      k;  // [*,K,S,H]  dtype of q; or, unless that is float64, bfloat16, float16, or int8 with scales, as a key/value cache stores
+      k;  // [*,K,S,H]  dtype of q; if that is not float64, also bfloat16, float16, or int8 with scales, as key/value caches store them
   ConstTensorView v;     // [*,K,S,V]  dtype of k
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Does not change `out`.
+  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
                                       // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
   // float32 [*,K,S], given if and only if k and v are int8: an element is float32(scale) * int8, rounded once to float32. quantize_rows()
   // of polyhead/quantize.h writes such elements and scales.
@@ -40,7 +40,7 @@ struct SdpaForward {
 };
 
 struct SdpaBackward {
-  ConstTensorView q, k, v;    // as given to the forward pass, in one dtype: k and v of another dtype have no gradients
+  ConstTensorView q, k, v;    // as given to the forward pass; all three in one dtype, because k and v of another dtype have no gradients
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed

@@ -60,7 +60,7 @@ class AnyEncoder final : public AnyTextModel {
   SentenceModel model_;
 };
 
-// A written token has no place in a text. One that the tokenizer lacks is shown by its number.
+// Adds a token that the model wrote; it has no position in the text. A token that the tokenizer does not have is shown by its number.
 void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool special, TokenizedText& tokens) {
   tokens.ids.push_back(id);
   tokens.pieces.push_back(tokenizer.piece(id).value_or(cat("<", id, ">")));
@@ -137,7 +137,7 @@ class AnyDecoder final : public AnyTextModel {
     for (const std::int64_t id : answer) add_written(tokenizer_, id, 1, false, text->tokens);
   }
 
-  // The answer as it continues the prompt: alone it would lose the space before its first word.
+  // Decodes the answer together with the prompt: decoded alone it would lose the space before its first word.
   std::string decoded_after(const std::vector<std::int64_t>& prompt, const std::vector<std::int64_t>& answer) const {
     const std::vector<std::int64_t> known = known_ids(tokenizer_, answer);
     std::vector<std::int64_t> whole = prompt;
@@ -273,7 +273,7 @@ class AnyTwoSides final : public AnyTextModel {
     result.target = std::move(target);
   }
 
-  // A target with a vocabulary of its own has none here: tokenizer.json is the source's.
+  // False if the target has another vocabulary: tokenizer.json covers only the source's.
   bool has_words_of_target() const { return model_.config.shared_embedding; }
 
   void add_target(std::int64_t id, TokenizedText& tokens) const {

@@ -125,7 +125,7 @@ void Reader::read_esm(BertConfig& config) const {
   if (!config.mask_token) file_.fail_at("", "mask_token_id", "is missing; token_dropout is true and scales the embeddings by the number of masked tokens");
 }
 
-// Of transformers 5, which has rope_parameters for each kind of layers, or 4.
+// Returns the base of the rotary positions, from rope_parameters for each kind of layers (transformers 5) or the older keys (transformers 4).
 double Reader::rotary_base(std::string_view layers, std::string_view old_key, double otherwise) const {
   const io::Json* all = JsonFile::find(file_.root(), "rope_parameters");
   if (all == nullptr) return positive(old_key, otherwise);

@@ -23,8 +23,8 @@ nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.w
 struct Call {
   Shape ids, lead;              // [*,T] and *
   std::int64_t tokens = 0;      // T
-  std::vector<std::int64_t> first;  // with a cache: of each sequence the tokens before this call
-  std::vector<std::int64_t> added;  // and its new ones
+  std::vector<std::int64_t> first;  // with a cache: number of tokens of each sequence before this call
+  std::vector<std::int64_t> added;  // with a cache: number of new tokens of each sequence
 };
 
 Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
@@ -56,7 +56,7 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
   return call;
 }
 
-// The length whose angles a call has. Error where the sequences of a cache need several.
+// Returns the text length that determines the rotary angles of a call. Error if the sequences of a cache need different angles.
 std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
   if (call.first.empty() || rule.limit == 0) return call.tokens;
   std::int64_t longest = 0;
@@ -268,7 +268,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
     if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
     if (outputs.all_hidden && i + 1 < config.layers) copy(y, outputs.all_hidden.select(0, i + 1));
-    saved = {};  // before the memory that it views changes
+    saved = {};  // drop the views before their memory changes
     std::swap(x, y);
   }
   stack.final_norm.forward(x, y, run);

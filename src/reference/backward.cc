@@ -24,14 +24,14 @@ void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, st
 }
 
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
-// d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
+// d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = dropout's factor of p                (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)
 // d_sink   = -exp(sink - lse) sum_s p d_p                                      (eq. 7a)
 // d_x      = d_score (1 - tanh^2(x/c))          x = rule(scale <q,k>)          (eq. 8)
 // d_x by the rule's own backward function       with a score rule              (eq. 8')
 // d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
-// p is computed again from q and k: the gradient then carries no rounding of lse or out. With a part of the keys, p = exp(score - lse) and
-// delta = <d_out, out> are those of all keys.
+// p is computed again from q and k, so that rounding of lse and out does not affect the gradients. With BackwardProblem::part_of_keys, p = exp(score
+// - lse) and delta = <d_out, out> come from the lse and out of all keys.
 void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
   const bool part = problem.part_of_keys;
   const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;

@@ -129,7 +129,7 @@ void RowMaker::softmax(Row& row) const {
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
-  sum += std::exp(row.sink - largest);  // a sink that is NaN or +inf makes the sum NaN
+  sum += std::exp(row.sink - largest);  // becomes NaN if the sink is NaN or +inf
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) row.p[s] /= sum;
   }

@@ -34,7 +34,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
-// Which backend computes which derivative.
+// Returns the facts which backend computes which derivative.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
@@ -66,7 +66,7 @@ std::string cache_facts(const Cpu& cpu, int level) {
   return text + "unknown";
 }
 
-// What was found of the machine: block sizes and the kernels in use follow from it.
+// Returns the facts about the machine from which block sizes and the kernels in use follow.
 std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());

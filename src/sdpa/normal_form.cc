@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// What the tangents of an operation are called in its messages.
+// The names of an operation's tangents in its messages.
 struct TangentNames {
   const char *q, *k, *v, *bias, *relative_bias, *sink;
 };
@@ -85,7 +85,7 @@ class Builder {
     return result;
   }
 
-  // Sizes from q, k and, if given, v.
+  // Sets the sizes from q, k and, if given, v.
   void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
     require(static_cast<bool>(k), op_, ": k is missing");
@@ -115,7 +115,7 @@ class Builder {
     p.v_width = v.extent(-1);
   }
 
-  // All but the values of a relative bias.
+  // Checks and sets all options except the values of a relative bias.
   void options(Problem& p) const {
     (void)threads_of(options_.executor, op_);  // refuses an executor without threads before anything is written
     p.executor = options_.executor;

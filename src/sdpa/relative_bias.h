@@ -1,4 +1,4 @@
-// A relative bias as a table of its values over all distances that occur.
+// Converts a relative bias to a table of its values at all distances that occur.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace polyhead {
 
-// What is wrong with buckets of this number; empty: nothing.
+// Returns the reason why these numbers of buckets and distances are not allowed; empty: they are.
 std::string bucket_fault(std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
 
 // Sets distance_origin of every band, and returns which distances occur.

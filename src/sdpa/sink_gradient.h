@@ -1,4 +1,4 @@
-// The gradient of sink logits in their own shape.
+// Computes the gradient of sink logits in the shape that the caller gave.
 #pragma once
 
 #include "polyhead/tensor_view.h"

@@ -30,7 +30,7 @@ namespace {
 // this bound compute their maximum and sum again.
 constexpr int kLargestExactLse = 32;
 
-// Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+// Operand: the type in which q, k, v and d_out are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Backward {
  public:
@@ -52,7 +52,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // keys or rows: of a term, of a block of terms
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // number of keys or rows in a term, and in a block of terms
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -95,7 +95,7 @@ class Backward {
     }
   }
 
-  // Without all keys, lse is all that is known of the sum.
+  // Whether lse is too large for exp(score - lse). With a part of the keys the sum cannot be computed again, so lse is used as it is.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -199,7 +199,7 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = of_rows().keys_of(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || sums_.d_q(0) == nullptr) continue;
-      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // d_x is 0 beside the keys
+      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // whole blocks of terms: d_x is 0 outside of the keys
       of_rows().multiply_rows({.depth = round_up(keys.last, kTerms) / kPerTerm - first_term,
                                .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
                                .a_stride = stride,

@@ -1,12 +1,12 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
-//   group of rows: all rows of the task or, if attention weights are wanted, those that share a pass over the keys
+//   group of rows: all rows of the task or, if attention weights are computed, those that share a pass over the keys
 //     key block: its keys, transposed into panels, and its values stay in the second-level cache; few rows read them as they are stored
 //       strip of rows: its scores with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
 //         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
-// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row begins anew in
+// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row starts with empty sums in
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
 #include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/attention_weight_rows.h"
@@ -20,7 +20,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Operand: what q, k and v are multiplied as, T or bfloat16 pairs.
+// Operand: the type in which q, k and v are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Forward {
  public:
@@ -47,7 +47,7 @@ class Forward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
-  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // of the product with v
+  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // keys in one term of the product with v
   using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
   // Computes the rows [first_row, end) in one pass over all keys.
@@ -198,8 +198,8 @@ class Forward {
     // keys.
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
-    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // a first or last one may have 0 beside it
+    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // keys in a block of terms; the first and the last block may be padded with 0
     const std::int64_t first_term = keys.first / kKeys * kTermBlock;
     Product<T, Operand> values{.depth = round_up(keys.last, kKeys) / kKeysPerTerm - first_term,
                                .a = weights_of_values() + first_term,
@@ -229,7 +229,8 @@ class Forward {
   }
 
   // Rounds the strip's exponentials, divided by the largest of their row, to bfloat16 pairs: the largest is 1 without rounding. `correction`
-  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: a rounding that all weights have in common cancels. l: the exact sums.
+  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: so rounding errors that all weights of a row share cancel.
+  // l: the sums before rounding.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -263,7 +264,7 @@ class Forward {
     return joined;
   }
 
-  // Where o of a row is summed, and for a key split its m and l.
+  // Returns the memory of the sums o of a row; for a key split, m and l follow.
   T* sums_of(std::int64_t row) const {
     if (task_.partial == nullptr) return s_.o + row * s_.v_padded;
     return static_cast<T*>(task_.partial) + ((first_ - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;

@@ -42,7 +42,7 @@ class GradientSums {
       store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.of_products);
   }
 
-  // Sums of the current splits: of a row, or nullptr if not wanted; of the keys of the current block.
+  // Sums of the current splits: d_q of a row (nullptr if it is not computed); d_k and d_v of the keys of the current block.
   T* d_q(std::int64_t row) const { return d_q_ == nullptr ? nullptr : d_q_ + row * d_q_stride_; }
   std::int64_t d_q_stride() const { return d_q_stride_; }
   T* d_k() const { return d_k_; }
@@ -64,7 +64,7 @@ class GradientSums {
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
-  // The first split of rows adds into s_.d_k and s_.d_v themselves.
+  // The first split of rows adds directly into s_.d_k and s_.d_v.
   template <class Multiply>
   void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply) {
     const std::int64_t k_size = count * s_.qk_padded, v_size = count * s_.v_padded;
