@@ -34,7 +34,7 @@ Window read_window(const std::string& word) {
 }
 
 std::string read_causal(const std::string& word) {
-  if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
+  if (word.empty() || word == "true") return std::string(kBareCausal);  // --causal was given without a value
   if (word != kOff) read_diagonal(word);
   return word;
 }

@@ -26,7 +26,7 @@ void write(const PageFile& file, const std::string& kind, viewer::Text text, std
   print_diagnostic(cat("wrote '", file.path, "' (", byte_size(html.size()), ")"));
 }
 
-// The mean over the heads of the last layer, and what its first row looks at.
+// The page's address that opens the mean over the heads of the last layer, with the first row chosen.
 std::string last_layer(std::int64_t layers) { return cat("#layer=", layers - 1, "&head=mean&row=0"); }
 
 }  // namespace
@@ -71,7 +71,7 @@ void write_page(const PageFile& file, const models::Translator& model, const std
   const std::int64_t guided_layer = model.config.layers - 1;
   write(file, cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from"),
         {.text = text, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .links = std::move(links)},
-        cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head));  // links are of words
+        cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head));  // known links connect words, so show merged pieces
 }
 
 }  // namespace polyhead::app

@@ -23,13 +23,13 @@
 namespace polyhead::app {
 namespace {
 
-// An image and what the model made of it.
+// An image and the model's results for it.
 struct Seen {
   std::string path;
   Tensor fitted, pixels;  // [height,width,3] uint8 and [3,height,width] float32
   Tensor attentions, hidden, pooled, logits, embedding;
   Tensor q, k, v;
-  std::int64_t left_out = 0;  // numbers of q, k and v that the page leaves out
+  std::int64_t left_out = 0;  // how many numbers of q, k and v the page leaves out
 };
 
 class Viewed {
@@ -80,7 +80,7 @@ class Viewed {
     return index < std::ssize(labels) ? labels[static_cast<std::size_t>(index)] : cat("class ", index);
   }
 
-  // The classes of the largest logits, first ones first.
+  // The classes with the largest logits, largest first.
   std::vector<std::int64_t> best_classes(const Seen& seen, std::size_t most) const {
     std::vector<std::int64_t> order(static_cast<std::size_t>(encoder_.classes()));
     std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -89,7 +89,7 @@ class Viewed {
     return order;
   }
 
-  // What the class token reads, or the mean of all tokens where there is none: [rows,columns] of patches.
+  // The class token's attention to the patches, [rows,columns]; without a class token the mean over all tokens.
   Tensor read_patches(const Tensor& map) const {
     const models::VisionConfig& c = encoder_.config;
     Tensor patches(DType::f32, {c.rows(), c.columns()});
@@ -186,7 +186,7 @@ class Viewed {
     page.language = o_.language.value_or(viewer::Language::readers);
     page.vector_megabytes = o_.values;
     page.start = cat("#layer=", c.layers - 1, "&head=mean", c.class_token ? "&row=0" : "");
-    std::vector<Tensor> shown;  // [3,height,width] from 0 to 1
+    std::vector<Tensor> shown;  // images [3,height,width] with values from 0 to 1
     for (const Seen& seen : seen_)
       shown.push_back(models::normalised({.factor = 1.0 / 255, .normalise = false}, seen.fitted.view().slice(0, 0, c.rows() * c.patch_height).slice(1, 0, c.columns() * c.patch_width)));
     for (std::size_t i = 0; i < seen_.size(); ++i) page.texts.push_back(text_of(seen_[i], shown[i]));
