@@ -138,7 +138,7 @@ function showMeasures(name, source) {
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
-// Measures over several texts, by the text shown.
+// The objects that measure heads over several texts, by the texts and settings.
 const spreads = new Map();
 
 function sourceOfMeasures(text) {

@@ -9,7 +9,7 @@ const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.piec
 // For each token { before, text }: its characters in the original text, and the space before them; null if a token is not found there.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
-  const places = [];  // for each letter of `plain`, its index in the original
+  const places = [];  // for each letter of plain, its index in the original
   let place = 0;
   for (const character of original) {
     const spelled = plainly(character);
