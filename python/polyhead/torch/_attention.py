@@ -19,7 +19,7 @@ from ._ops import Options
 
 
 class FormulaOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` that the formula reads, of floating keys and values."""
+    """Keyword arguments of `attention` for floating keys and values, except outputs and the cache."""
 
     attend: Tensor | None
     block: Tensor | None
@@ -42,7 +42,7 @@ class FormulaOptions(TypedDict, total=False):
 
 
 class AttentionOptions(FormulaOptions, total=False):
-    """And of int8 keys and values."""
+    """All keyword arguments of `attention`, also those for int8 keys and values."""
 
     k_scale: Tensor | None
     v_scale: Tensor | None
@@ -152,7 +152,7 @@ def attention(
             refuse("attention", name, inspect.signature(attention))
     dropout = given["dropout"]
     if cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
-        # A call that needs no conversion; what is wrong with another one is said below.
+        # The fast path for calls that need no conversion. Errors are raised below.
         found = _plain(q, k, v, given, return_lse, return_attention_weights, out)
         if found is not None:
             return found
@@ -190,7 +190,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     for name in ("empty_rows", "precision"):
         if given[name] == DEFAULTS[name]:
             del chosen[name]
-    if type(chosen.get("window")) is list:  # the caller may change it before backward
+    if type(chosen.get("window")) is list:  # copy it, because the caller may change the list before backward
         chosen["window"] = tuple(chosen["window"])
     for name in chosen.keys() & _TENSORS:
         if type(chosen[name]) not in _eager.PLAIN:
@@ -204,7 +204,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
-    """TypeError for what is no tensor that polyhead computes with. given: the options of `attention`."""
+    """Raises TypeError unless polyhead computes with all tensors. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
