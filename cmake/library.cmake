@@ -29,7 +29,7 @@ function(polyhead_library name)
   set_property(TARGET polyhead_${name} APPEND PROPERTY POLYHEAD_OBJECTS $<TARGET_OBJECTS:polyhead_${name}>)
 endfunction()
 
-# libpolyhead, what most programs link: attention, its layers and what the machine has (device.h), without file formats, models and pages.
+# libpolyhead, which most programs link: attention, layers and the description of the machine (device.h), without file formats, models and pages.
 function(polyhead_core_library)
   add_library(polyhead)
   add_library(polyhead::polyhead ALIAS polyhead)
@@ -73,7 +73,7 @@ function(polyhead_own_code target)
                          $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},wasm32>:-Wno-shorten-64-to-32>
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                         # Of several sources compiled as one, a local name may be the name of something in another, and GCC takes each for a header.
+                         # In a unity build a local name may shadow a name of another source, and GCC takes the included sources for headers.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
                          $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()

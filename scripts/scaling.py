@@ -74,7 +74,7 @@ def measure(program, only, again):
 
 
 def measured(group):
-    """The figures of a group that are there, by name."""
+    """The figures of a group that have been measured, by name."""
     files = [(name, work / f"{name}.json") for name, *_ in cases()[group]]
     return {name: json.loads(file.read_text()) for name, file in files if file.exists()}
 

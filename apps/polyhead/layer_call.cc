@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-// torch has [B*N,T,S] for a mask or bias of each head. Returns it as the view [B,N,T,S]; returns other tensors unchanged.
+// A mask or bias for each head has the shape [B*N,T,S] in torch. Returns it as a view [B,N,T,S]; returns other tensors unchanged.
 ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
   if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
   return pairs.unflatten(0, {lead[0], heads});

@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
 
-constexpr std::string_view kIdentity = "identity";  // in place of a file of parameters
+constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
 struct TraceOptions {
   std::string layer;
@@ -54,7 +54,7 @@ struct TraceOptions {
   NumberStyle numbers;
 };
 
-// The layer, and the names that its source gives to it and its parts.
+// The layer, and the names of its parts in the library or tutorial that defines it.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
@@ -67,7 +67,7 @@ io::LayoutDescription layout_called(std::string_view name) {
   return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
 }
 
-// Every projection gives its input back: q, k and v are the inputs.
+// Makes every projection the identity, so that q, k and v equal the inputs.
 void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
   const auto set = [&](const char* letter, nn::Linear* linear) {
     if (!linear->weight) return;
@@ -267,7 +267,7 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed);  // for the inputs; the layer's parameters use o.seed itself
+  std::mt19937_64 seeds(o.seed);  // only the inputs draw from it; the layer's parameters use o.seed directly
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -282,13 +282,13 @@ void run_trace(const TraceOptions& o) {
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
-    expected.emplace_back("d_out");  // an input of attend; trace does not report it as unused
+    expected.emplace_back("d_out");  // `attend` reads it, so do not report it as unused
     in->report_unused({"query", "key", "value"}, expected);
   }
   print_steps(o, traced, call, description);
 }
 
-// Adds the arguments of all constructors, each once, with the layers that take it in its help.
+// Adds each argument of any constructor once; its help lists the layers that take it.
 void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOptions>& o) {
   struct Entry {
     std::string option;

@@ -21,7 +21,7 @@ void write(const PageFile& file, const std::string& kind, viewer::Text text, std
   print_diagnostic(cat("wrote '", file.path, "' (", byte_size(html.size()), ")"));
 }
 
-// The mean over the heads of the last layer, and what its first row looks at.
+// The page's address that opens the mean over the heads of the last layer, with the first row chosen.
 std::string last_layer(std::int64_t layers) { return cat("#layer=", layers - 1, "&head=mean&row=0"); }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct ViewOptions {
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
-  std::int64_t generate = 0;  // tokens
+  std::int64_t generate = 0;  // number of tokens to generate
   std::optional<viewer::Language> language;
   std::string engine;
   bool mean = false, truncate = false, json = false, live = false;
@@ -107,7 +107,7 @@ viewer::Language read_language(const std::string& word) {
   return read_choice(word, "language", kNames) == "zh" ? viewer::Language::chinese : viewer::Language::english;
 }
 
-// "2.8" and "all", each head once.
+// Reads the heads given as "LAYER.HEAD" or "all"; each head occurs once in the result.
 std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::AnyTextModel::Sizes& sizes) {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads;
   const auto add = [&](std::int64_t layer, std::int64_t head) {
@@ -134,7 +134,7 @@ std::string heading(const InputText& input, const HeadChoice& choice, std::size_
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
 
-// Bytes of memory of the machine, or the limit of this process if it is smaller.
+// The machine's memory in bytes, or the limit of this process if it is smaller.
 std::uint64_t usable_memory() {
   const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   rlimit limit{};
@@ -211,14 +211,14 @@ class View {
     return list;
   }
 
-  // Whether all attention weights of a text are needed, which are not where a page alone shows pooled maps.
+  // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
   bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
 
-  // Called before the model runs, because that takes long for many texts.
+  // Checks that pages and arrays have room. Called before the model runs, which takes long for many texts.
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> counts, weights;  // of each text
+    std::vector<std::int64_t> counts, weights;  // for each text: its tokens, its attention weights
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       counts.push_back(std::ssize(tokens.ids));
@@ -322,14 +322,14 @@ class View {
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
-  std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
+  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
   std::vector<models::TextRun> results_;
-  std::vector<std::int64_t> blocks_;    // of each text: blocks along one side of its pooled maps in the page; 0: it shows every pair
-  std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
+  std::vector<std::int64_t> blocks_;    // for each text: blocks along one side of its pooled maps in the page; 0: the page shows every pair
+  std::vector<std::int64_t> left_out_;  // for each text: how many numbers of q, k and v the page leaves out
   Json json_texts_ = Json::array();
 };
 
-// A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
+// Views a model that `polyhead train` made; without a folder, the model of ratings that is part of polyhead.
 void view_trained(const ViewOptions& o, const Parser& parser) {
   for (const Option* option : parser.options()) {
     const std::string name = option->name();

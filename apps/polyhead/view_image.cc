@@ -82,7 +82,7 @@ class Viewed {
  private:
   std::optional<double> similarity(const SeenImage& seen) const { return text_ ? similarity_to(*text_, seen) : std::nullopt; }
 
-  // What the class token reads, or the mean of all tokens where there is none: [rows,columns] of patches.
+  // The class token's attention to the patches, [rows,columns]; without a class token the mean over all tokens.
   Tensor read_patches(const Tensor& map) const {
     const models::VisionConfig& c = encoder_.config;
     Tensor patches(DType::f32, {c.rows(), c.columns()});

@@ -183,7 +183,7 @@ def view(
                 raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
             tokens = [str(place) for place in range(T)] if tokens is None else tokens
             keys = [str(place) for place in range(S)] if keys is None and T != S else keys
-            q = k = bias = attend = scale = None  # the cells of pooled maps are not worked out
+            q = k = bias = attend = scale = None  # the page does not show how cells of pooled maps are computed
     elif wrong := [name for name, value in {"causal": causal, "blocks": blocks, "progress": progress}.items() if value is not None]:
         raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
     vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}

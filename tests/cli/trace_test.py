@@ -178,7 +178,7 @@ class Trace(ProgramTest):
             with self.subTest(name):
                 path = adapted(VECTORS / f"{name}.safetensors", self.folder)
                 result = self.succeeds("trace", "--parameters", path, "--input", path, "--values", "--json", *options)
-                self.assertEqual(result.stderr, b"")  # in particular: the layer's own parameters have their place
+                self.assertEqual(result.stderr, b"")  # in particular no note about an unused parameter of the layer
                 steps = {step["step"]: step for step in json.loads(result.stdout)["steps"]}
                 _, expected = load_safetensors(path)["out"]
                 actual = flat(list(steps.values())[-1]["values"])

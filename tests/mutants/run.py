@@ -47,7 +47,7 @@ PROGRAMS = {
 
 
 def copy_changed(source, target):
-    """Copies what differs and removes what is gone; what is the same keeps its time stamp, so that it is not built again."""
+    """Updates the copy. Unchanged files keep their time stamps, so that they are not built again."""
     wanted = set()
     for part in PARTS:
         start = source / part

@@ -1,4 +1,4 @@
-// The page's texts in Chinese: a line for each, by its English text. Sorted, so that lines that two people add seldom meet in one place.
+// The page's texts in Chinese, by their English text. Sorted, so that additions by different people seldom conflict.
 const CHINESE = {
   "(cut off)": "（已截断）",
   "(no words)": "（没有词）",

@@ -20,7 +20,7 @@ from ._ops import Options
 
 
 class FormulaOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` that the formula reads, of floating keys and values."""
+    """Keyword arguments of `attention` for floating keys and values, except outputs and the cache."""
 
     attend: Tensor | None
     block: Tensor | None
@@ -206,7 +206,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     for name in ("empty_rows", "precision"):
         if given[name] == DEFAULTS[name]:
             del chosen[name]
-    if type(chosen.get("window")) is list:  # the caller may change it before backward
+    if type(chosen.get("window")) is list:  # copy it, because the caller may change the list before backward
         chosen["window"] = tuple(chosen["window"])
     if type(chosen.get("block_size")) is list:
         chosen["block_size"] = tuple(chosen["block_size"])
@@ -222,7 +222,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
-    """TypeError for what is no tensor that polyhead computes with. given: the options of `attention`."""
+    """Raises TypeError unless polyhead computes with all tensors. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}

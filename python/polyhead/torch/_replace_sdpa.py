@@ -23,7 +23,7 @@ _NAME = "scaled_dot_product_attention"
 _OWN: Any = torch._C._nn.scaled_dot_product_attention
 _replacements = Replacements()
 _applied: list[SdpaReplacement] = []
-_precision: Precision = "native"  # of those that are applied
+_precision: Precision = "native"  # precision of the applied replacements
 
 
 def scaled_dot_product_attention(
@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
         if why is None:
             try:
                 out = _sdpa.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision=_precision)
-            except (TypeError, ValueError, NotImplementedError) as refusal:  # torch computes it, or says in its own words what is wrong
+            except (TypeError, ValueError, NotImplementedError) as refusal:  # torch computes it, or raises its own error
                 why = str(refusal)
         for replacement in list(_applied):
             replacement._count(why)
@@ -55,7 +55,7 @@ scaled_dot_product_attention.__doc__ = _OWN.__doc__
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> str | None:
-    """Why torch computes a call; None if polyhead does. What polyhead's function refuses is not looked for here."""
+    """The reason why torch computes a call; None if polyhead can try. Calls that polyhead's function refuses are found when it is called."""
     tensors = (query, key, value) if attn_mask is None or type(attn_mask) is CausalBias else (query, key, value, attn_mask)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
