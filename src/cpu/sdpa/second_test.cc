@@ -1,6 +1,7 @@
 // Forward mode and the gradient of the backward pass by the kernels, beside the reference.
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
@@ -14,7 +15,7 @@ SecondCase draw_second(Random& random, std::uint64_t seed) {
 }
 
 TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
-  for (std::uint64_t seed = 0; seed < 480; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 480)) {
     SCOPED_TRACE(seed);
     Random random(seed + 6'000'000), layout(seed + 1'000'000);
     SecondCase second = draw_second(random, seed);
@@ -59,7 +60,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
 // A NaN reaches what the formula says and nothing else: the reference says where.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
-  for (std::uint64_t seed = 0; seed < 240; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
     SCOPED_TRACE(seed);
     Random random(seed + 7'000'000);
     SecondCase second = draw_second(random, seed);
