@@ -25,7 +25,7 @@ struct MapsInput {
 // Which value of the formula in sdpa.h a map holds.
 enum class MapValue : std::uint8_t {
   scaled_score,  // scale <q,k>, for masked pairs too
-  capped_score,  // after softcap, for masked pairs too
+  capped_score,  // after the score rule and softcap, for masked pairs too
   score,         // after the bias; -inf where masked
   probability,   // before dropout; 0 where masked
   dropped,       // after dropout, as it multiplies v

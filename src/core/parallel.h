@@ -31,13 +31,13 @@ namespace polyhead::inline internal {
 // pieces cost little even then.
 inline constexpr double kLeastPiece = 10e3;
 
-// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/performance.md).
+// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/experiments.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;
 
 // Number of threads that operations may use with this executor: 1 to 4096. The only place that reads the number of an executor, so that
 // all operations refuse one of less than 1; the message begins with the operation, if it is given. Schedules of more threads than 4096
 // would take longer to find than they save.
-int threads_of(const Executor* executor, const char* operation = nullptr);
+[[gnu::visibility("default")]] int threads_of(const Executor* executor, const char* operation = nullptr);  // components call it
 
 // As parallel_for, with pieces that the caller has cut: piece i is [bounds[i], bounds[i + 1]). Threads take them in order.
 void parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,

@@ -9,6 +9,7 @@
 
 #include "cpu/elementwise/kernels.h"
 #include "cpu/gemm/kernels.h"
+#include "cpu/score_program/kernels.h"
 #include "cpu/sdpa/kernels.h"
 #include "polyhead/device.h"
 
@@ -76,6 +77,8 @@ template <>
 const AdamKernels& kernels_of(const KernelSet& set);
 template <>
 const DropoutKernels& kernels_of(const KernelSet& set);
+template <>
+const ScoreProgramKernels& kernels_of(const KernelSet& set);
 
 template <class Kernels>
 const Kernels& current_kernels_of() {

@@ -8,6 +8,7 @@ namespace {
 // A bias that is a view of a table gets a gradient of its own shape: views that overlap themselves are refused.
 void use_plain_bias(AttentionCase& c) {
   if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
+  c.options.mask.blocks = {};
 }
 
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {

@@ -61,6 +61,7 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
   const std::int64_t count = part.config.heads;
   own.bias = heads_of(options.bias, heads_, first_head_, count);
   own.mask.attend = heads_of(options.mask.attend, heads_, first_head_, count), own.mask.block = heads_of(options.mask.block, heads_, first_head_, count);
+  own.mask.blocks.lists = heads_of(options.mask.blocks.lists, heads_, first_head_, count);
   if (options.sink) own.sink = options.sink.rank() == 1 ? options.sink.slice(0, first_head_, first_head_ + count) : options.sink.extent(-2) == heads_ ? options.sink.slice(-2, first_head_, first_head_ + count) : options.sink;
   RelativeBias& relative = own.relative_bias;
   if (relative.slopes) relative.slopes = relative.slopes.slice(0, first_head_, first_head_ + count);

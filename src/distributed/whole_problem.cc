@@ -90,10 +90,22 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
+// Error for a tensor of the mask that neither of_positions() nor of_rows() hands on.
+void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
+  const Mask of[] = {of_positions(options, q).mask, of_rows(options, q).mask};
+  options.mask.visit([&](std::string_view name, const ConstTensorView&) {
+    bool handed_on = false;
+    for (const Mask& mask : of) mask.visit([&](std::string_view other, const ConstTensorView&) { handed_on |= name == other; });
+    require(handed_on, operation, ": ", name, " over several ranks is not supported");
+  });
+}
+
 // Checks what this rank can check by itself.
 template <class Tensors>
 bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   require_timeout(operation, distributed.timeout);
+  require_handed_on(operation, options, own.q);
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; a function of one process is not for pairs of several ranks");
   require(!options.sink || is_floating(options.sink.dtype()), operation, ": sink is ", options.sink.dtype(), "; it must have the dtype of q or of lse");
   ProblemMemory memory;
   bool native = false;

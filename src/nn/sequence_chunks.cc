@@ -47,6 +47,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   for (ConstTensorView* table : {&own.rotary.cos, &own.rotary.sin, &own.rotary.key_cos, &own.rotary.key_sin}) cut(*table, 2);
   cut(own.mask.attend, 3);
   cut(own.mask.block, 3);
+  cut(own.mask.blocks.lists, 3);
   cut(own.mask.attend_keys, 1);
   cut(own.mask.block_keys, 1);
   // query_offsets, key_offsets and relative_bias are the same for every sequence.

@@ -12,6 +12,7 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "problem/key_set.h"
@@ -35,10 +36,12 @@ struct Document {
   Band band{};  // if banded or with a relative bias; positions count in the document. With KeyRules::bands: holds the bands of all sequences
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
+// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`. With listed.queries > 0
+// it is [*,N, blocks of queries, blocks of keys]: which blocks are listed.
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
+  BlockSize listed{.queries = 0, .keys = 0};
 };
 
 // Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
@@ -66,6 +69,7 @@ struct KeyRules {
 struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+  Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
   Distances distances;
   Tensor relative_bias;  // [N,L], a value for each of the L distances
   Tensor sink_tangent, relative_bias_tangent;  // the same of their tangents
@@ -93,6 +97,7 @@ struct Problem {
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
+  ScoreRule score_rule;                 // changes scale <q,k>, or absent
   bool native = false;                  // q, k and v are bfloat16 and may be multiplied as such
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
@@ -129,9 +134,15 @@ struct BackwardProblem : Problem {
   TensorView d_bias_given;   // as the caller gave it, to be zeroed first
   TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
+  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: of all
   // The keys are a part of those that lse and out were computed from. p = exp(score - lse) and delta = <d_out, out> are then taken from them as
   // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
   bool part_of_keys = false;
+
+  // Sums of the score rule's gradients of sequence b from query head n on; nullptr: not wanted.
+  double* score_rule_sums(std::int64_t b, std::int64_t n) const {
+    return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
+  }
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
@@ -240,14 +251,11 @@ inline void Problem::place(std::int64_t b, std::int64_t first_head, const Docume
   for (int i = 0; i < set.plane_count; ++i) {
     const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
     const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
-    set.planes[i] = {slice.data + t * slice.row_stride + s * slice.column_stride,
-                     mask.tensor.stride(-3),
-                     slice.row_stride,
-                     slice.column_stride,
-                     mask.attend,
-                     nullptr,
-                     0,
-                     0};
+    BooleanPlane& plane = set.planes[i] = {.head = mask.tensor.stride(-3), .row = slice.row_stride, .column = slice.column_stride, .attend = mask.attend};
+    plane.listed_queries = mask.listed.queries, plane.listed_keys = mask.listed.keys;
+    const std::int64_t row = plane.row_of_query(t), column = plane.column_of_key(s);
+    plane.data = slice.data + row * slice.row_stride + column * slice.column_stride;
+    if (plane.listed()) plane.query_position = t - row * plane.listed_queries, plane.key_position = s - column * plane.listed_keys;
   }
 }
 

@@ -13,7 +13,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Row {
   std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
-  std::vector<double> capped;        // softcap(scaled)
+  std::vector<double> capped;        // softcap(rule(scaled))
   std::vector<double> score;         // capped + bias; -inf where masked
   std::vector<std::uint8_t> attend;  // 1 where t may attend to s
   std::vector<double> p;             // softmax over the keys with attend = 1; 0 for the others
@@ -49,6 +49,9 @@ std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::
 std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
 void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
+
+// A row of scores [S] as a tile of the score rule.
+ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, double* scores);
 
 // sums[i] += factor * values[i]
 inline void add_scaled(std::int64_t count, double factor, const double* values, double* sums) {

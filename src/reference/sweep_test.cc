@@ -117,6 +117,7 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["block"] += m.block && mixed;
     seen["attend_keys"] += m.attend_keys && mixed;
     seen["block_keys"] += m.block_keys && mixed;
+    seen["block lists"] += m.blocks.lists && mixed;
     const bool documents = m.query_offsets.numel() > 2 && mixed;
     seen["documents, query_offsets alone"] += documents && !m.key_offsets;
     seen["documents, with key_offsets"] += documents && m.key_offsets;

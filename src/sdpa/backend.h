@@ -38,6 +38,6 @@ const Backend& require_serves(const Backend& forced, const Problem& problem, Ope
 
 // The forced backend (Error when it declines), else the first in the list that serves the problem. Links every operation of every backend;
 // a pass alone takes choose_pass() of backend_rows.h.
-const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
+[[gnu::visibility("default")]] const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

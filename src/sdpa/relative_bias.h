@@ -21,6 +21,7 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
 Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype);
 
 // The gradient of slopes or table: d_values [N,L] added up in float64, in the order of the distances.
-void add_up_relative_gradient(const RelativeBias& bias, const Distances& distances, ConstTensorView d_values, TensorView gradient);
+[[gnu::visibility("default")]] void add_up_relative_gradient(  // components call it
+    const RelativeBias& bias, const Distances& distances, ConstTensorView d_values, TensorView gradient);
 
 }  // namespace polyhead

@@ -8,6 +8,7 @@ GEMM = ("cpu", "golden")
 KERNEL = ("golden", "cpu_sdpa")
 FILES = ("golden", "io")
 RANKS = ("distributed",)
+RULE = ("score_rule",)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,14 @@ MUTANTS = [
     Mutant("no scale", ROW, "for (double& x : row.scaled) x *= problem_.scale;", "", "scores are scaled", CORE),
     Mutant("scale from H + 1", NORMAL, "1 / std::sqrt(static_cast<double>(p.qk_width))", "1 / std::sqrt(static_cast<double>(p.qk_width + 1))",
            "the scale defaults to 1/sqrt(H)", CORE),
+    Mutant("score rule dropped", ROW, "if (problem_.score_rule && keys > 0)", "if (problem_.score_rule && keys > 1000000)", "a score rule changes the scores", RULE),
+    Mutant("score rule before the scale", "src/cpu/sdpa/apply_score_rule.h", "load_vector(row + s) * factor", "load_vector(row + s)", "a score rule sees scaled scores", RULE),
+    Mutant("score rule of another query", "src/cpu/sdpa/apply_score_rule.h", "group.rule_query + rows[i].query", "group.rule_query + rows[i].query + 1", "a tile has the positions of its rows", RULE),
+    Mutant("score rule in the document", "src/cpu/sdpa/group.cc", "group.rule_key = problem.documents.front().keys.first", "group.rule_key = 0", "positions count in the packed sequence", RULE),
+    Mutant("score rule not differentiated", "src/reference/backward.cc", "if (problem.score_rule) differentiate_score_rule(", "if (problem.softcap > 1e9) differentiate_score_rule(", "eq. 8'", RULE),
+    Mutant("masked pairs differentiated", "src/cpu/sdpa/apply_score_rule.h", "load_vector(copy + s) == T{0} ?", "load_vector(copy + s) != load_vector(copy + s) ?", "a gradient of 0 stays 0", RULE),
+    Mutant("gradients of another head", "src/cpu/sdpa/apply_score_rule.h", "sums + rows[row].head * group.rule->gradient_count", "sums", "each head has sums of its own", RULE),
+    Mutant("score rule in maps dropped", MAPS_KERNEL, "if (task_.rule != nullptr && !keys.empty())", "if (task_.rule != nullptr && keys.empty())", "maps show the rule's scores", RULE),
     Mutant("softcap dropped", ROW, "if (const double c = problem_.softcap; c > 0) {", "if (const double c = problem_.softcap; c > 1e9) {",
            "scores are capped by c tanh(x/c)", CORE),
     Mutant("bias dropped", ROW, "row.score[index(s)] += bias[index(s)];", "row.score[index(s)] += 0 * bias[index(s)];", "the bias is added", CORE),
@@ -122,7 +131,7 @@ MUTANTS = [
     # Backward
     Mutant("delta dropped", BACKWARD, "delta += row.p[at] * d_p[at];", "", "d_score = p (d_p - sum p d_p)", CORE),
     Mutant("softcap derivative dropped", BACKWARD, "(1 - tanh * tanh)", "(1 - 0 * tanh)", "the gradient passes through the cap", CORE),
-    Mutant("scale missing in d_q and d_k", BACKWARD, "problem.scale * d_score[at]", "d_score[at]", "the gradient passes through the scale", CORE),
+    Mutant("scale missing in d_q and d_k", BACKWARD, "problem.scale * d_x[at]", "d_x[at]", "the gradient passes through the scale", CORE),
     Mutant("kv gradient overwritten, not summed", BACKWARD, "maker.dropout(t, row);\n", "maker.dropout(t, row);\n      if (t == 0) d_v.assign(d_v.size(), 0.0);\n",
            "heads of a group add into one key/value gradient", CORE),
     Mutant("d_v from the undropped p", BACKWARD, "add_scaled(v_width, row.dropped[at], d_out.data()", "add_scaled(v_width, row.p[at], d_out.data()",
@@ -167,7 +176,14 @@ MUTANTS = [
     Mutant("overlap accepted", "src/core/overlap.cc", "require(!overlaps(other.view, out.view), operation", "require(!overlaps(other.view, out.view) || true, operation",
            "outputs may not overlap inputs", ("sdpa",)),
     Mutant("lengths unchecked", NORMAL, "std::cmp_less_equal(length, p.keys)", "true", "a length lies in [0,S]", ("sdpa",)),
-    Mutant("dense mask of one head for all", DENSE, "pairs.extent(-3) != 1;", "pairs.extent(-3) == 1;", "a mask per head stays per head", ("sdpa", "nn_attention")),
+    Mutant("dense mask of one head for all", DENSE, "view.extent(-3) != 1;", "view.extent(-3) == 1;", "a mask per head stays per head", ("sdpa", "nn_attention")),
+    Mutant("block lists: queries in blocks of keys", KEYS, "(t + query_position) / listed_queries : t", "(t + query_position) / listed_keys : t",
+           "lists belong to blocks of queries", ("reference", "sdpa")),
+    Mutant("block lists: a document begins a block", PROBLEM, "plane.key_position = s - column * plane.listed_keys;", "plane.key_position = 0;",
+           "blocks count in the packed sequence", ("reference", "sdpa")),
+    Mutant("block lists: lists of the first block for all", NORMAL, "if (left == 0) row += columns, left = count;", "if (left == 0) left = count;", "each block of queries has its list",
+           ("reference", "sdpa")),
+    Mutant("block lists: one sequence's for all of a chunk", "src/nn/sequence_chunks.cc", "  cut(own.mask.blocks.lists, 3);\n", "", "lists belong to their sequence", ("nn_attention",)),
     # Layers
     Mutant("layer axis wrong", "src/nn/attention_shapes.h", "move_axis(axis, -2)", "move_axis(0, -2)", "attention runs along the axis", LAYER),
     Mutant("heads split inside out", "src/nn/attention_shapes.h", "merged.unflatten(-1, {heads, merged.extent(-1) / heads})",
@@ -374,8 +390,8 @@ MUTANTS = [
            "references begin with the first tile", KERNEL),
     Mutant("kernel: scores multiplied with log2(e) before their difference is taken", "src/cpu/elementary.h", "x[j] -= reference;",
            "x[j] = (x[j] * factor.high - reference * factor.high) / factor.high;", "scores of 3e38 stay finite", KERNEL),
-    Mutant("kernel: only this block's values asked whether they are finite", "src/cpu/sdpa/forward_kernel.cc", "      non_finite_ |= !operands_.finite();\n      const bool last",
-           "      non_finite_ = !operands_.finite();\n      const bool last", "an empty row is zero beside NaN of an earlier block", KERNEL),
+    Mutant("kernel: only this block's values asked whether they are finite", "src/cpu/sdpa/forward_kernel.cc", "        non_finite_ |= !operands_.finite();\n      }",
+           "        non_finite_ = !operands_.finite();\n      }", "an empty row is zero beside NaN of an earlier block", KERNEL),
     Mutant("weights: earlier keys keep the old reference", "src/cpu/sdpa/attention_weight_rows.h", "factor_of(references(index)[first / s_.keys], m, l, share)", "factor_of(m, m, l, share)",
            "all weights of a row are relative to the same score", KERNEL),
     Mutant("attention weights: after dropout", "src/cpu/sdpa/forward_kernel.cc", "exponentiate_strip(rows, keys);\n",
@@ -500,11 +516,15 @@ MUTANTS = [
            "what a row does not have is 0, or -infinity as a score", KERNEL),
     Mutant("maps: NaN of a row in masked places", MAPS_KERNEL, "if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);", "", "a NaN is the business of the kept keys", KERNEL),
     Mutant("maps: dropped keys kept", MAPS_KERNEL, "x[s] *= keep[s] != 0 ? T{1} : T{0};", "x[s] *= T{1};", "maps drop what the output dropped", KERNEL),
-    Mutant("maps: scaled scores capped", "src/cpu/sdpa/maps.cc", "if (part.value == MapValue::scaled_score) task.softcap = 0;", "",
+    Mutant("maps: scaled scores capped", "src/cpu/sdpa/maps.cc", "task.softcap = 0, task.rule = nullptr;", "task.rule = nullptr;",
            "a scaled score is read before the cap", KERNEL),
     Mutant("maps: bits of the first head", "src/cpu/sdpa/maps.cc", "task.head = n % task.heads;", "task.head = 0;", "each head has its own bits and bias", KERNEL),
     # Blocks of masks and documents
     Mutant("mask blocks: one true among falses missed", "src/cpu/sdpa/mask_blocks.cc", "ones |= x;", "ones &= x;", "a block with one true is partial", KERNEL),
+    Mutant("mask blocks: a list's last block of a column not read", "src/cpu/sdpa/mask_blocks.cc", "i <= plane.column_of_key(end - 1)", "i < plane.column_of_key(end - 1)",
+           "blocks of any size are skipped only where no key is listed", KERNEL),
+    Mutant("kernel: bytes of a list from the block's first key on", "src/cpu/sdpa/rows.h", "(block + 1) * mask.listed_keys - mask.key_position - first", "(block + 1) * mask.listed_keys - first",
+           "blocks count in the packed sequence", ("sdpa", "cpu_sdpa")),
     Mutant("mask blocks: last rows not read", "src/cpu/sdpa/mask_blocks.cc", "std::min(rows, begin + kMaskBlockQueries)", "std::min(rows, begin + kMaskBlockQueries - 1)",
            "every row has a say in its block", KERNEL),
     Mutant("mask blocks: polarity dropped", "src/cpu/sdpa/mask_blocks.cc", "mask.attend ? seen.some_true : seen.some_false", "seen.some_true",
@@ -573,7 +593,7 @@ MUTANTS = [
     Mutant("native: terms after a row's width left as they were", "src/cpu/bf16_pairs.h", "d < bf16_pairs_of(width); ++d) to[d] = {};", "d < 0; ++d) to[d] = {};", "blocks of terms are padded with zeros", KERNEL),
     Mutant("native: values after the last key left as they were", "src/cpu/bf16_pairs.h", "pair < bf16_pairs_of(count); ++pair", "pair < 0; ++pair", "blocks of terms are padded with zeros", KERNEL),
     Mutant("native: rows after the last are summed", "src/cpu/amx_product.h", "first + i < terms ? load_vector(&from->bits) : Vector<std::int32_t>{}", "load_vector(&from->bits)", "d_k and d_v have the rows of the block alone", KERNEL),
-    Mutant("native: bfloat16 of a cache beside a wider query", "src/sdpa/normal_form.cc", " && p.key_dtype == DType::bf16;", ";", "q, k and v are bfloat16", KERNEL),
+    Mutant("native: bfloat16 of a cache beside a wider query", "src/sdpa/normal_form.cc", " && p.key_dtype == DType::bf16 &&", " &&", "q, k and v are bfloat16", KERNEL),
     Mutant("elements of a word in the wrong order", "src/cpu/storage.h", "(word << (24 - 8 * i)) >> 24", "(word << (8 * i)) >> 24",
            "a word holds its elements from the lowest byte on", KERNEL),
     Mutant("kernel: bfloat16 cut off", "src/cpu/storage.h", "(bits + 0x7fffu + (bits >> 16 & 1u)) >> 16", "bits >> 16", "results are rounded to the nearest",

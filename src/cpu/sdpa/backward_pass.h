@@ -52,6 +52,7 @@ struct FirstBackward {
     task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
     task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
     task.d_sink = plane_of(p.d_sink, b, n);
+    task.rule_sums = p.score_rule_sums(b, n);
   }
   // Whether several products of a key block are added to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
@@ -107,6 +108,15 @@ class DocumentPass {
 
  private:
   Together together() const {
+    Together together = of_bias();
+    if (p_.d_score_rule) {  // a head of a sequence, or of all, adds up its gradients on one thread, in order
+      together.rows = together.keys = true;
+      if (p_.d_score_rule.extent(0) < p_.batch) together.sequences = true, together.groups = false;
+    }
+    return together;
+  }
+
+  Together of_bias() const {
     const auto sinks = static_cast<bool>(p_.d_sink);
     if (bias_ == nullptr) return {.every_pair = sinks};
     return {.sequences = bias_->shared_by_sequences(),
@@ -234,7 +244,7 @@ void run_backward(const typename Pass::Problem& p) {
   BiasGradient* const d_bias = bias ? &*bias : nullptr;
   const auto run_document = [&](const P& part, int threads) {
     const Pass pass(part, threads);
-    if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink) return;
+    if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink && !part.d_score_rule) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
     for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // an empty tensor may have more heads than a loop can visit
       if (gradient) fill(gradient, 0);
@@ -244,7 +254,8 @@ void run_backward(const typename Pass::Problem& p) {
     run_document(p, threads_of(p.executor));
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
-    for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const P& part, int threads) {
+    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;  // documents add to the same elements
+    for_each_document(p, in_order, [&](const Document& document, const P& part, int threads) {
       if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
       run_document(part, threads);
     });

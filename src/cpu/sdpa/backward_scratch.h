@@ -24,6 +24,7 @@ struct BackwardScratch {
   // Only with task.native: pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; pairs of neighbouring rows of p, d_x, q and d_out.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
+  T *before_rule, *rule_copy;        // with a score rule, of a strip: scaled scores; scratch
   T* sink;                           // per row: p of its sink; no memory without sinks
   Row* rows;
   KeyRange* spans;
@@ -64,6 +65,7 @@ struct BackwardScratch {
     arena.allocate(s.d_out_columns, paired_rows * s.v_padded);
     arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
+    for (T** array : {&s.before_rule, &s.rule_copy}) arena.allocate(*array, task.rule != nullptr ? kStripRows * s.stride : 0);
     arena.allocate(s.sink, task.sink.data != nullptr ? s.row_count : 0);
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);

@@ -87,14 +87,15 @@ class Bf16Operands {
   }
 
   // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
-  void load_keys(std::int64_t first, KeyRange block, bool again) {
+  void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
     k_ = words(s_->k) + place * s_->depth;
     Bf16Pair* const v = words(s_->v) + place / 2 * s_->v_padded;
     std::uint8_t& all_of_block = s_->finite[place / s_->keys];
     if (!again) {
-      if (!few_rows<float>(task_)) pack_keys(from, count, words(s_->k) + (place + from) * s_->depth);
+      if (!few_rows<float>(task_))
+        for_each_wanted(wanted, {from, block.last}, [&](std::int64_t key, int keys) { pack_keys(key, keys, words(s_->k) + (place + key) * s_->depth); });
       if (reads_stored_values<float>(task_)) {
         clear(s_->v, 0, bf16_pairs_of(s_->v_padded));  // StoredBf16Values::zeros
         all_of_block = 1;

@@ -29,6 +29,30 @@ bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, co
   return false;
 }
 
+// One bit for each kMaskBlockKeys keys of a key block; a key block has at most 64 of them.
+inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
+
+POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }
+
+// Keys of a key block without the columns at both ends that are not wanted.
+POLYHEAD_INLINE KeyRange without_unwanted_ends(std::uint64_t wanted, KeyRange keys) {
+  while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
+  while (!keys.empty() && !has_column(wanted, keys.last - 1)) keys.last = (keys.last - 1) / kMaskBlockKeys * kMaskBlockKeys;
+  return keys;
+}
+
+// Calls f(first, count) for each run of wanted keys.
+template <class F>
+POLYHEAD_INLINE void for_each_wanted(std::uint64_t wanted, KeyRange keys, const F& f) {
+  while (!keys.empty()) {
+    std::int64_t end = keys.first;
+    while (end < keys.last && has_column(wanted, end)) end = smaller((end / kMaskBlockKeys + 1) * kMaskBlockKeys, keys.last);
+    if (end > keys.first) f(keys.first, static_cast<int>(end - keys.first));
+    keys.first = end;
+    while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
+  }
+}
+
 template <class T>
 class ForwardOperands {
  public:
@@ -85,13 +109,14 @@ class ForwardOperands {
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
-  void load_keys(std::int64_t first, KeyRange block, bool again) {
+  // Loads v of the keys first + `block`, and k of the wanted ones. again: an earlier pass has packed them and they are still in memory.
+  void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
     k_ = s_->k + place * task_.qk_width;
-    if (!again && !few_rows<T>(task_)) pack_keys(from, count, s_->k + place * task_.qk_width + from * task_.qk_width);
+    if (!again && !few_rows<T>(task_))
+      for_each_wanted(wanted, {from, block.last}, [&](std::int64_t key, int keys) { pack_keys(key, keys, s_->k + (place + key) * task_.qk_width); });
     if (reads_stored_values<T>(task_)) return;
     T* const v = s_->v + place * s_->v_padded;
     const bool in_place =

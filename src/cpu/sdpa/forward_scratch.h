@@ -69,6 +69,7 @@ struct Scratch {
   KeyRange* spans;
   std::uint8_t *bytes, *started;  // mask or keep bytes of a row; 1 if o of a strip has been written
   std::uint8_t* finite;           // 1 if v of a key block is finite
+  std::uint8_t* listed;           // with listed blocks: the mask bytes of a strip's rows for the key block
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // terms of <q, k>: its width, or the bfloat16 pairs of it
   std::int64_t pass_rows;  // rows of one pass over the keys
@@ -109,6 +110,9 @@ struct Scratch {
     arena.allocate(s.bytes, s.keys + kKeepMargin);
     arena.allocate(s.started, task.rows / kTileRows + 1);
     arena.allocate(s.finite, kept / s.keys);
+    bool lists = false;
+    for (int i = 0; i < task.plane_count; ++i) lists |= task.planes[i].listed();
+    arena.allocate(s.listed, lists ? strip * s.keys : 0);
     arena.allocate(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();
   }

@@ -39,7 +39,7 @@ class GradientSums {
     if (task_.stream_d_bias) store_fence();
     if (d_q_ == nullptr || !task_.store_d_q) return;
     for (std::int64_t i = 0; i < s_.row_count; ++i)
-      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.factor);
+      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.of_products);
   }
 
   // Sums of the current splits: of a row, or nullptr if not wanted; of the keys of the current block.
@@ -88,7 +88,7 @@ class GradientSums {
       if (task_.d_k_sums != nullptr) {
         copy(d_k, s_.qk_padded, static_cast<T*>(task_.d_k_sums) + (first - task_.first_key + s) * gradient_stride(task_.qk_width));
       } else {
-        store(task_.d_k, 0, first + s, d_k, task_.qk_width, scale_.factor);
+        store(task_.d_k, 0, first + s, d_k, task_.qk_width, scale_.of_products);
       }
       if (task_.d_v_sums != nullptr) {
         copy(d_v, s_.v_padded, static_cast<T*>(task_.d_v_sums) + (first - task_.first_key + s) * gradient_stride(task_.v_width));

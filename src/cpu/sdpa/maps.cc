@@ -45,7 +45,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
     static_cast<KeySet&>(task) = KeySet{};
     task.queries = part.queries, task.keys = part.keys;
     task.bias = {};
-    if (part.value == MapValue::scaled_score) task.softcap = 0;
+    if (part.value == MapValue::scaled_score) task.softcap = 0, task.rule = nullptr;
   } else if (part.empty_rows != EmptyRows::zero && part.rules->any()) {
     kinds.assign(static_cast<std::size_t>(task.heads * task.queries), RowKind::masked);
     for (const std::int64_t t : run.queries) kinds[static_cast<std::size_t>(n % task.heads * task.queries + t)] = row_kind(task, part.empty_rows, n % task.heads, t);

@@ -3,6 +3,7 @@
 // The keys of a call are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
 // scores and not from a stored lse.
 #include "cpu/arena.h"
+#include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
@@ -44,6 +45,7 @@ class Maps {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
       KeyRange keys = load_rows(strip, rows);
       multiply_rows(strip, rows, keys);
+      if (task_.rule != nullptr && !keys.empty()) apply_score_rule<T>(task_, scale_.of_products, rows_, rows, 0, keys, StripBlocks(), s_.stride, s_.scores, nullptr);
       for (int i = 0; i < rows; ++i) {
         double entropy = 0;
         const double factor = !task_.probability ? finish_row(i) : task_.consume != nullptr ? exponentiate_row<true>(i, &entropy) : exponentiate_row<false>(i, nullptr);

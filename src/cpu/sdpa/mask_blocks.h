@@ -22,6 +22,8 @@ class MaskBlocks {
     Tensor memory;
     ConstTensorView blocks;  // [*,N, blocks of queries, blocks of keys]
   };
+  static Table kinds_of_lists(const Problem& problem, int mask);
+
   std::vector<Table> tables_;
   std::int64_t group_ = 0, kv_heads_ = 0;  // query heads of a key/value head; key/value heads
   std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be filled

@@ -137,6 +137,21 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   });
 }
 
+// Lists of blocks take a byte for each block and for each 64 keys of it, and no work for keys that are not listed: 64 blocks of queries with one of 64 blocks of
+// keys each take a hundredth of the bytes that booleans of the pairs have.
+TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
+  constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
+  Attention most(kLength);
+  Tensor lists(DType::i32, {kBlocks, 1});
+  for (std::int64_t i = 0; i < kBlocks; ++i) lists.data<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+  const SdpaOptions plain, listed{.mask = {.blocks = {.lists = lists}}};
+  sdpa_forward(most.forward(), plain);
+  const auto forward = [&](const SdpaOptions& options) { return peak_of([&] { sdpa_forward(most.forward(), options); }); };
+  const auto backward = [&](const SdpaOptions& options) { return peak_of([&] { sdpa_backward(most.backward(), options); }); };
+  EXPECT_LT(forward(listed), forward(plain) + kLength * kLength / 100);
+  EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
+}
+
 // The packed keys of a head, a copy of values that cannot be read in place and, for a dtype that is not that of the arithmetic, a turn of rows.
 TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -52,6 +52,7 @@ class Problem {
   DType dtype;
   ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
   RelativeBias relative;
+  BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
   std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
@@ -108,6 +109,13 @@ class Problem {
     }
     if (plain.empty_rows == EmptyRows::zero && random.integer(0, 2) == 0)
       sink = keep(random.tensor(accumulation_dtype(dtype), {random.coin() ? z.batch : 1, z.heads(), random.coin() ? z.queries : 1}, -2, 2));
+    if (random.integer(0, 3) == 0) {
+      const auto size = [&](std::int64_t extent) { return extent > 100 ? random.pick<std::int64_t>({48, 64, 100, 128}) : random.integer(1, 40); };
+      blocks.size = {.queries = size(z.queries), .keys = size(z.keys)};
+      const std::int64_t columns = blocks_of(z.keys, blocks.size.keys);
+      const Shape shape{random.coin() ? z.batch : 1, random.coin() ? z.heads() : 1, blocks_of(z.queries, blocks.size.queries), random.integer(1, columns)};
+      blocks.lists = keep(random.tensor(DType::i32, shape, -1, static_cast<double>(columns - 1)));
+    }
     if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
   }
 
@@ -163,6 +171,7 @@ class Problem {
       o.mask.key_lengths = own;
     }
     if (attend) o.mask.attend = of_pairs(attend, p);
+    if (blocks.lists) list_blocks(p, o.mask);
     if (bias) o.bias = of_pairs(bias, p);
     o.relative_bias = relative;
     for (ConstTensorView* parameter : {&o.relative_bias.slopes, &o.relative_bias.table}) {
@@ -171,6 +180,30 @@ class Problem {
     if (relative && !causal && !left && !right) o.relative_bias.diagonal = Diagonal::offset(diagonal() + p.t);
     if (sink) o.sink = cut(cut(cut(sink, 0, p.b, p.b_end), 1, p.n, p.n_end), 2, p.t, p.t_end);
     return o;
+  }
+
+  static std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
+
+  // The lists of the part's blocks, or, if it begins within a block of queries, the same as booleans of pairs.
+  void list_blocks(const Part& p, Mask& mask) {
+    if (p.t % blocks.size.queries == 0) {
+      const ConstTensorView own = cut(cut(blocks.lists, 0, p.b, p.b_end), 1, p.n, p.n_end);
+      const TensorView lists = keep(Tensor::copy_of(own.slice(2, p.t / blocks.size.queries, blocks_of(p.t_end, blocks.size.queries))));
+      auto* const indices = lists.data<std::int32_t>();
+      for (std::int64_t i = 0; i < lists.numel(); ++i) indices[i] = indices[i] < blocks_of(p.keys, blocks.size.keys) ? indices[i] : -1;
+      mask.blocks = {.lists = lists, .size = blocks.size};
+      return;
+    }
+    mask.attend = of_pairs(attended_pairs(), p);
+  }
+
+  // `attend` and the listed blocks as booleans of pairs; absent without both.
+  ConstTensorView attended_pairs() {
+    if (!blocks.lists) return attend;
+    const TensorView both = keep(listed_pairs(blocks, {z.batch, z.heads(), z.queries, z.keys}));
+    const std::vector<double> given = attend ? to_doubles(attend.expand(both.shape())) : std::vector<double>();
+    for (std::size_t i = 0; i < given.size(); ++i) both.data<bool>()[i] = both.data<bool>()[i] && given[i] != 0;
+    return both;
   }
 
   static ConstTensorView of_pairs(const ConstTensorView& view, const Part& p) {
@@ -333,7 +366,8 @@ void packed(Problem& p, Random& random, const Result& whole) {
   SdpaOptions o = p.options(p.all());
   o.mask.key_lengths = {}, o.mask.query_offsets = kept(query_offsets), o.mask.key_offsets = kept(key_offsets);
   if (p.bias) o.bias = pairs(p.bias);
-  if (p.attend) o.mask.attend = pairs(p.attend);
+  o.mask.blocks = {};
+  if (const ConstTensorView attend = p.attended_pairs()) o.mask.attend = pairs(attend);
   if (p.sink) o.sink = copy_rows(p.sink.expand({z.batch, z.heads(), z.queries}).unsqueeze(-1), query_offsets).select(-1, 0);
   Tensor out(p.dtype, {1, z.heads(), queries, z.v_width}), lse(accumulation_dtype(p.dtype), {1, z.heads(), queries});
   const auto keys_of = [&](const ConstTensorView& x) { return copy_rows(x, key_offsets); };
@@ -354,6 +388,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   };
   SdpaOptions o = p.options(p.all());
   o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
+  o.mask.blocks.lists = apart(o.mask.blocks.lists);
   o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes), o.relative_bias.table = apart(o.relative_bias.table);
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
                       lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
@@ -393,7 +428,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   };
   const Shape pairs{p.z.batch, p.z.heads(), count, p.z.keys};
   if (p.lengths) o.mask.key_lengths = rows(p.lengths, {p.z.batch, count});
-  if (p.attend) o.mask.attend = rows(p.attend, pairs);
+  if (const ConstTensorView attend = p.attended_pairs()) o.mask.attend = rows(attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
   if (p.sink) o.sink = rows(p.sink.unsqueeze(-1), {p.z.batch, p.z.heads(), count, 1}).select(-1, 0);
   o.relative_bias = p.relative;

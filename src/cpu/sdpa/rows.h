@@ -81,6 +81,17 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, st
   return to;
 }
 
+// The same of a boolean mask. Bytes of listed blocks are always copied, a block at a time.
+POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanPlane& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
+  if (!mask.listed()) return row_bytes(mask, row, first, low, high, to);
+  const std::uint8_t* const blocks = mask.data + row.head * mask.head + mask.row_of_query(row.query) * mask.row;
+  for (std::int64_t i = low; i < high;) {
+    const std::int64_t block = mask.column_of_key(first + i), end = smaller(high, (block + 1) * mask.listed_keys - mask.key_position - first);
+    for (const std::uint8_t byte = blocks[block * mask.column]; i < end; ++i) to[i] = byte;
+  }
+  return to;
+}
+
 // Loads `count` elements into the lanes of a vector; the other lanes are 0.
 template <class T, class Storage>
 POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::int64_t count) {
@@ -114,11 +125,12 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
-      : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
+      : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
   // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, factor;
+  T power, of_products;  // of_products: that of <q, k>
+  T factor;              // of the scores that become p: 1 with a score rule, which sees scaled scores
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
@@ -157,7 +169,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
   if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: score_exp_of() is one for all rows
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
-    const std::uint8_t* bytes_of_row = row_bytes(mask, row, first, low, high, bytes);
+    const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);
     std::int64_t s = low;
     for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(bytes_of_row + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);
     for (; s < high; ++s) x[s] = (bytes_of_row[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "polyhead/dtype.h"
+#include "polyhead/score_rule.h"
 #include "problem/key_set.h"
 
 namespace polyhead::cpu {
@@ -27,6 +28,8 @@ struct HeadGroup : KeySet {
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;
+  const ScoreRule* rule = nullptr;  // nullptr: none
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // what the rule counts the sequence, head 0, query 0 and key 0 as
 
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
@@ -81,6 +84,7 @@ struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
   MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
+  double* rule_sums = nullptr;  // [head, gradient_count] of the score rule; nullptr: not wanted
   MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
   bool part_of_keys = false;    // lse and out are of more keys than k has, and taken as they are

@@ -17,10 +17,13 @@ struct TaskRows {
   std::int64_t stride;    // between rows of products [row, key of the block]
   Tiles<Operand>* tiles = nullptr;
 
-  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`.
+  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`, without what a boolean mask skips at both ends.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
-    return {larger(span.first - first, 0), smaller(span.last - first, count)};
+    const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};
+    if (group.plane_count == 0 || keys.empty() || kind_of(group, rows[index]) != RowKind::masked) return {keys.first - first, keys.last - first};
+    const KeyRange kept = without_skipped_ends(group, rows[index].head, rows[index].query, keys);
+    return {kept.first - first, kept.last - first};
   }
 
   // The range that holds those of the rows [begin, end).
@@ -42,7 +45,7 @@ struct TaskRows {
   StripBlocks blocks_of(std::int64_t begin, int count) const {
     StripBlocks blocks;
     blocks.begin(group);
-    for (int i = 0; i < count; ++i) blocks.add(group, rows[begin + i]);
+    blocks.add(group, rows + begin, count);
     return blocks;
   }
 
