@@ -4,18 +4,11 @@
     access_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 import re
-import sys
 
-from session import PIXELS, reload, run, title
-
-try:
-    from axe_playwright_python.sync_playwright import Axe
-except ImportError:
-    sys.exit("access_test.py needs the Python package axe-playwright-python")
-
+from session import PIXELS, axe_violations, reload, run, title
 
 # Sets of axe-core's rules, each of which takes about half of the time: a dark page differs from a light one in its colours only, a small one in everything else.
-ALL, COLOURS, OTHERS = {"resultTypes": ["violations"]}, {"resultTypes": ["violations"], "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}, {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
+ALL, COLOURS, OTHERS = {}, {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}, {"rules": {"color-contrast": {"enabled": False}}}
 
 
 def luminance(colour):
@@ -39,7 +32,7 @@ def style(session, selector, name):
 def check_axe(checks, session, choose, rules=ALL):
     """In every state of the page."""
     def clean(state):
-        wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}" for one in Axe().run(session.page, options=rules).response["violations"]]
+        wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}" for one in axe_violations(session.page, rules)]
         checks.that(not wrong, f"axe-core finds nothing: {state}", wrong)
 
     page = session.page

@@ -16,9 +16,10 @@ import tempfile
 from safetensors_file import read_float32
 
 try:
+    from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
 except ImportError:
-    sys.exit("the tests of the page need the Python package playwright: pip install playwright")
+    sys.exit("the tests of the page need the Python packages playwright and axe-playwright-python: pip install playwright axe-playwright-python")
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
 ABSOLUTE = 0.5e-4 + 7.7e-6   # rounding to four decimals, and the error of 16 bits (include/polyhead/viewer.h)
@@ -179,6 +180,13 @@ def check_quiet(checks, session, where):
     checks.that(not session.complaints, f"{where}: nothing on the console", session.complaints)
     outside = [url for url in session.requests if url.split("#")[0] != session.url and not url.startswith("data:")]
     checks.that(not outside, f"{where}: no request but for the page itself", outside)
+
+
+def axe_violations(page, options=None):
+    """What axe-core finds. Its half a megabyte is read once for a document, and only what is wrong leaves the browser."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    return page.evaluate("(options) => axe.run(options).then((results) => results.violations)", {"resultTypes": ["violations"], **(options or {})})
 
 
 def title(layer, head):

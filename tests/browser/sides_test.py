@@ -8,14 +8,8 @@ import math
 import pathlib
 import re
 import struct
-import sys
 
-try:
-    from axe_playwright_python.sync_playwright import Axe
-except ImportError:
-    sys.exit("sides_test.py needs the Python package axe-playwright-python")
-
-from session import PIXELS, Expected, reload, run
+from session import PIXELS, Expected, axe_violations, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
 WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # links of special tokens, which are outlined but do not count
@@ -56,7 +50,7 @@ def error_rate(cross, layer, head):
 
 
 def check_access(checks, session, where):
-    wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in Axe().run(session.page).response["violations"]]
+    wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]}" for one in axe_violations(session.page)]
     checks.that(not wrong, f"axe-core finds nothing: {where}", wrong)
 
 

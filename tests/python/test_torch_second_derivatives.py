@@ -199,8 +199,8 @@ def test_gradcheck_of_second_order_and_forward_mode(name: str) -> None:
         wanted = (True, name != "offset", arguments["attention_weights"])
         return tuple(result.masked_fill(result == -math.inf, 0) for result, want in zip(results, wanted) if want)
 
-    gradcheck(every, list(tensors.values()), check_forward_ad=True, check_backward_ad=False)
-    gradgradcheck(every, list(tensors.values()), check_fwd_over_rev=True)
+    gradcheck(every, list(tensors.values()), check_forward_ad=True, check_backward_ad=False, fast_mode=QUICK)
+    gradgradcheck(every, list(tensors.values()), check_fwd_over_rev=True, fast_mode=QUICK)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -318,7 +318,7 @@ def test_triangle_attention_has_second_derivatives() -> None:
     torch.manual_seed(4)
     q, k, v = (torch.randn(1, 3, 2, 4, 2, dtype=torch.float64, requires_grad=True) for _ in range(3))
     bias = torch.randn(1, 1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
-    gradgradcheck(triangle_attention, (q, k, v, bias), check_fwd_over_rev=True)
+    gradgradcheck(triangle_attention, (q, k, v, bias), check_fwd_over_rev=True, fast_mode=QUICK)
 
 
 # --- layers

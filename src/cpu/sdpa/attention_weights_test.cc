@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
+#include "support/seeds.h"
 #include "support/thread_count.h"
 
 namespace polyhead::test {
@@ -15,7 +16,7 @@ Tensor reference_weights(AttentionCase& c) {
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
 TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
-  for (std::uint64_t seed = 5000; seed < 5400; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(5000, 400)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);

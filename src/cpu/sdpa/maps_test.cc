@@ -3,6 +3,7 @@
 
 #include "polyhead/maps.h"
 #include "support/kernel_case.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
@@ -18,7 +19,7 @@ AttentionSizes draw_map_sizes(Random& random) {
 }
 
 TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 200)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_case(random, kDTypes[seed % 5], draw_map_sizes(random));

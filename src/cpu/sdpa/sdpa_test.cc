@@ -4,13 +4,14 @@
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/kernel_case.h"
+#include "support/seeds.h"
 #include "support/thread_count.h"
 
 namespace polyhead::test {
 namespace {
 
 TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 500)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
@@ -27,7 +28,7 @@ TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
 }
 
 TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
-  for (std::uint64_t seed = 1000; seed < 1400; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(1000, 400)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
@@ -231,7 +232,7 @@ TEST(CpuSdpa, ScalesAndCapsBeyondFloat32AreLeftToTheReference) {
 }
 
 TEST(CpuSdpa, MapsAreTheReferenceWithinTheErrorOfTheArithmetic) {
-  for (std::uint64_t seed = 2000; seed < 2300; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(2000, 300)) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);

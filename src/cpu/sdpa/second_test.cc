@@ -1,6 +1,7 @@
 // Compares the kernels' forward mode and gradient of the backward pass with the reference.
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
@@ -14,7 +15,7 @@ SecondCase draw_second(Random& random, std::uint64_t seed) {
 }
 
 TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
-  for (std::uint64_t seed = 0; seed < 480; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 480)) {
     SCOPED_TRACE(seed);
     Random random(seed + 6'000'000), layout(seed + 1'000'000);
     SecondCase second = draw_second(random, seed);
@@ -59,7 +60,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
 // A NaN reaches exactly the results that depend on it; the reference tells which.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
-  for (std::uint64_t seed = 0; seed < 240; ++seed) {
+  for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
     SCOPED_TRACE(seed);
     Random random(seed + 7'000'000);
     SecondCase second = draw_second(random, seed);
