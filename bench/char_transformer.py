@@ -1,4 +1,4 @@
-"""examples/char_transformer beside the same model in PyTorch: the loss of each step from the same parameters and texts, and the time of a step.
+"""Compares examples/char_transformer with the same model in PyTorch: the loss of each step from the same parameters and texts, and the time of a step.
 
     python3 bench/char_transformer.py build/dev/examples/char_transformer [--text README.md] [--steps 400] [--threads 1]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""polyhead's ring beside torch's context parallel: attention of one sequence on several processes, gloo, CPU, forward and backward, in turns.
+"""Compares polyhead's ring with torch's context parallel: attention of one sequence on several processes, gloo, CPU, forward and backward, in turns.
 
     python -m venv build/peers && build/peers/bin/pip install torch .
     build/peers/bin/python bench/context_parallel.py --length 8192 --heads 4 --causal
@@ -27,7 +27,7 @@ def megabytes(name: str) -> float:
 
 
 def measure(call: Any, repetitions: int) -> dict[str, Any]:
-    """call() gives out. The times are of the slower process."""
+    """Measures call(), which returns out. The times are those of the slower process."""
     import torch
     import torch.distributed as dist
 

@@ -39,7 +39,7 @@ struct Case {
 
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
 
-// Of all threads of this process.
+// Processor time of all threads of this process.
 double processor_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -56,7 +56,7 @@ double megabytes(const std::string& name) {
   return 0;
 }
 
-// From here on the peak (VmHWM) is that of what follows. Without the right to do so it also has what was before.
+// Resets the peak of memory (VmHWM). Without permission to do so, the peak includes earlier memory.
 void restart_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 std::vector<double> of_ranks(double value, int ranks) {
@@ -139,9 +139,9 @@ double slowest(double value) {
   return largest;
 }
 
-// The repetition whose slowest rank was fastest.
+// Measures several repetitions. Returns the one whose slowest rank was fastest.
 Json measure(Communicator& ranks, const Case& c) {
-  Case small = c;  // threads start, and MPI allocates its buffers
+  Case small = c;  // a small first call, in which threads start and MPI allocates its buffers
   small.length = 256 * ranks.size();
   Attention(ranks, small).run();
   restart_peak();
@@ -183,7 +183,7 @@ Message message_of(std::size_t bytes) {
   return {*memory, memory};
 }
 
-// Between ranks 0 and 1, through the Communicator.
+// Measures messages between ranks 0 and 1, through the Communicator.
 class Transport {
  public:
   explicit Transport(Communicator& ranks) : ranks_(ranks) {}
@@ -200,7 +200,7 @@ class Transport {
   }
 
  private:
-  static constexpr int kTag = 32760;  // not of a distributed call
+  static constexpr int kTag = 32760;  // a tag that distributed calls do not use
 
   template <class F>
   double median(int count, const F& f) {
@@ -244,7 +244,7 @@ class Transport {
   Message kept_[2];
 };
 
-// What adding up partial results costs with one thread, in seconds for an element. Partial results are new memory each time, as in a call.
+// Measures adding up partial results with one thread, in seconds per element. Partial results are in new memory each time, as in a call.
 Json measure_adding() {
   const Shape shape = {1, 8, 16384, 64}, of_lse = {1, 8, 16384, 1};  // 34 MB, more than the caches hold
   const Tensor values = random(shape, 1);

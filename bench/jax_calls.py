@@ -1,4 +1,4 @@
-"""Time of polyhead.jax beside jax.nn.dot_product_attention, both compiled by jax.jit: small calls, where the way to the kernel counts, and one head of 2048.
+"""Compares the time of polyhead.jax with jax.nn.dot_product_attention, both compiled by jax.jit: small calls, whose time is mostly overhead, and one head of 2048 keys.
 
     python bench/jax_calls.py
 

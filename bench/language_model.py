@@ -1,4 +1,4 @@
-"""A Llama of about 100 million random parameters, batch 1, greedy: polyhead beside transformers with PyTorch, in turns in one process.
+"""A Llama of about 100 million random parameters, batch 1, greedy: polyhead compared with transformers on PyTorch, taking turns in one process.
 
     python3 bench/language_model.py [--threads 2] [--prompt 512] [--tokens 32] [--rounds 5] [--dtype float32] [--cache-dtype DTYPE]
 

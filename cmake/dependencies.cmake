@@ -1,4 +1,4 @@
-# Everything that is not the standard library, found in one place. Nothing is downloaded at configure time.
+# Finds all dependencies other than the standard library. Nothing is downloaded at configure time.
 option(POLYHEAD_NPZ "Read and write npz files, through libzip" ON)
 option(POLYHEAD_IMAGES "Read PNG and JPEG images, through libpng and libjpeg-turbo" ON)
 option(POLYHEAD_PREFER_ARCHIVES "Link archives of other libraries where there are any, so that what is built can be moved to another machine" OFF)
@@ -11,7 +11,7 @@ macro(polyhead_need found library package)
   endif()
 endmacro()
 
-# A compiler that takes the flag of C++20 and has half of its library would stop in the middle of the build, with errors that do not say so.
+# Checks the C++20 library: a compiler that accepts the flag but lacks parts of the library would fail in the middle of the build with unclear errors.
 function(polyhead_check_cxx20)
   include(CheckCXXSourceCompiles)
   set(CMAKE_CXX_STANDARD 20)
@@ -34,7 +34,11 @@ if(NOT POLYHEAD_CXX20)
           "The variable CXX names another one, in an empty build folder: CXX=g++-12 cmake ...")
 endif()
 
-find_package(Threads REQUIRED)
+if(POLYHEAD_THREADS)
+  find_package(Threads REQUIRED)
+else()
+  add_compile_definitions(POLYHEAD_NO_THREADS)  # src/core/threads.h
+endif()
 
 # polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before those of modules: Oniguruma's defines POSIX' regcomp and
 # regexec too, with other rules, and would otherwise answer every call of them in the program. As an option, because CMake reorders libraries.
@@ -71,7 +75,7 @@ if(POLYHEAD_BUILD_MODELS OR POLYHEAD_BUILD_FUZZ)
 endif()
 set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
 if(POLYHEAD_BUILD_MPI)
-  # As C++ has it, although only the C interface is used: a program that links polyhead::mpi need not have C among its languages.
+  # Use the C++ component although only the C interface is needed: a project that links polyhead::mpi need not enable the language C.
   find_package(MPI QUIET COMPONENTS CXX)
   polyhead_need(MPI_CXX_FOUND "an MPI, as Open MPI or MPICH" "libopenmpi-dev openmpi-bin")
 endif()

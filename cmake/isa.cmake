@@ -3,18 +3,21 @@
 # A kernel source is compiled once per row into the namespace polyhead::cpu::<name>, with the size and number of registers as POLYHEAD_VECTOR_BYTES
 # and POLYHEAD_VECTOR_REGISTERS, and includes the row's instructions from src/cpu/isa/<name>.h as POLYHEAD_ISA_HEADER. A row with a base adds products
 # of bfloat16 pairs to another row: only the sources after BF16 are compiled for it, with POLYHEAD_BASE_ISA, and it has the other
-# kernels of its base. A row with a vendor, as cpuid spells it, is chosen by itself on processors of that vendor only; none: never.
+# kernels of its base. A row with a vendor, as cpuid spells it, is chosen automatically only on processors of that vendor; "none": never.
 # src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 # The last row needs nothing, so every machine of the architecture has one.
 option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles in plain code, as the instruction set amx_bf16_emulated, for tests on processors without AMX" OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm(32|64)$")
+  # A module that has vector instructions loads only where the engine has them: nothing is chosen when it runs. Engines map locals to the registers of the machine; x86-64 has 16.
+  set(POLYHEAD_ISA_ROWS "wasm_simd128||-msimd128|16|16")
 else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  # On AMD's processors products of bfloat16 pairs by vectors are twice as fast as exact ones, on Intel's half as fast (docs/decisions/0014-bfloat16-products.md).
+  # Vector products of bfloat16 pairs are twice as fast as exact products on AMD's processors, and half as fast on Intel's (docs/decisions/0014-bfloat16-products.md).
   set(emulated)
   if(POLYHEAD_EMULATE_AMX)
     set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|none")

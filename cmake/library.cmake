@@ -10,6 +10,7 @@ function(polyhead_library name)
   else()
     list(JOIN POLYHEAD_CORE_FOLDERS "|" core)
     list(TRANSFORM arg_PUBLIC REPLACE "^polyhead::(${core})$" polyhead::polyhead)
+    list(REMOVE_DUPLICATES arg_PUBLIC)
     add_library(polyhead_${name} ${arg_SOURCES})
     polyhead_installed(polyhead_${name} ${name})
   endif()
@@ -28,7 +29,7 @@ function(polyhead_library name)
   set_property(TARGET polyhead_${name} APPEND PROPERTY POLYHEAD_OBJECTS $<TARGET_OBJECTS:polyhead_${name}>)
 endfunction()
 
-# libpolyhead, what most programs link: attention, its layers and what the machine has (device.h), without file formats, models and pages.
+# libpolyhead, which most programs link: attention, layers and the description of the machine (device.h), without file formats, models and pages.
 function(polyhead_core_library)
   add_library(polyhead)
   add_library(polyhead::polyhead ALIAS polyhead)
@@ -42,9 +43,16 @@ function(polyhead_core_library)
   set_target_properties(polyhead PROPERTIES LINKER_LANGUAGE CXX POSITION_INDEPENDENT_CODE ON)
   target_compile_features(polyhead PUBLIC cxx_std_20)
   target_include_directories(polyhead PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
-  target_link_libraries(polyhead PRIVATE Threads::Threads)
+  if(POLYHEAD_THREADS)
+    target_link_libraries(polyhead PRIVATE Threads::Threads)
+  endif()
   polyhead_installed(polyhead polyhead)
 endfunction()
+
+# A module of WebAssembly is linked whole; code that could be moved reads every address from a table.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm")
+  set(CMAKE_CXX_COMPILE_OPTIONS_PIC "")
+endif()
 
 # What is installed and exported as polyhead::<name>.
 function(polyhead_installed target name)
@@ -54,16 +62,18 @@ function(polyhead_installed target name)
   set_property(GLOBAL APPEND PROPERTY POLYHEAD_INSTALLED ${target})
 endfunction()
 
-# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of namespaces internal
+# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few private ones
 # that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
                          -Wno-missing-field-initializers
+                         # In WebAssembly pointers and their differences have 32 bits, extents 64: what is in memory fits.
+                         $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},wasm32>:-Wno-shorten-64-to-32>
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                         # Of several sources compiled as one, a local name may be the name of something in another, and GCC takes each for a header.
+                         # In a unity build a local name may shadow a name of another source, and GCC takes the included sources for headers.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
                          $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()

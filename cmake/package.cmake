@@ -6,7 +6,7 @@ if(NOT POLYHEAD_INSTALL)
 endif()
 include(CMakePackageConfigHelpers)
 
-# What `target` links, itself included, each name before the names that it needs: <out>_own are targets of this project, <out>_foreign are not.
+# The targets that `target` links, including itself, each before the targets that it needs: <out>_own are of this project, <out>_foreign are not.
 function(polyhead_link_closure target out)
   set(own)
   set(foreign)
@@ -26,7 +26,7 @@ function(polyhead_link_closure target out)
       list(APPEND foreign ${name})
       continue()
     endif()
-    list(REMOVE_ITEM own ${name})  # again at the end: after all that need it
+    list(REMOVE_ITEM own ${name})  # move it to the end, after all targets that need it
     list(APPEND own ${name})
     if(type STREQUAL "INTERFACE_LIBRARY")
       get_target_property(links ${name} INTERFACE_LINK_LIBRARIES)
@@ -73,7 +73,7 @@ function(polyhead_pkg_config module target description)
     endif()
   endforeach()
   list(JOIN requires " " requires)
-  if(NOT BUILD_SHARED_LIBS)  # an archive does not carry what it needs
+  if(NOT BUILD_SHARED_LIBS)  # a static library does not link its own dependencies
     string(APPEND libs ${private_libs})
     set(private_libs)
   endif()
@@ -91,7 +91,7 @@ endfunction()
 polyhead_pkg_config(polyhead polyhead "Multi-head attention: forward, backward and the layers around it")
 set(components)
 set(component_dependencies)  # what find_package() must find for a component: only archives need at link time what they use inside
-foreach(component io models mpi viewer)
+foreach(component io models distributed mpi viewer)
   if(NOT TARGET polyhead_${component})
     continue()
   endif()

@@ -32,7 +32,7 @@ function(polyhead_test name)
   gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 600 PROPERTIES TIMEOUT 3000 ENVIRONMENT "TEST_TMPDIR=${CMAKE_CURRENT_BINARY_DIR}/")
 endfunction()
 
-# polyhead_mpi_test(<name> <ranks> <program> <argument>...) runs the program as so many processes of this machine, which may have fewer
+# polyhead_mpi_test(<name> <ranks> <program> <argument>...) runs the program as <ranks> processes on this machine, which may have fewer
 # processors. The environment is that of Open MPI: it starts as root in a container without ssh, a process that waits lets others run, and messages
 # are copied through shared memory, because a container may forbid one process to read the memory of another.
 function(polyhead_mpi_test name ranks program)

@@ -1,5 +1,5 @@
-// A language model of characters, trained from nothing: embeddings, pre-norm layers with a causal mask (GPT-2's), and their backward pass.
-//   char_transformer [TEXT_FILE [STEPS [RUN.safetensors]]]     a run that is stopped after any step goes on from its file with the same bits
+// Trains a language model of characters from random parameters: embeddings, pre-norm layers with a causal mask (as in GPT-2), and their backward pass.
+//   char_transformer [TEXT_FILE [STEPS [RUN.safetensors]]]     a stopped run continues from its file with the same bits
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -32,7 +32,7 @@ struct CharTransformer : nn::Module<CharTransformer> {
   }
   void forward(const Tensor& ids, Saved& saved) const {  // ids [B,T]
     const Shape shape{ids.extent(0), ids.extent(1), kWidth};
-    if (saved.x.shape() != shape)  // else the memory of the step before
+    if (saved.x.shape() != shape)  // otherwise reuse the memory of the previous step
       saved = {.x{DType::f32, shape}, .y{DType::f32, shape}, .d_x{DType::f32, shape}, .d_y{DType::f32, shape}, .logits{DType::f32, {shape[0], shape[1], kTokens}}};
     tokens.forward(ids, saved.x);
     positions.forward(places(ids), saved.x, {.write = nn::Write::add});

@@ -1,5 +1,5 @@
-// A text is computed a few tokens at a time: prompts of unequal lengths, then one token after the other, then tokens that are taken back
-// (speculative decoding). Keys and values of earlier tokens stay in a cache.
+// Computes texts a few tokens at a time: prompts of unequal lengths, then one token after the other, then tokens that are removed again
+// (speculative decoding). A cache keeps the keys and values of earlier tokens.
 #include "check.h"
 #include "polyhead/nn/key_value_cache.h"
 #include "polyhead/nn/rotary_embedding.h"
@@ -40,7 +40,7 @@ int main() {
   claims.add("prompts of 7 and 4 tokens in one call have the outputs of the whole texts",
              rows_agree(first, 0, 0, 7) && rows_agree(first, 1, 0, 4));
 
-  // The next token of each sequence stands at another position.
+  // The next token has a different position in each sequence.
   bool agree = true;
   for (int i = 0; i < 3; ++i) {
     Tensor next(DType::f32, {kSequences, 1, kWidth});

@@ -87,6 +87,13 @@ is_here() {
     openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake asks mpicxx where MPI is
     chromium | chromium-headless-shell) find_chromium ;;
     clang) command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' ;;  # cmake/toolchains/clang.cmake looks for both
+    clang-19) command -v clang++-19 ;;
+    lld-19) command -v wasm-ld-19 ;;
+    libc++-19-dev-wasm32) [[ -e /usr/lib/wasm32-wasi/libc++.a ]] ;;
+    libc++abi-19-dev-wasm32) [[ -e /usr/lib/wasm32-wasi/libc++abi.a ]] ;;
+    libclang-rt-19-dev-wasm32) compgen -G '/usr/lib/llvm-19/lib/clang/19/lib/wasi/*' ;;
+    wasi-libc) [[ -e /usr/lib/wasm32-wasi/libc.a ]] ;;
+    nodejs) command -v node ;;
     g++-aarch64-linux-gnu) command -v aarch64-linux-gnu-g++ ;;
     ccache) command -v ccache ;;
     qemu-user) command -v qemu-aarch64 ;;
@@ -154,6 +161,8 @@ unpack_packages() {
 }
 
 build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev libutf8proc-dev libonig-dev libzip-dev libpng-dev libjpeg-dev python3 python3-venv)
+
+wasm_packages=(clang-19 lld-19 libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32 wasi-libc)
 
 # install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.
 install_python() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How many heads? Trains the models of docs/heads.md and writes its table and its picture.
+"""How many heads? Trains the models of docs/use-cases.md and writes its table and its picture.
 
     python3 scripts/heads.py PROGRAM DATA_FOLDER [--steps 1200] [--threads 2]
 
 PROGRAM is polyhead; DATA_FOLDER has sentiment.tsv. Needs Matplotlib. `polyhead train heads` trains each model; a run that is done is not repeated, so
-that the script may be stopped and started again. Time and memory of a step are of short runs of their own, on an otherwise idle machine: --times
+that the script may be stopped and started again. Time and memory of a step are measured in separate short runs, on an otherwise idle machine; --times
 measures them again. Models and figures are in build/heads/.
 """
 import argparse
@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 root = pathlib.Path(__file__).resolve().parents[1]
 work = root / "build/heads"
-page, picture = root / "docs/heads.md", root / "docs/images/heads.svg"
+page, picture = root / "docs/use-cases.md", root / "docs/images/heads.svg"
 MEASURES = {"grammar": "sentences exactly right", "sentiment": "correlation with ratings"}
 
 

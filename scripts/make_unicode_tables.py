@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/models/tokenizer/unicode_tables.inc: what the installed `tokenizers` package does with each code point.
+"""Writes src/models/tokenizer/unicode_tables.inc: how the installed `tokenizers` package treats each code point.
 
     build/venv/bin/python scripts/make_unicode_tables.py [--check]
 
@@ -114,7 +114,7 @@ def drops(key):
 
 
 def cluster_classes():
-    """What the rules of grapheme clusters ask of a character. Classes that no cluster of less than 6 bytes depends on are left out."""
+    """The class of a character in the rules of grapheme clusters. Classes that do not matter for clusters of less than 6 bytes are left out."""
     x, copyright, ka = drops("x"), drops("\u00a9"), drops("\u0915")
     assert [x("x" + c) for c in ("\u0301", "\u200d", "x")] == ["y", "y", "yy"] and drops("\U0001f600")("\U0001f600") == "y"
     basic = [chr(c) for c in CODES if c < 0x10000]

@@ -74,7 +74,7 @@ def measure(program, only, again):
 
 
 def measured(group):
-    """The figures of a group that are there, by name."""
+    """The figures of a group that have been measured, by name."""
     files = [(name, work / f"{name}.json") for name, *_ in cases()[group]]
     return {name: json.loads(file.read_text()) for name, file in files if file.exists()}
 
@@ -231,7 +231,7 @@ def fit(points, transport, adding):
 # ---- predictions ----
 
 SERVER_CORES = 32
-FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/performance.md, "Many threads"
+FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 LATENCY, MESSAGE = 50e-6, 5e-6  # seconds: TCP in a data centre and the communicator's sleep; processor time of a small message

@@ -45,7 +45,7 @@ def split_images(source):
 
 
 def train(program, name, *arguments):
-    """Trains a model into build/use-cases/NAME. Gives its number of parameters and the seconds of processor time."""
+    """Trains a model into build/use-cases/NAME. Returns its number of parameters and the seconds of processor time."""
     folder = work / name
     if folder.exists():
         for file in folder.iterdir():

@@ -8,5 +8,6 @@ namespace polyhead::viewer {
 extern const std::string_view kTemplate;  // has the placeholders {{title}}, {{style}}, {{data}} and {{script}}
 extern const std::string_view kStyle;
 extern const std::string_view kScript;
+extern const std::string_view kLiveScript;  // comes before kScript in live pages
 
 }  // namespace polyhead::viewer

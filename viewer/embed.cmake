@@ -1,4 +1,4 @@
-# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -P embed.cmake
+# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
 # Writes the page's parts as C++ arrays of characters. Every byte becomes '\xNN', so that nothing needs quoting; a string literal may be too long (64 KiB) for a compiler.
 # Every page carries them, so comments, blank lines and leading blanks are left out.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
@@ -18,7 +18,7 @@ function(shorten text)
 endfunction()
 
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
-foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT")
+foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT" "kLiveScript=LIVE")
   string(REGEX MATCH "^(.*)=(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})
   set(bytes "")

@@ -1,6 +1,7 @@
 #include "viewer/encoding.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -21,7 +22,7 @@ std::string base64(std::span<const std::uint8_t> bytes) {
 
 Encoding choose_encoding(std::int64_t count) { return count <= kMaxLinear16 ? Encoding::linear16 : Encoding::logarithmic8; }
 
-std::string_view name_of(Encoding encoding) { return encoding == Encoding::linear16 ? "linear16" : "logarithmic8"; }
+std::string_view name_of(Encoding encoding) { return encoding == Encoding::linear16 ? "linear16" : encoding == Encoding::logarithmic8 ? "logarithmic8" : "float32"; }
 
 std::uint16_t linear16(float weight) {
   if (std::isnan(weight)) return 65535;
@@ -43,6 +44,9 @@ std::string encode(std::span<const float> weights, Encoding encoding) {
   for (const float weight : weights) {
     if (encoding == Encoding::logarithmic8) {
       bytes.push_back(logarithmic8(weight));
+    } else if (encoding == Encoding::float32) {
+      const auto bits = std::bit_cast<std::uint32_t>(weight);
+      for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<std::uint8_t>(bits >> shift & 255));
     } else {
       const std::uint16_t code = linear16(weight);
       bytes.push_back(static_cast<std::uint8_t>(code & 255));

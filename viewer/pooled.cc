@@ -12,7 +12,7 @@
 namespace polyhead::viewer {
 namespace {
 
-// Tokens of block `at` of `blocks`, as attention_pooled_map() cuts them.
+// The number of tokens in block `at` of `blocks`, cut as in attention_pooled_map().
 std::int64_t block_size(std::int64_t at, std::int64_t tokens, std::int64_t blocks) { return (at + 1) * tokens / blocks - at * tokens / blocks; }
 
 std::int64_t queries_of(const Text& set) { return std::ssize(set.queries.pieces); }
@@ -36,12 +36,12 @@ void check_pooled(const Text& set) {
 }
 
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers) {
-  constexpr double kCells = 1 << 23;  // of all heads of a text: 11 MB of HTML
+  constexpr double kCells = 1 << 23;  // most cells of all heads of a text together: 11 MB of HTML
   require(heads >= 1, "viewer::pooled_sides: heads is ", heads, "; it must be at least 1");
   const auto most_blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::sqrt(kCells / static_cast<double>(heads))), 1, 512);
   const std::int64_t limit = std::min(most_numbers, kMaxAttentionWeights);
   std::vector<std::int64_t> sides(tokens.size()), pairs;
-  for (const std::int64_t count : tokens) pairs.push_back(numel({heads, count, count}));  // Error beyond 2^63
+  for (const std::int64_t count : tokens) pairs.push_back(numel({heads, count, count}));  // numel() throws Error beyond 2^63
   const auto cells = [&](std::size_t i) { return sides[i] != 0 ? heads * sides[i] * sides[i] : pairs[i]; };
   for (std::size_t i = 0; i < tokens.size(); ++i)
     if (pairs[i] > limit) sides[i] = std::min(most_blocks, tokens[i]);

@@ -12,7 +12,7 @@ namespace polyhead::viewer {
 void check_pooled(const Text& set);  // does nothing for a text that is not pooled
 void add_pooled(nlohmann::json& json, const Text& set);
 
-// Means and sums of one map become shares: what a query of the block gives to all keys of the block, on average.
+// Converts the means or sums of a pooled map to shares: the attention that a query of the block gives to all keys of the block, on average.
 void make_shares(std::span<float> map, const Text& set);
 
 }  // namespace polyhead::viewer

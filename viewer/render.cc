@@ -1,6 +1,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "polyhead/viewer.h"
 #include "viewer/assets.h"
 #include "viewer/encoding.h"
+#include "viewer/live_answer.h"
 #include "viewer/pooled.h"
 #include "viewer/sides.h"
 #include "viewer/vectors.h"
@@ -98,8 +100,8 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   return result;
 }
 
-// JSON for a script element. Each '<', which JSON has in strings only, is escaped: "</script>" or "<!--" in a token would end the element or
-// change how it is parsed (HTML standard, 4.12.1.3).
+// JSON for a script element. Each '<' is escaped, because "</script>" or "<!--" in a token would end the element or change how it is parsed (HTML
+// standard, 4.12.1.3). JSON has '<' in strings only, where an escape is allowed.
 std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;
@@ -133,9 +135,8 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-}  // namespace
-
-std::string render(const Page& page) {
+// What a page shows, as JSON. No encoding: that for so many attention weights.
+json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
   for (const Text* set : sets_of(page)) {
     check(*set);
@@ -143,7 +144,7 @@ std::string render(const Page& page) {
     require(count <= kMaxAttentionWeights, "viewer::render: the texts have more than ", kMaxAttentionWeights,
             " attention weights, the limit of a page; give fewer or shorter texts, or fewer layers or heads");
   }
-  const Encoding encoding = choose_encoding(count);
+  const Encoding encoding = chosen.value_or(choose_encoding(count));
   json data = {{"title", page.title}, {"model", page.model}, {"encoding", name_of(encoding)}, {"limit", page.vector_megabytes}, {"texts", json::array()}};
   if (!page.start.empty()) data["start"] = page.start;
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
@@ -162,11 +163,34 @@ std::string render(const Page& page) {
       data["texts"].back().update({{"group", at}, {"bias", "without"}});
     }
   }
-  const std::string title = html_text(page.title);
+  return data;
+}
+
+std::string page_of(std::string_view plain_title, const json& data, std::string_view engine, std::string_view policy) {
+  const std::string title = html_text(std::string(plain_title));
   const std::string json_text = script_text(data);
-  const std::array<std::pair<std::string_view, std::string_view>, 4> parts{
-      {{"title", title}, {"style", kStyle}, {"script", kScript}, {"data", json_text}}};
+  const std::string script = cat(engine.empty() ? std::string_view() : kLiveScript, kScript);
+  const std::array<std::pair<std::string_view, std::string_view>, 6> parts{
+      {{"title", title}, {"style", kStyle}, {"script", script}, {"data", json_text}, {"engine", engine}, {"policy", policy}}};
   return fill(kTemplate, parts);
+}
+
+}  // namespace
+
+std::string render(const Page& page) { return page_of(page.title, data_of(page, {}), "", ""); }
+
+std::string live_answer(const Page& page, std::string_view answer) {
+  json data = data_of(page, Encoding::float32);
+  data["answer"] = json::parse(answer);
+  return data.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string render_live(const LivePage& page) {
+  require(!page.engine.empty(), "viewer::render_live: the engine is missing");
+  require(page.engine.size() > 2 && page.engine[0] == 0x1f && page.engine[1] == 0x8b, "viewer::render_live: the engine is not compressed by gzip");
+  json data = {{"title", page.title}, {"model", ""}, {"encoding", name_of(Encoding::float32)}, {"limit", 0}, {"texts", json::array()}, {"live", {{"version", page.version}, {"tasks", {"sentiment", "translate"}}, {"task", page.task}, {"say", page.text}}}};
+  if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
+  return page_of(page.title, data, base64(page.engine), " 'wasm-unsafe-eval'");
 }
 
 }  // namespace polyhead::viewer

@@ -1,4 +1,4 @@
-// What a set of maps has beside words and weights: its name, axes, key mask, known links, gate, pair bias and further sets (tabs).
+// The parts of a set of maps other than words and weights: its name, axes, key mask, known links, gate, pair bias and further sets (tabs).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace polyhead::viewer {
 
 std::vector<const Text*> sets_of(const Text& text);  // the text, then its tabs
 std::vector<const Text*> sets_of(const Page& page);
-std::int64_t numbers_of(const Text& set);            // that the page stores for it
+std::int64_t numbers_of(const Text& set);            // how many numbers the page stores for it
 
 void check_sides(const Text& set);
 void add_sides(nlohmann::json& json, const Text& set, Encoding encoding);

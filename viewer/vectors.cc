@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kSlack = 5e-3;  // attention weights of 16-bit models differ by this much from those of the same q and k in float64
+constexpr double kSlack = 5e-3;  // tolerance: attention weights of 16-bit models differ by up to this from weights computed from the same q and k in float64
 
 Shape aligned(const ConstTensorView& view) {
   Shape shape = view.shape();
@@ -71,13 +71,13 @@ std::vector<double> weights_of(const HeadVectors& vectors, const ConstTensorView
   return result;
 }
 
-// Float32, low byte first.
+// The numbers as float32 in base64, low byte first.
 json numbers_json(const ConstTensorView& view) {
   json layers = json::array();
   for (std::int64_t layer = 0; layer < view.extent(0); ++layer) {
     json heads = json::array();
     for (std::int64_t head = 0; head < view.extent(1); ++head) {
-      const bool flags = view.dtype() == DType::boolean;  // become 0 and 1
+      const bool flags = view.dtype() == DType::boolean;  // booleans are written as 0 and 1
       const Tensor values = Tensor::copy_of(view.select(0, layer).select(0, head), flags ? DType::boolean : DType::f32);
       std::vector<std::uint8_t> bytes;
       for (std::int64_t i = 0; i < values.numel(); ++i) {
@@ -91,7 +91,7 @@ json numbers_json(const ConstTensorView& view) {
   return layers;
 }
 
-// Expanded to all pairs, but not to layers and heads that share them.
+// Expands a bias or mask to [.., T, S], but not the dimensions of layers and heads.
 ConstTensorView all_pairs(const ConstTensorView& view, const ConstTensorView& attentions) {
   const Shape given = aligned(view);
   return view.expand({given[0], given[1], attentions.extent(2), attentions.extent(3)});

@@ -1,4 +1,4 @@
-// q, k and v of a text: whether they belong to its attention weights, and how the page's data hold them.
+// q, k and v of a text: checks that they belong to its attention weights, and writes them into the page's data.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,15 +9,15 @@ namespace polyhead::viewer {
 
 // Error if a shape does not fit attentions [layers,heads,T,S].
 void check_shapes(const HeadVectors& vectors, const ConstTensorView& attentions);
-// Error if an attention weight is another one than the vectors give.
+// Error if an attention weight differs from the one computed from the vectors.
 void check_weights(const HeadVectors& vectors, const ConstTensorView& attentions);
 
-std::int64_t count_numbers(const HeadVectors& vectors, const ConstTensorView& attentions);  // as float32, in the page
+std::int64_t count_numbers(const HeadVectors& vectors, const ConstTensorView& attentions);  // how many float32 numbers the page holds for them
 
-// {scale, q, k, v, bias, attend}: of each tensor a list of layers of heads, float32 in base64 (attend: a byte for each pair). A list has one
-// entry where all layers or heads share it.
+// {scale, q, k, v, bias, attend}: each tensor is a list of layers, each a list of heads, as float32 in base64 (attend: a byte for each pair). A list
+// has one entry if all layers or heads share it.
 nlohmann::json to_json(const HeadVectors& vectors, const ConstTensorView& attentions);
 
-double megabytes(std::int64_t numbers);  // of so many float32 numbers in the page
+double megabytes(std::int64_t numbers);  // size of this many float32 numbers in the page
 
 }  // namespace polyhead::viewer

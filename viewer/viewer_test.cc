@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Rows that sum to 1.
+// Random attention maps whose rows sum to 1.
 Tensor random_maps(const Shape& shape, unsigned seed) {
   std::mt19937 random(seed);
   Tensor maps(DType::f32, shape);
@@ -47,7 +47,7 @@ Tokens words(std::int64_t count) {
 
 Page page_of(Text text) { return {.title = "title", .model = "model", .texts = {std::move(text)}}; }
 
-// What a browser finds in the data element: from its start tag to the first "</script", whatever stands between.
+// The data element as a browser reads it: everything from its start tag to the first "</script".
 json data_of(const std::string& html) {
   const std::string tag = R"(<script type="application/json" id="data">)";
   const std::size_t begin = html.find(tag) + tag.size();
@@ -186,7 +186,7 @@ TEST(Viewer, PageNamesNothingOutsideItself) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
-  const std::string own = "url(#zero)";  // the pattern within a figure that the page writes
+  const std::string own = "url(#zero)";  // not an address: it refers to a pattern inside a figure that the page writes
   const std::size_t named = html.find(own);
   ASSERT_NE(named, std::string::npos);
   html.erase(named, own.size());
@@ -263,9 +263,9 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
-// Bounds that docs/viewer.md promises: what every page carries, and twelve layers of twelve heads of 128 tokens.
+// The sizes that docs/viewer.md promises, for an empty page and for 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 232'000U) << "script, style and texts of both languages";  // 1 kB names the tabs of captured models
+  EXPECT_LT(render({.title = ""}).size(), 236'000U) << "script, style and texts of both languages";  // 1 kB names the tabs of captured models, 4 kB are the line of live pages and its texts
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
@@ -284,7 +284,7 @@ TEST(Viewer, ChangesWithoutAHeadHaveTheMeasureThatTheyAreOf) {
   EXPECT_THAT(message_of(page), HasSubstr("the head 0.2"));
 }
 
-// Numbers of one map as the page has them, from their 16-bit codes.
+// Decodes the 16-bit codes of one map to the numbers that the page shows.
 std::vector<double> decoded(const json& codes) {
   const std::vector<std::uint8_t> bytes = bytes_of(codes.get<std::string>());
   std::vector<double> weights;
@@ -356,7 +356,7 @@ TEST(Viewer, TheLanguageIsWrittenIfChosen) {
   EXPECT_EQ(language_of(Language::chinese), "zh");
 }
 
-// q, k, v [2,2,3,4] with a bias and a mask, and the attention weights that the formula in viewer.h gives of them.
+// q, k, v [2,2,3,4] with a bias and a mask, and their attention weights by the formula in viewer.h.
 struct Worked {
   Tensor q{DType::f32, {2, 2, 3, 4}}, k{DType::f32, {2, 1, 5, 4}}, v{DType::f32, {2, 1, 5, 2}}, bias{DType::f32, {2, 3, 5}}, attend{DType::boolean, {3, 5}}, maps{DType::f32, {2, 2, 3, 5}};
   HeadVectors vectors{.q = q, .k = k, .v = v, .scale = 0.3, .bias = bias, .attend = attend};
@@ -452,7 +452,7 @@ TEST(Viewer, VectorsBeyondTheBudgetAreLeftOutAndThePageHasTheirSize) {
   page.texts[1].vectors = std::nullopt;
   page.texts[1].left_out = 153;
   EXPECT_EQ(data_of(render(page))["texts"][1]["left_out"], data["texts"][1]["left_out"]);
-  VectorBudget budget(1.001 * needed);  // of 153 numbers
+  VectorBudget budget(1.001 * needed);  // enough for 153 numbers
   EXPECT_FALSE(budget.take(154));
   EXPECT_TRUE(budget.take(100));
   EXPECT_FALSE(budget.take(54));
@@ -508,7 +508,7 @@ TEST(Viewer, WhatStandsBesideAMapIsKeptAndChecked) {
   refused([&](Text& wrong) { wrong.gate = high; }, "layer 0, head 0 has the gate 1.5");
 }
 
-// Scores of two keys differ by log 3 without the bias and by log 3 - 1 with it.
+// The scores of the two keys differ by log 3 without the bias, and by log 3 - 1 with it.
 TEST(Viewer, WeightsWithoutAPairBiasAreThoseOfTheScoresAlone) {
   const float z = 3 / std::exp(1.0F) + 1;
   const Tensor maps = Tensor::of<float>({1, 1, 2, 3}, {1 - 1 / z, 1 / z, 0, 0, 0, 0});
@@ -537,7 +537,7 @@ TEST(PooledSides, PoolTheLargestTextsUntilThePageHasRoom) {
   const auto sides = [](std::vector<std::int64_t> tokens, std::int64_t heads, std::int64_t most = kMaxAttentionWeights) { return pooled_sides(tokens, heads, most); };
   using Sides = std::vector<std::int64_t>;
   EXPECT_EQ(sides({}, 1), Sides());
-  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // 2^26 alone has room, not with one pair more
+  EXPECT_EQ(sides({0, 1, 8192}, 1), (Sides{0, 0, 512}));  // 2^26 pairs alone have room; with one more pair the text is pooled
   EXPECT_EQ(sides({8192}, 1), Sides{0});
   EXPECT_EQ(sides({8193}, 1), Sides{512});
   EXPECT_EQ(sides({5000, 6000, 5500}, 1), (Sides{0, 512, 0}));
@@ -545,7 +545,7 @@ TEST(PooledSides, PoolTheLargestTextsUntilThePageHasRoom) {
   EXPECT_EQ(sides({100, 90}, 1, 9000), (Sides{100, 0}));
   EXPECT_EQ(sides({1 << 30}, 1), Sides{512});
   EXPECT_THROW(sides({std::int64_t{1} << 32}, 1), Error);
-  EXPECT_THROW(sides(std::vector<std::int64_t>(10000, 100), 1), Error);  // short texts are not pooled
+  EXPECT_THROW(sides(std::vector<std::int64_t>(10000, 100), 1), Error);  // too many texts, none long enough to be pooled
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ std::int64_t read_count(const std::string& word);     // 0, 1, 2, …
 std::int64_t read_positive(const std::string& word);  // 1, 2, …
 std::uint64_t read_seed(const std::string& word);
 std::vector<std::int64_t> read_counts(const std::string& word);    // separated by commas or semicolons
-std::vector<std::int64_t> read_integers(const std::string& word);  // the same, also below 0
-double read_number(const std::string& word);                     // finite
+std::vector<std::int64_t> read_integers(const std::string& word);  // the same, negative numbers too
+double read_number(const std::string& word);                     // a finite number
 Shape read_shape(const std::string& word);                       // "1,8,512,64"; "" has rank 0
 DType read_floating(const std::string& word);                    // "f32", "float32", …
 

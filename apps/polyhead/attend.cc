@@ -32,7 +32,7 @@ Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose)
   return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
 }
 
-// Gradients of sink logits and relative bias.
+// The gradients of sink logits and of a relative bias.
 struct LearnedGradients {
   Tensor d_sink, d_relative_bias;
 
@@ -46,7 +46,7 @@ struct LearnedGradients {
   }
 };
 
-// Scaled dot-product attention of q, k and v, without a layer.
+// Computes scaled dot-product attention of q, k and v, without a layer.
 std::string run_sdpa(const AttendOptions& o, InputTensors* in, Results* results) {
   constexpr const char* kRole = "which is required without --parameters";
   ScoreInputs scores(in, o.rules, "attend", kRole);
@@ -111,7 +111,7 @@ std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results
     d_learned.add(learned, results);
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
-    parameters.scale = loaded.scale;  // options may have changed scale and global_query; store_attention() needs the layout's
+    parameters.scale = loaded.scale;  // store_attention() needs the layout's scale and global_query, which options may have changed in the layer
     parameters.global_query = loaded.global_query;
     for (io::NamedTensor& d : io::store_attention(parameters)) results->push_back({"d_" + d.name, std::move(d.tensor)});
   }

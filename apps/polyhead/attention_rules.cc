@@ -40,7 +40,7 @@ BlockSize read_block_size(const std::string& word) {
 }
 
 std::string read_causal(const std::string& word) {
-  if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
+  if (word.empty() || word == "true") return std::string(kBareCausal);  // --causal was given without a value
   if (word != kOff) read_diagonal(word);
   return word;
 }

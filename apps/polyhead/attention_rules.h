@@ -13,7 +13,7 @@
 namespace polyhead::app {
 
 struct AttentionRules {
-  std::string causal;  // "" (the layer's default), "off", "self" (--causal without a value), top_left, bottom_right or an offset
+  std::string causal;  // "" for the layer's default, "off", "self" for --causal without a value, top_left, bottom_right or an offset
   Window window;
   std::optional<Diagonal> window_diagonal;
   std::optional<std::vector<std::int64_t>> key_lengths, diagonal_offsets, query_offsets, key_offsets;
@@ -22,8 +22,8 @@ struct AttentionRules {
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
   std::optional<Precision> precision;
-  std::optional<bool> mask_like_input;  // of attend_keys and block_keys of a layer
-  std::optional<bool> bidirectional;  // of a relative bias, as the next two
+  std::optional<bool> mask_like_input;  // how a layer reads the dimensions of attend_keys and block_keys
+  std::optional<bool> bidirectional;  // a property of a relative bias, like the next two
   std::optional<std::int64_t> max_distance;
   std::optional<Diagonal> bias_diagonal;
 };
@@ -33,7 +33,7 @@ struct LayerRules {
   std::optional<int> axis;
   std::optional<nn::GlobalQuery> global_query;
   bool add_zero_attn = false;
-  std::optional<double> rotary_base;  // 0: q and k are not rotated; absent: not said
+  std::optional<double> rotary_base;  // 0: q and k are not rotated; absent: the option was not given
 };
 
 Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
@@ -43,13 +43,13 @@ void add_relative_bias(Parser& parser, AttentionRules* rules);
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules);
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules);
 
-// The mask for `queries` x `keys` and leading dimensions `lead`; it has views of lists in `rules`. UsageError if the rules do not fit these
-// sizes.
+// The mask for `queries` x `keys` and leading dimensions `lead`. It has views of the lists in `rules`, which must outlive it. UsageError if the rules
+// do not fit these sizes.
 Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys);
 
 void apply(const AttentionRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const LayerRules& rules, nn::MultiHeadAttentionConfig* config);
 void apply(const AttentionRules& rules, SdpaOptions* options);
-void apply(const AttentionRules& rules, RelativeBias* bias);  // UsageError if a rule is given for what `bias` does not have
+void apply(const AttentionRules& rules, RelativeBias* bias);  // UsageError for an option that this kind of relative bias does not have
 
 }  // namespace polyhead::app

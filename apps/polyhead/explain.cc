@@ -46,7 +46,7 @@ struct ExplainOptions {
   bool lse = false, json = false;
 };
 
-// Address space without memory: explain() reads the addresses and shapes of tensors, never their elements.
+// A tensor with addresses but without memory: explain() reads addresses and shapes, never elements.
 Tensor reserve(DType dtype, const Shape& shape) {
   std::size_t bytes = 0;
   const bool fits = !__builtin_mul_overflow(static_cast<std::size_t>(numel(shape)), info(dtype).size, &bytes);
@@ -94,7 +94,7 @@ void print_facts(const std::string& facts, bool as_json) {
     const std::string line = facts.substr(first, last - first);
     const std::size_t colon = std::min(line.find(": "), line.size());
     list.push_back({{"fact", line.substr(0, colon)}, {"value", line.substr(std::min(colon + 2, line.size()))}});
-    append(text, wrap(line, width, 2).substr(2));  // only continued lines are indented
+    append(text, wrap(line, width, 2).substr(2));  // drop the indent of the first line: only continuation lines are indented
     first = last + 1;
   }
   as_json ? print_json({{"facts", list}}) : print(text);

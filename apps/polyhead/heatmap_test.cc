@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Without the escape sequences.
+// The text without its escape sequences.
 std::string visible(const std::string& text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ struct Case {
   }
 };
 
-// n words "word0", ...; row t attends to key (t + 1) mod n with 0.7 and evenly to the rest.
+// A map of n words "word0", ...: row t has weight 0.7 for key (t + 1) mod n, and equal weights for all others.
 Case next_word(std::int64_t n) {
   Case c{Tensor(DType::f32, {n, n}), {}};
   for (std::int64_t t = 0; t < n; ++t) {

@@ -15,7 +15,7 @@ struct Entry {
   std::string meaning;
 };
 
-// Two columns; in a narrow terminal each meaning is below its name.
+// A table of two columns; in a narrow terminal each meaning goes below its name.
 std::string table(const std::vector<Entry>& entries, std::size_t width) {
   constexpr std::size_t kIndent = 2, kGap = 2, kWidestName = 28;
   std::size_t longest = 0;

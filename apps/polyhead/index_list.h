@@ -10,7 +10,7 @@ namespace polyhead::app {
 
 struct IndexRange {
   std::int64_t first = 0;
-  std::optional<std::int64_t> last = {};  // not included; without it the range goes to the end
+  std::optional<std::int64_t> last = {};  // the end, exclusive; absent: to the last index
 };
 using IndexList = std::vector<IndexRange>;
 

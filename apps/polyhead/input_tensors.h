@@ -23,7 +23,7 @@ class InputTensors {
   DType dtype(std::string_view name) const { return file_.at(name).dtype(); }
   // Throws Error (format), with a list of the file's tensors, if no tensor has this name.
   Tensor required(const std::string& name, std::string_view role);
-  Tensor take(const std::string& name);  // an absent tensor if none has this name
+  Tensor take(const std::string& name);  // returns an absent tensor if the file has none of this name
 
   // Converts a tensor to `dtype`. Prints a note on stderr if this rounds; in it `whose` says what has this dtype, such as "of q". Error if
   // the tensor is not floating.

@@ -38,7 +38,7 @@ std::string section(std::string_view title, const std::vector<std::pair<std::str
   return text;
 }
 
-// "encoder.layer.3." -> {"encoder.layer.", "3", "."}: the last number of a prefix is the number of a layer.
+// A prefix cut at its last number, the number of the layer: "encoder.layer.3." -> {"encoder.layer.", "3", "."}.
 struct Numbered {
   std::string before, number, after;
 };
@@ -144,7 +144,7 @@ Json as_json(const io::TensorFile& file, const Json& config, const std::vector<i
           {"attention", attention},     {"metadata", file.metadata}, {"tensors", tensors}};
 }
 
-// Of int8 rows, as quantize_parameters() stores them.
+// True for the scales of int8 rows that quantize_parameters() stores.
 bool is_scale(const io::TensorFile& file, std::string_view name) {
   constexpr std::string_view kEnd = ".scale";
   const Tensor* const rows = name.ends_with(kEnd) ? file.find(name.substr(0, name.size() - kEnd.size())) : nullptr;
@@ -156,7 +156,7 @@ void inspect(const InspectOptions& o) {
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
   for (const models::ConfigEntry& entry : models::read_config(o.path)) std::visit([&](const auto& value) { config[entry.name] = value; }, entry.value);
-  if (config.value("model", "").starts_with("polyhead-")) {  // trained here: its scales are no parameters
+  if (config.value("model", "").starts_with("polyhead-")) {  // a model that `polyhead train` made: scales of int8 rows are not counted as parameters
     std::int64_t parameters = 0;
     for (const auto& [name, tensor] : file.tensors) parameters += is_scale(file, name) ? 0 : tensor.numel();
     config["parameters"] = parameters;

@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-// The double nearest to the shortest decimal text of x, so that JSON has 0.1 and not 0.10000000149011612.
+// The double whose shortest decimal text is that of x, so that JSON has 0.1 and not 0.10000000149011612.
 double as_written(float x) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr;

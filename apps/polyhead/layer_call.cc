@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-// torch has [B*N,T,S] for a mask or bias of each head. Returns it as the view [B,N,T,S]; returns other tensors unchanged.
+// A mask or bias for each head has the shape [B*N,T,S] in torch. Returns it as a view [B,N,T,S]; returns other tensors unchanged.
 ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
   if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
   return pairs.unflatten(0, {lead[0], heads});
@@ -117,6 +117,11 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
   if (loaded.layout == "torch") {
     for (ConstTensorView* pairs : {&call->options.bias, &call->options.mask.attend, &call->options.mask.block}) {
       *pairs = split_heads(*pairs, config.heads, call->lead);
+    }
+  }
+  if (loaded.layout == "multi_atten" && call->lead.size() == 1) {  // its masks are [B,T,S], without a dimension for heads
+    for (ConstTensorView* pairs : {&call->options.mask.attend, &call->options.mask.block}) {
+      if (pairs->rank() == 3) *pairs = pairs->unsqueeze(-3);
     }
   }
   if (config.dropout > 0) {

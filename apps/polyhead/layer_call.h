@@ -24,11 +24,11 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;  // scale, global_query and causal: the layout's values, before options change them
+  std::optional<double> scale;  // this and the next two: the layout's values, before options change them
   bool global_query = false;
   bool causal = false;
   double rotary_base = 0;  // 0: q and k are not rotated
-  // The file has T5's table of biases. It is not applied, because the file does not say which distances its rows are for.
+  // True if the file has T5's table of biases. It is not applied, because the file does not say which distances its rows are for.
   bool relative_bias = false;
   std::vector<std::string> names;  // of the layer's parameters in the file
 };
@@ -36,7 +36,7 @@ struct LoadedLayer {
 // Adds --layout and --prefix. Each command adds --parameters and --heads, because their help differs.
 std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file);
 
-// The layer with the defaults of its layout, changed by the rules that are given.
+// Loads the layer with the defaults of its layout; the given rules override them.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);
 
 // Owns what the views in `input` and `options` point to, except the lists of AttentionRules and the tensors of the input file.
@@ -45,7 +45,7 @@ struct LayerCall {
   nn::RotaryTables query_rotary, key_rotary;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape weights, lead;    // shape [*,N,T,S'] of the attention weights, S' = S plus added keys; its dimensions *
+  Shape weights, lead;    // the shape [*,N,T,S'] of the attention weights, where S' is S plus added keys; its leading dimensions *
   std::int64_t keys = 0;  // S, without the keys that add_bias_kv and add_zero_attn append
 };
 
@@ -58,8 +58,8 @@ void set_input(const LoadedLayer& loaded, LayerCall* call);
 // [1,..,1,N,T,S]: a bias for each head, query and key, the same for all sequences.
 Shape shared_bias_shape(const LayerCall& call);
 
-// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr. They have views of all
-// three. A relative bias and sink logits are set before.
+// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in` (which may be nullptr), and keeps views of all
+// three. The caller sets a relative bias and sink logits first.
 void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

@@ -121,7 +121,7 @@ const std::vector<LayerConstructor>& table() {
   return rows;
 }
 
-// An argument's value; an error names its option.
+// Reads an argument's value; an error names the option.
 template <class T>
 T value_of(const LayerArguments& arguments, const LayerArgument& argument, T (*read)(const std::string&)) {
   try {
@@ -176,7 +176,7 @@ LayerArguments complete(const LayerConstructor& constructor, const std::map<std:
   for (const auto& [option, word] : given) {
     if (std::ranges::find(options, option) != options.end()) continue;
     const std::string list = join(options);
-    options.emplace_back("--heads");  // --heads serves every constructor
+    options.emplace_back("--heads");  // every constructor accepts --heads
     const std::string near = closest(option, options);
     throw UsageError(cat(option, " is not an argument of ", constructor.name, ", which takes ", list,
                          near.empty() ? "" : cat("; did you mean '", near, "'?")));

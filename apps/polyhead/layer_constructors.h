@@ -15,7 +15,7 @@
 
 namespace polyhead::app {
 
-// What an argument sets in nn::MultiHeadAttentionConfig. A `total` width is that of all heads together.
+// The member of nn::MultiHeadAttentionConfig that an argument sets. A `total` width is the sum over all heads.
 enum class Setting : std::uint8_t {
   heads, query_width, key_width, value_width, head_width, value_head_width, output_width,
   total_head_width, total_value_head_width,
@@ -57,8 +57,8 @@ const LayerConstructor& find_constructor(const std::string& name);  // UsageErro
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
-// Returns all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the number of heads,
-// whatever the constructor calls it. UsageError if the constructor does not have a given argument.
+// Returns all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the number of heads under
+// the constructor's name for it. UsageError if the constructor does not have a given argument.
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
 
 nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments);

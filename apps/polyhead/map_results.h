@@ -1,4 +1,4 @@
-// What `attend` and `maps` write about attention weights.
+// The results about attention weights that `attend` and `maps` can write.
 #pragma once
 
 #include <array>
@@ -16,9 +16,9 @@ namespace polyhead::app {
 
 struct MapResults {
   std::optional<std::int64_t> top_keys;
-  std::optional<std::array<std::int64_t, 2>> pooled, window;  // height, width; first, last
-  std::optional<std::vector<IndexList>> key_mass;             // no sets: those of the tensor key_sets
-  std::optional<IndexList> rows, keys;                        // of the attention weights
+  std::optional<std::array<std::int64_t, 2>> pooled, window;  // {height, width} of the pooled map; {first, last} distance of the window
+  std::optional<std::vector<IndexList>> key_mass;             // an empty list: use the tensor key_sets of the file
+  std::optional<IndexList> rows, keys;                        // rows and columns of the attention weights to write
   Pooling pooling = Pooling::mean;
   bool attention_weights = false, statistics = false, key_sums = false, divergence = false;
 
@@ -27,10 +27,10 @@ struct MapResults {
 
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 
-// A progress bar of `what`, as a function for MapsInput::progress. It is drawn from the first call to the one with done = total.
+// Returns a function for MapsInput::progress that draws a progress bar of `what`. The bar is cleared when done = total.
 std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what);
 
-// Appends the tensors that are wanted. shape: [*,N,T,S]; of `in` it takes key_sets; lse may be absent. A progress bar counts rows of the maps.
+// Appends the wanted tensors. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent. A progress bar counts the rows of the maps.
 void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, InputTensors* in,
                         std::vector<io::NamedTensor>* results);
 

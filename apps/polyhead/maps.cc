@@ -79,7 +79,7 @@ Subcommand declare_maps(Parser& parser) {
                                          "residual connection mix positions; q is [L,*,N,T,H], k [L,*,K,T,H], the first layer first");
   add_value(parser, "--residual", &o->residual, read_number, "X", "share of the residual connection in --rollout, from 0 to 1 (default: 0.5)")->needs(rollout);
   Option* dropout = add_attention_rules(parser, &o->rules);
-  parser.remove(parser.find("--dropout-seed"));  // maps are before dropout
+  parser.remove(parser.find("--dropout-seed"));  // maps show attention weights before dropout
   parser.remove(dropout);
   add_key_lengths(parser, &o->rules);
   add_relative_bias(parser, &o->rules);

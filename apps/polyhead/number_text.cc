@@ -14,7 +14,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kGap = -1;  // in place of indices that are not shown
+constexpr std::int64_t kGap = -1;  // stands for the indices that are not shown
 
 // The indices of one dimension that are shown: all, or `edge` at each end with a gap between.
 std::vector<std::int64_t> shown(std::int64_t extent, std::int64_t edge) {

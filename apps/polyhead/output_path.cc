@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 void check_writable(const std::string& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  // Do not open pipes and devices to try: opening a pipe waits for its reader, and opening a device may have effects.
+  // Do not test pipes and devices by opening them: opening a pipe waits for its reader, and opening a device may have side effects.
   if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) return;
   const io::AtomicFile probe{path};
 }
@@ -30,7 +30,7 @@ void check_tensor_format(const std::string& option, const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   std::vector<std::string> extensions;
   for (const io::FormatDescription& format : io::formats()) {
-    if (!format.writable || format.name == "npy") continue;  // npy holds one tensor
+    if (!format.writable || format.name == "npy") continue;  // npy holds only one tensor
     if (format.extension == extension) return;
     extensions.emplace_back(format.extension);
   }
@@ -40,11 +40,11 @@ void check_tensor_format(const std::string& option, const std::string& path) {
 }
 
 void check_not_input(const std::string& path, std::span<const std::string> inputs) {
-  std::error_code ignored;  // a missing file is equivalent to none
+  std::error_code ignored;  // a file that does not exist is equivalent to no other
   const auto same = [&](const fs::path& input) { return fs::equivalent(path, input, ignored); };
   for (const std::string& input : inputs) {
     bool read = same(input);
-    // Other files in the folder, such as a page of an earlier run, may be replaced.
+    // Only files of the model are protected: other files in its folder, such as a page of an earlier run, may be overwritten.
     for (fs::directory_iterator entry(input, ignored), end; !read && entry != end; entry.increment(ignored)) {
       constexpr std::array<std::string_view, 3> kOfModels{".json", ".safetensors", ".txt"};
       const bool of_model = std::ranges::find(kOfModels, entry->path().extension().string()) != kOfModels.end();

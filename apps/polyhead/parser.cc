@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-// The parser's error as one sentence in the style of this program.
+// Rewords an error of CLI11 as one sentence in the style of this program.
 std::string sentence(const CLI::ParseError& error, const CLI::App& parser, const std::vector<Option*>& options) {
   for (const std::string& extra : parser.remaining()) {
     if (extra.size() < 2 || extra[0] != '-' || extra == "--") continue;
@@ -42,7 +42,7 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser, const
   return message;
 }
 
-// An empty name is an error, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
+// Refuses empty file names, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
 void refuse_empty_names(const std::vector<Option*>& options) {
   for (const Option* option : options) {
     const std::string type = option->type();

@@ -9,7 +9,7 @@ namespace polyhead::app {
 
 // Every element is the same zero: all strides are 0.
 inline ConstTensorView placeholder(DType dtype, const Shape& shape) {
-  static constexpr double kElement = 0;  // as large as the largest dtype
+  static constexpr double kElement = 0;  // a double, because no dtype is larger
   Strides zeros = shape;
   std::ranges::fill(zeros, 0);
   return {&kElement, dtype, shape, zeros};

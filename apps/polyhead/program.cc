@@ -129,7 +129,7 @@ void handle_signals() {
   bus_error.sa_sigaction = end_by_bus_error;
   bus_error.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &bus_error, nullptr);
-  // Called if memory runs out in a destructor: the destructor of nlohmann::json allocates.
+  // std::terminate is called if memory runs out in a destructor, because the destructor of nlohmann::json allocates.
   std::set_terminate([] { end_with("polyhead: ended by an internal error, most likely because there is not enough memory\n"); });
 }
 

@@ -6,7 +6,7 @@
 
 namespace polyhead::app {
 
-// Returns the exit status. Takes over the signals and std::terminate of the process, which should end when this returns.
+// Returns the exit status. Installs handlers for signals and std::terminate and does not restore the old ones: end the process after this.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace polyhead::app

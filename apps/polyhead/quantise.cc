@@ -35,7 +35,7 @@ void quantise(const QuantiseOptions& o) {
   const bool is_new = fs::create_directories(to);
   try {
     io::quantize_parameters(from / kParameters, to / kParameters);
-    for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json, which makes the folder a model, last
+    for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json last: a folder counts as a model once it has one
       if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
   } catch (...) {
     for (const char* const name : {"merges.txt", "terms.txt", kConfig, kParameters}) fs::remove(to / name);

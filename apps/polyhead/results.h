@@ -1,4 +1,4 @@
-// The tensors that a command writes, and what it says about them.
+// The tensors that a command writes, and the report about them.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace polyhead::app {
 
 using Results = std::vector<io::NamedTensor>;
 
-// On stdout: names, dtypes and shapes of what was written to `path`.
+// Prints names, dtypes and shapes of the tensors that were written to `path`.
 void report(const std::string& what, const std::string& path, const Results& results, bool json);
 
 }  // namespace polyhead::app

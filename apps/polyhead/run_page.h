@@ -1,4 +1,4 @@
-// What a page shows of one text that a model of transformers' ran on.
+// Makes the part of a page for one text, from the run of a model in transformers' format.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What attention without a layer reads from a file of tensors to compute scores: q, k, bias, sink logits, a relative bias and masks.
+// Reads the tensors from which scores are computed without a layer: q, k, bias, sink logits, a relative bias and masks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace polyhead::app {
 
-// Sink logits and relative bias, each in the dtype of q or of lse.
+// Sink logits and relative bias. Each has the dtype of q or of lse.
 struct Learned {
   Tensor sink, slopes, table;
   RelativeBias relative_bias;
@@ -22,7 +22,7 @@ struct ScoreInputs {
   Learned learned;
   SdpaOptions options;  // has views of all of these
 
-  // `required` says when q and k must be in the file. With `layers` their first dimension is the layer, which masks do not have.
+  // `required` is the text of an error that says when q and k are needed. With `layers` the first dimension of q and k is the layer; masks do not have it.
   ScoreInputs(InputTensors* in, const AttentionRules& rules, const char* operation, const char* required, bool layers = false);
   ScoreInputs(const ScoreInputs&) = delete;
   ScoreInputs& operator=(const ScoreInputs&) = delete;

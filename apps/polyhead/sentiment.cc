@@ -15,7 +15,7 @@
 namespace polyhead::app {
 namespace {
 
-// "layer 1, head 3", "pooling head 1 (trained on negative)"; from 0
+// For example "layer 1, head 3" or "pooling head 1 (trained on negative)"; layers and heads are counted from 0.
 std::string head_name(const models::TextClassifierConfig& config, std::int64_t layer, std::int64_t head) {
   if (layer < config.layers) return cat("layer ", layer, ", head ", head);
   const char* const taught = head >= config.taught_heads ? "" : head == training::kPositiveHead ? " (trained on positive)" : head == training::kNegativeHead ? " (trained on negative)" : "";
@@ -26,7 +26,7 @@ struct ReadWord {
   std::string word;
   double weight;
 };
-// The words that a pooling head reads, most of all first, until they have 0.8 of its attention.
+// The words that a pooling head attends to, largest weight first, until they have 0.8 of its attention.
 std::vector<ReadWord> read_words(const models::ClassifiedText& answer, std::string_view text, std::int64_t head) {
   std::vector<ReadWord> words;
   for (std::string& word : answer.text.words_in(text)) words.push_back({std::move(word), 0});

@@ -8,11 +8,11 @@
 
 namespace polyhead::app {
 
-// The rating or class of a text, what each pooling head adds to it, and which words the head reads. Also as a page, if it has a path.
+// Prints the rating or class of a text, what each pooling head adds to it, and which words the head reads. Also writes the page, if it has a path.
 void explain_sentiment(const models::TextModel& model, const std::string& input, PageFile page, bool as_json);
 
 struct SentimentScoring {
-  std::string data, baseline;  // files of rated texts; a bag of words that learns from `baseline` is scored beside the model
+  std::string data, baseline;  // files of rated texts; if `baseline` is given, a bag of words that learns from it is scored too
   bool ablate = false;         // score the model without each head too
   bool json = false;
 };

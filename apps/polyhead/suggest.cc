@@ -23,7 +23,7 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
   std::size_t nearest = std::max<std::size_t>(1, (bare + 1) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
-    // If every letter must change, it is another word and not a misspelling.
+    // Require that a letter is kept: otherwise it is another word, not a misspelling.
     if (distance < nearest && distance < bare) {
       nearest = distance;
       best = candidate;

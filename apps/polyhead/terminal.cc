@@ -26,7 +26,7 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-// COLUMNS, if it is a positive number.
+// The environment variable COLUMNS, if it is a positive number.
 std::optional<std::size_t> width_of_environment() {
   const auto width = parse<std::size_t>(environment("COLUMNS"));
   if (!width || *width == 0) return std::nullopt;
@@ -39,7 +39,7 @@ bool obeys_escapes(Stream stream) {
   return is_terminal(stream) && !term.empty() && term != "dumb";
 }
 
-// 0, or the errno of the write that failed.
+// Returns 0, or the errno of a failed write.
 int write_all(Stream stream, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor(stream), text.data(), text.size());
@@ -50,7 +50,7 @@ int write_all(Stream stream, std::string_view text) {
   return 0;
 }
 
-// A progress bar of at most `width` columns: "texts ━━━━━━━───── 3/8".
+// Returns a progress bar of at most `width` columns: "texts ━━━━━━━───── 3/8".
 std::string progress_line(std::string_view what, std::size_t done, std::size_t total, std::string_view detail, std::size_t width) {
   const std::string count = cat(done, "/", total, detail.empty() ? "" : "  ", detail);
   const std::size_t around = columns(what) + count.size() + 2;
@@ -102,7 +102,7 @@ Progress::~Progress() { clear(); }
 
 void Progress::show(std::size_t done, std::string_view detail) {
   if (!visible_) return;
-  // Leave the last column free: some terminals wrap when it is written.
+  // Leave the last column free, because some terminals wrap when a character is written there.
   write_all(Stream::err, cat("\r\x1b[K", progress_line(what_, done, total_, detail, terminal_width(Stream::err) - 1)));
   drawn_ = true;
 }

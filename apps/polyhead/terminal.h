@@ -24,7 +24,7 @@ enum class Colour : std::uint8_t { none, indexed256, rgb };
 // The colours that stdout can show: none if it is no colour terminal or NO_COLOR is set and not empty (no-color.org).
 Colour colour_of_stdout();
 
-// The reader of stdout has closed it, as in `polyhead inspect x | head -1`. The program ends without a message.
+// Thrown if the reader of stdout has closed it, as in `polyhead inspect x | head -1`. The program then ends without a message.
 class ClosedPipe : public std::runtime_error {
  public:
   ClosedPipe() : std::runtime_error("closed pipe") {}
@@ -47,7 +47,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void show(std::size_t done, std::string_view detail = {});  // the detail stands behind the bar
+  void show(std::size_t done, std::string_view detail = {});  // the detail is shown after the bar
   void clear();  // call it before writing other text to the terminal; the next show() draws the bar again
 
  private:

@@ -20,7 +20,7 @@ void for_each_code_point(std::string_view text, F&& f) {
   }
 }
 
-// Bidirectional embeddings, overrides and isolates reorder the text that follows them on the line.
+// True for bidirectional embeddings, overrides and isolates: they reorder the text that follows them on the line.
 bool reorders(utf8proc_int32_t point) { return (point >= 0x202A && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069); }
 
 }  // namespace
@@ -65,7 +65,7 @@ std::string clip(std::string_view text, std::size_t width) {
   if (columns(text) <= width) return std::string(text);
   if (width == 0) return {};
   std::string result;
-  std::size_t used = 1;  // the ellipsis
+  std::size_t used = 1;  // column of the ellipsis
   for (const std::string& character : characters(text)) {
     used += columns(character);
     if (used > width) break;

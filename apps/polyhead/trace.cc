@@ -23,6 +23,7 @@
 #include "terminal.h"
 #include "text_layout.h"
 #include "trace_cell.h"
+#include "trace_model.h"
 #include "trace_sentences.h"
 #include "trace_table.h"
 #include "view_input.h"
@@ -32,7 +33,7 @@ namespace {
 
 constexpr std::int64_t kMaxScores = std::int64_t{1} << 26;  // a trace keeps up to seven tensors of this size, of 4 or 8 bytes an element
 
-constexpr std::string_view kIdentity = "identity";  // in place of a file of parameters
+constexpr std::string_view kIdentity = "identity";  // value of --parameters that makes every projection the identity
 
 struct TraceOptions {
   std::string layer;
@@ -53,7 +54,7 @@ struct TraceOptions {
   NumberStyle numbers;
 };
 
-// The layer, and the names that its source gives to it and its parts.
+// The layer, and the names of its parts in the library or tutorial that defines it.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
@@ -66,7 +67,7 @@ io::LayoutDescription layout_called(std::string_view name) {
   return *std::ranges::find(layouts, name, &io::LayoutDescription::name);
 }
 
-// Every projection gives its input back: q, k and v are the inputs.
+// Makes every projection the identity, so that q, k and v equal the inputs.
 void set_identity(nn::MultiHeadAttention* layer, const ProjectionNames& names) {
   const auto set = [&](const char* letter, nn::Linear* linear) {
     if (!linear->weight) return;
@@ -226,31 +227,17 @@ void print_steps(const TraceOptions& o, const TracedLayer& traced, const LayerCa
   print(text);
 }
 
-// One layer of a model on a text: its input is what the layers before it make of the text.
 void trace_text(const TraceOptions& o) {
-  models::SentenceModel model = open_model(o.cell.model);
-  const models::BertConfig& config = model.encoder.config;
-  const std::optional<std::int64_t> layer = o.layer.empty() ? 0 : parse<std::int64_t>(o.layer);
-  if (!layer || *layer < 0 || *layer >= config.layers) throw UsageError(cat("--layer: there is no layer '", printable(o.layer), "'; with a model it is a number, 0 to ", config.layers - 1));
-  models::TokenizedText tokens = tokenize(model, o.cell.text);
-  const std::int64_t length = std::ssize(tokens.ids);
-  require_small({1, config.heads, length, length});
-  const models::SentenceResult result = model.run(std::move(tokens), {.attentions = false, .all_hidden = true});
+  ModelLayer layer = model_layer(o.cell.model, o.cell.text, o.layer, kMaxScores);
   LayerCall call;
-  models::EncoderLayer& own = model.encoder.layers[model.encoder.parameters_of(*layer)];
-  call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
-  const bool norms_first = own.norm_position == nn::NormPosition::pre && own.attention_norm.weight;
-  if (norms_first) {
-    const Tensor unnormed = Tensor::copy_of(call.query);
-    own.attention_norm.forward(unnormed, call.query);
-  }
-  const models::BertEncoder::RotaryTables rotary = model.encoder.rotary_tables(length);
-  call.options = model.encoder.attention_options(*layer, rotary);
-  TracedLayer traced{.loaded = {.layer = std::move(own.attention), .layout = config.family},
-                     .title = cat("layer ", *layer, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", config.layers - 1),
-                     .names = models::attention_names(config.family)};
+  call.query = std::move(layer.input);
+  call.options = layer.options;
+  const std::int64_t length = std::ssize(layer.pieces);
+  TracedLayer traced{.loaded = {.layer = std::move(layer.attention), .layout = layer.family},
+                     .title = cat("layer ", layer.index, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", layer.layers - 1),
+                     .names = std::move(layer.names)};
   set_input(traced.loaded, &call);
-  print_steps(o, traced, call, cat(counted(length, "token"), norms_first ? ", normed" : "", ": ", join(result.tokens.pieces, printable, " ")));
+  print_steps(o, traced, call, cat(counted(length, "token"), layer.normed ? ", normed" : "", ": ", join(layer.pieces, printable, " ")));
 }
 
 void run_trace(const TraceOptions& o) {
@@ -280,7 +267,7 @@ void run_trace(const TraceOptions& o) {
   }
   const TracedLayer traced = o.layer.empty() ? loaded(o) : constructed(o, dtype);
   const LoadedLayer& layer = traced.loaded;
-  std::mt19937_64 seeds(o.seed);  // for the inputs; the layer's parameters use o.seed itself
+  std::mt19937_64 seeds(o.seed);  // only the inputs draw from it; the layer's parameters use o.seed directly
   LayerCall call;
   std::string description = printable(o.input);
   if (in) {
@@ -295,13 +282,13 @@ void run_trace(const TraceOptions& o) {
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
-    expected.emplace_back("d_out");  // an input of attend; trace does not report it as unused
+    expected.emplace_back("d_out");  // `attend` reads it, so do not report it as unused
     in->report_unused({"query", "key", "value"}, expected);
   }
   print_steps(o, traced, call, description);
 }
 
-// Adds the arguments of all constructors, each once, with the layers that take it in its help.
+// Adds each argument of any constructor once; its help lists the layers that take it.
 void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOptions>& o) {
   struct Entry {
     std::string option;
@@ -329,7 +316,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
 
 Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<TraceOptions>();
-  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind; with --cell also a decoder)");
+  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder or a decoder)");
   Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
   Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")

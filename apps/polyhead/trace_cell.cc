@@ -31,7 +31,7 @@ struct Cell {
 
 std::string token(const std::vector<std::string>& words, std::int64_t place) { return cat(place, " ", printable(words[static_cast<std::size_t>(place)])); }
 
-// A place in the text, or the one word of this spelling: that of the text, or its piece.
+// Reads a token: an index, or a spelling that occurs once, either as a word of the text or as the tokenizer's piece.
 std::int64_t read_token(const std::string& given, std::string_view what, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
   if (const auto place = parse<std::int64_t>(given)) {
     if (*place >= 0 && *place < std::ssize(words)) return *place;
@@ -70,19 +70,19 @@ Cell read_cell(const std::string& given, const models::AnyTextModel::Sizes& size
 struct Key {
   Numbers k, v;
   double dot = 0, bias = 0, score = 0, exp = 0, weight = 0;
-  bool attended = true;  // false: later than the query of a decoder, or outside the layer's window
+  bool attended = true;  // false for a key after the query in a decoder, or outside the layer's window
 };
 
-// The steps of one row in float64.
+// The intermediate results of one row in float64.
 struct Worked {
   Numbers q, output;
   std::vector<Key> keys;
   double scale = 0, largest = 0, sum = 0, of_map = 0;
-  bool usual_scale = true;  // 1/sqrt(H)
+  bool usual_scale = true;  // the scale is 1/sqrt(H)
   bool has_bias = false;
 };
 
-// Of q, or of k and v, which several heads may share.
+// The row of q, k or v that belongs to the cell's head. Several query heads may share a head of k and v.
 Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t heads, std::int64_t position) {
   const std::int64_t head = cell.head / (heads / vectors.shape()[1]);
   const Tensor row = Tensor::copy_of(vectors.view().select(0, cell.layer).select(0, head).select(0, position), DType::f64);
@@ -119,7 +119,7 @@ Worked work_out(const models::TextRun& result, const Cell& cell) {
 
 std::string digits(double x) { return fixed(x, std::abs(x) < 1e-3 && x != 0 ? 8 : 6); }
 
-// A table with the names in its first row, all but the first column right aligned. Where the terminal is too narrow, each row is a paragraph.
+// Formats a table whose first row has the column names; all columns but the first are right aligned. If the terminal is too narrow, each row becomes a paragraph.
 std::string table(std::vector<std::vector<std::string>> rows, std::size_t width) {
   std::vector<std::size_t> widest(rows[0].size());
   for (const auto& row : rows)

@@ -1,4 +1,4 @@
-// One attention weight of a model on a text, worked out in numbers: what the page shows of a cell, for the terminal.
+// Computes one attention weight of a model on a text step by step, as the page does for a cell, and prints the numbers.
 #pragma once
 
 #include <cstddef>

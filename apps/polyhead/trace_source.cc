@@ -14,13 +14,13 @@ std::string call(std::string_view name, const Shape& arguments) {
   return cat(name, "(", join(arguments, [](std::int64_t extent) { return cat(extent); }, ","), ")");
 }
 
-// A row of steps, each of which changes the view of the value before it.
+// A sequence of steps, each of which views the value of the step before in another shape.
 class Steps {
  public:
   explicit Steps(ConstTensorView first) : last_(Tensor::copy_of(first)) {}
 
   void add(std::string code, ConstTensorView value) {
-    Tensor next = Tensor::copy_of(value);  // before last_, of which it is a view, is replaced
+    Tensor next = Tensor::copy_of(value);  // copy first: `value` is a view of last_, which is replaced
     steps_.push_back({std::move(code), Tensor::copy_of(next)});
     last_ = std::move(next);
   }
@@ -35,12 +35,12 @@ class Steps {
 
 constexpr std::array<int, 4> kSwapHeads{0, 2, 1, 3};
 
-// transpose_qkv and transpose_output of Dive into Deep Learning.
+// The steps of transpose_qkv and transpose_output in Dive into Deep Learning.
 std::vector<SourceStep> of_d2l(const nn::TraceStep& step, ConstTensorView before, std::int64_t heads) {
   Steps steps(before);
   if (step.kind == TraceKind::merge) {  // before: [B,N,T,V]
     const Shape& s = before.shape();
-    steps.reshape(s);  // of the heads that are folded into the batch
+    steps.reshape(s);  // s is the shape with the heads folded into the batch
     steps.add("permute(0,2,1,3)", steps.last().permute(kSwapHeads));
     steps.reshape({s[0], s[2], s[1] * s[3]});
   } else {
@@ -52,7 +52,7 @@ std::vector<SourceStep> of_d2l(const nn::TraceStep& step, ConstTensorView before
   return steps.take();
 }
 
-// prepare_qkv, prepare_qkv_global and the end of forward of AlphaFold's layer, whose inputs have any number of dimensions.
+// The steps of prepare_qkv, prepare_qkv_global and the end of forward in AlphaFold's layer. Its inputs have any number of dimensions.
 std::vector<SourceStep> of_alphafold(const nn::TraceStep& step, ConstTensorView before, std::int64_t heads, int axis) {
   Steps steps(before);
   const int rank = before.rank();

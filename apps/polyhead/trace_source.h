@@ -1,4 +1,4 @@
-// The steps in which two sources compute what a step of the trace shows as one: where they fold the heads into the batch, or move the axis.
+// The smaller steps of a trace in the code of Dive into Deep Learning and of AlphaFold, which fold the heads into the batch or move the axis.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct SourceStep {
 
 bool has_source_steps(std::string_view layout);
 
-// Of the projections' splitting into heads, and of the heads' merging. Empty for other steps and for layouts whose source does no more than the trace says.
-// `before`: what is split, or merged.
+// The steps of the source code that split a projection into heads, or merge the heads. Empty for other steps, and for layouts whose source code has no
+// further steps. `before` is the value that is split or merged.
 std::vector<SourceStep> source_steps(std::string_view layout, const nn::MultiHeadAttentionConfig& config, int input_rank, const nn::TraceStep& step, const Tensor& before);
 
 }  // namespace polyhead::app

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kColumnGap = 2, kSmallestMeaning = 44;
 
-// For a terminal that is too narrow for columns: each step is a paragraph.
+// Formats each step as a paragraph, for a terminal that is too narrow for columns.
 std::string narrow_table(std::span<const TraceStep> steps, std::size_t width) {
   const std::size_t start = cat(steps.size()).size() + kColumnGap;
   std::string text;

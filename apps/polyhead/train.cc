@@ -46,7 +46,7 @@ struct TrainOptions {
   bool resume = false, json = false;
 };
 
-// The first signal lets the run end after its step, with a checkpoint; the second one ends the program.
+// Set by the first signal: the run then ends after its current step and writes a checkpoint. A second signal ends the program.
 std::atomic<bool> g_stop = false;
 void stop(int signal) {
   if (g_stop.exchange(true)) std::signal(signal, SIG_DFL), std::raise(signal);
@@ -62,7 +62,7 @@ std::string speed(const training::Progress& progress) {
   return cat("loss ", fixed(progress.loss, 4), "  ", static_cast<std::int64_t>(progress.tokens_per_second), " tokens/s  ", duration(progress.seconds_left), " left");
 }
 
-// nullptr: the study of heads, which trains tasks of its own
+// Returns nullptr for "heads", the study of the number of heads, which trains several tasks.
 const TrainedTask* find_task(const std::string& word) {
   std::vector<std::string> names{"heads"};
   for (const TrainedTask& task : kTasks) names.push_back(task.name);

@@ -1,4 +1,4 @@
-// `polyhead train heads`: tasks trained with 1, 2, 4, 8 and 16 heads, and a table of what the number of heads changes.
+// `polyhead train heads`: trains tasks with 1, 2, 4, 8 and 16 heads and prints a table of scores, times and memory.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@
 namespace polyhead::app {
 
 struct HeadsOptions {
-  std::filesystem::path data;  // ratings; empty: only the grammar
+  std::filesystem::path data;  // a file of ratings; empty: train only the grammar
   std::filesystem::path folder;
-  std::uint64_t seed = 1;  // the first of five
+  std::uint64_t seed = 1;  // the first of five consecutive seeds
   std::optional<std::int64_t> steps{};
   bool json = false;
   const std::atomic<bool>* stop = nullptr;

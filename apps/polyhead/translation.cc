@@ -22,7 +22,7 @@ using training::AlignedPair;
 using training::AlignedTokens;
 using training::Language;
 
-constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // held-out sentences to score; words
+constexpr std::int64_t kGrammarSentences = 2000, kShortSentence = 20;  // number of held-out sentences to score; most words of a short sentence
 
 std::string joined(const std::vector<std::string>& words, std::string_view between) {
   std::string text;
@@ -30,7 +30,7 @@ std::string joined(const std::vector<std::string>& words, std::string_view betwe
   return text;
 }
 
-// The words that sure links give a word of the translation.
+// The source words that sure links connect with a word of the translation.
 std::vector<std::string> linked(const AlignedPair& pair, std::int64_t target) {
   std::vector<std::string> words;
   for (const training::Link& link : pair.links)
@@ -44,7 +44,7 @@ ConstTensorView guided_map(const Translator& model, const models::Translation& t
 
 std::string word_at(const std::vector<std::string>& words, std::int64_t word) { return word < 0 ? "(no word)" : words[static_cast<std::size_t>(word)]; }
 
-// Pairs that the model can read; the others are counted in a note.
+// The pairs that the model can read; a note gives the number of the others.
 std::vector<AlignedTokens> readable(const Translator& model, const std::vector<AlignedPair>& pairs, bool of_grammar) {
   std::vector<AlignedTokens> kept;
   for (const AlignedPair& pair : pairs) {
@@ -79,7 +79,7 @@ void add_translations(Report& report, const Translator& model, const std::vector
   report.text += cat("BLEU ", fixed(score.bleu, 2), ", exact ", fixed(exact, 4), " (", counted(score.sentences, "sentence"), ", ", counted(options.beams, "beam"), ")\n");
 }
 
-// Of a file whose lines have links; absent if they have none.
+// Reads a file of aligned sentences; absent if its lines have no links.
 std::optional<training::Data<AlignedPair>> aligned_pairs(const std::string& path) {
   try {
     return training::read_aligned_pairs(path);
@@ -105,7 +105,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = answer.source.words_in(input), targets = answer.target.words_in(answer.text);
   std::vector<std::int64_t> alignment = answer.alignment;
-  std::optional<viewer::Links> links;  // of tokens
+  std::optional<viewer::Links> links;  // between tokens
   if (linked_by_grammar) {
     const AlignedTokens tokens = training::grammar_tokens(model.tokenizer, *known);
     sources = known->source, targets = known->target;
@@ -131,7 +131,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     json["words"].back()["grammar"] = gold;
   }
   if (as_json) {
-    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // as many as the maps have columns and rows
+    std::vector<std::string> source = answer.source.pieces, target = answer.target.pieces;  // one for each column and row of the maps
     source.push_back("<end>"), target.insert(target.begin(), "<start>");
     json["source_tokens"] = source, json["target_tokens"] = target;
     json["attentions"] = number_json(answer.attentions);

@@ -9,8 +9,8 @@
 
 namespace polyhead::app {
 
-// The translation, and which word of the text each of its words comes from by the guided head; beside it the links of the teaching grammar,
-// where the sentence is one of its own. Also as a page, if it has a path.
+// Prints the translation, and for each of its words the source word that the guided head attends to. For a sentence of the teaching grammar it also
+// prints the grammar's links. Also writes the page, if it has a path.
 void explain_translation(const models::Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json);
 
 struct TranslationScoring {

@@ -47,7 +47,7 @@ void require_input(const TryOptions& o, const char* what) {
   check_writable(o.page);
 }
 
-// The folder of --model, or the model that is part of the program.
+// The folder given by --model, or the model that is part of the program.
 std::filesystem::path model_folder(const TryOptions& o, const char* name) {
   if (!o.model.empty()) return o.model;
   print_note(cat("the model is '", name, "', which is part of polyhead (MODELS.md); --model FOLDER takes another"));
@@ -109,7 +109,7 @@ void try_summary(const TryOptions& o) {
   for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
   std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
   for (const std::string& line : aligned(rows)) text += line + '\n';
-  // The mean over the sentences that read.
+  // Mean over the queries: the attention that each sentence receives.
   rows = {{"each head's attention to sentence"}};
   const auto count = std::ssize(sentences);
   for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
@@ -127,7 +127,7 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
-// One text: the argument itself, or with "-" the one line of standard input.
+// The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
   std::error_code ignored;  // a long text is no file name
   if (input != "-") {
@@ -162,7 +162,7 @@ void try_translation(const TryOptions& o) {
 struct TriedTask {
   std::string name;
   std::string_view model_type;
-  std::vector<std::string> options;  // that not every task takes
+  std::vector<std::string> options;  // the options of this task that other tasks do not have
   void (*run)(const TryOptions&);
 };
 
@@ -179,12 +179,12 @@ const TriedTask* task_of(const std::filesystem::path& folder) {
     for (const models::ConfigEntry& entry : models::read_config(folder))
       if (const auto* const type = std::get_if<std::string>(&entry.value); entry.name == "model" && type != nullptr)
         if (const auto found = std::ranges::find(kTriedTasks, *type, &TriedTask::model_type); found != kTriedTasks.end()) return found;
-  } catch (const Error&) {  // who opens the model says what is wrong
+  } catch (const Error&) {  // the code that opens the model reports what is wrong
   }
   return nullptr;
 }
 
-// Refuses what the task would not read.
+// Refuses options that the task would ignore.
 void check_options(const TriedTask& task, const std::vector<Option*>& options) {
   for (const Option* option : options) {
     if (!option->is_given() || std::ranges::count(task.options, option->name()) > 0) continue;

@@ -1,4 +1,4 @@
-// `polyhead view` of a model that `polyhead train` made is `polyhead try` of it.
+// Lets `polyhead view` run `polyhead try` for models that `polyhead train` made.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ bool is_trained(const std::filesystem::path& folder);  // whether `polyhead trai
 
 struct TriedText {
   std::filesystem::path model;  // empty: the model of ratings that is part of polyhead
-  std::string text;             // or a file of images
+  std::string text;             // the text, or the path of a file of images
   std::string page;             // empty: none is written
   bool json = false;
 };

@@ -4,21 +4,16 @@
 #include <utility>
 #include <vector>
 
+#include "answer_page.h"
 #include "core/text.h"
 #include "format.h"
 #include "polyhead/io/atomic_file.h"
 #include "terminal.h"
 #include "text_layout.h"
-#include "training/classification.h"
 #include "view_input.h"
 
 namespace polyhead::app {
 namespace {
-
-template <class Config>
-std::string kind_of(const char* name, const Config& config) {
-  return cat(name, ", ", counted(config.layers, "layer"), " of ", counted(config.heads, "head"));
-}
 
 void write(const PageFile& file, const std::string& kind, viewer::Text text, std::string start = {}) {
   const std::string html = viewer::render({.title = clip_words(printable(file.answer), 80), .model = cat(model_name(file.model), ": ", kind), .texts = {std::move(text)}, .start = std::move(start)});
@@ -26,7 +21,7 @@ void write(const PageFile& file, const std::string& kind, viewer::Text text, std
   print_diagnostic(cat("wrote '", file.path, "' (", byte_size(html.size()), ")"));
 }
 
-// The mean over the heads of the last layer, and what its first row looks at.
+// The page's address that opens the mean over the heads of the last layer, with the first row chosen.
 std::string last_layer(std::int64_t layers) { return cat("#layer=", layers - 1, "&head=mean&row=0"); }
 
 }  // namespace
@@ -50,28 +45,14 @@ void write_page(const PageFile& file, const models::SentenceChooser& model, std:
 }
 
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer) {
-  const viewer::Tokens tokens{.pieces = answer.text.pieces};
-  const std::int64_t heads = answer.pooling.extent(0), length = answer.pooling.extent(1);
-  const viewer::Text encoder{.text = text, .queries = tokens, .attentions = answer.attentions, .name = "Encoder"};
-  const bool rates = model.classifier.config.labels.empty();
-  std::string kind = kind_of(rates ? "rates texts" : "classifies texts", model.classifier.config);
-  if (model.classifier.config.taught_heads > training::kNegativeHead) append(kind, cat("; trained so that pooling head ", training::kPositiveHead, " reads what is positive, head ", training::kNegativeHead, " what is negative"));
-  write(file, kind,
-        {.text = text, .queries = {.pieces = {"[answer]"}}, .keys = tokens, .attentions = answer.pooling.view().reshape({1, heads, 1, length}), .name = "Pooling heads", .tabs = {encoder}}, "#layer=0&head=0&view=read&row=0");
+  const AnswerPage page(model, text, answer);
+  write(file, page.kind, page.text, page.start);
 }
 
 void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links) {
-  viewer::Tokens source{.pieces = answer.source.pieces}, target{.pieces = answer.target.pieces};
-  source.pieces.push_back("<end>");
-  target.pieces.insert(target.pieces.begin(), "<start>");
-  source.special.resize(source.pieces.size()), target.special.resize(target.pieces.size());
-  source.special.back() = target.special.front() = true;
-  const viewer::Text encoder{.text = text, .queries = source, .attentions = answer.source_attentions, .name = "Encoder"};
-  const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder"};
-  const std::int64_t guided_layer = model.config.layers - 1;
-  write(file, cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from"),
-        {.text = text, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .links = std::move(links)},
-        cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head));  // links are of words
+  AnswerPage page(model, text, answer);
+  page.text.links = std::move(links);
+  write(file, page.kind, page.text, page.start);
 }
 
 }  // namespace polyhead::app

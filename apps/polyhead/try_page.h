@@ -1,4 +1,4 @@
-// Pages of `polyhead try -o`: what a trained model answered, with the attention weights behind it.
+// Writes the pages of `polyhead try -o`: a trained model's answer with its attention weights.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ struct PageFile {
 void write_page(const PageFile& file, const models::ImageClassifier& model, ConstTensorView image, const models::ClassifiedImage& answer);
 void write_page(const PageFile& file, const models::SentenceChooser& model, std::span<const std::string> sentences, const models::ChosenSentence& answer);
 void write_page(const PageFile& file, const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
-// links: of tokens, where they are known.
+// links: the known links between tokens, if there are any.
 void write_page(const PageFile& file, const models::Translator& model, const std::string& text, const models::Translation& answer, std::optional<viewer::Links> links);
 
 }  // namespace polyhead::app

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "core/join.h"
 #include "format.h"
 #include "heatmap.h"
 #include "json.h"
@@ -27,6 +28,7 @@
 #include "text_layout.h"
 #include "try.h"
 #include "view_image.h"
+#include "view_live.h"
 
 namespace polyhead::app {
 namespace {
@@ -36,9 +38,10 @@ struct ViewOptions {
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
-  std::int64_t generate = 0;  // tokens
+  std::int64_t generate = 0;  // number of tokens to generate
   std::optional<viewer::Language> language;
-  bool mean = false, truncate = false, json = false;
+  std::string engine;
+  bool mean = false, truncate = false, json = false, live = false;
   double values = viewer::Page().vector_megabytes;
 };
 
@@ -48,7 +51,7 @@ void check(ViewOptions& o) {
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
   if (!o.images.empty()) {
-    if (!o.texts.empty() || !o.file.empty() || o.pair) throw UsageError("--image cannot be combined with texts; a model shows one kind at a time");
+    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with both sides (CLIP, SigLIP) reads beside each image; for more texts leave out --image, or call it for each");
     if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
     if (!o.without.empty() || o.generate > 0 || o.truncate) throw UsageError("--without, --generate and --truncate are for texts");
   }
@@ -104,7 +107,7 @@ viewer::Language read_language(const std::string& word) {
   return read_choice(word, "language", kNames) == "zh" ? viewer::Language::chinese : viewer::Language::english;
 }
 
-// "2.8" and "all", each head once.
+// Reads the heads given as "LAYER.HEAD" or "all"; each head occurs once in the result.
 std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::AnyTextModel::Sizes& sizes) {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads;
   const auto add = [&](std::int64_t layer, std::int64_t head) {
@@ -131,7 +134,7 @@ std::string heading(const InputText& input, const HeadChoice& choice, std::size_
   return cat(clip(printable(input.both()), width), "\n", wrap(cat(choice.description(), "; rows attend to columns, in percent"), width), "\n");
 }
 
-// Bytes of memory of the machine, or the limit of this process if it is smaller.
+// The machine's memory in bytes, or the limit of this process if it is smaller.
 std::uint64_t usable_memory() {
   const auto machine = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   rlimit limit{};
@@ -191,6 +194,8 @@ class View {
     if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
     if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
     if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
+    if (o_.generate > 0 && !sizes.rules_not_followed.empty())
+      print_note(cat("each token is the likeliest one; not followed of the model's generation_config.json: ", join(sizes.rules_not_followed)));
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
     tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
     check_sizes();
@@ -206,14 +211,14 @@ class View {
     return list;
   }
 
-  // Whether all attention weights of a text are needed, which are not where a page alone shows pooled maps.
+  // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
   bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
 
-  // Called before the model runs, because that takes long for many texts.
+  // Checks that pages and arrays have room. Called before the model runs, which takes long for many texts.
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> counts, weights;  // of each text
+    std::vector<std::int64_t> counts, weights;  // for each text: its tokens, its attention weights
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       counts.push_back(std::ssize(tokens.ids));
@@ -317,14 +322,14 @@ class View {
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
-  std::vector<std::vector<viewer::WithoutHead>> without_;  // of each text
+  std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
   std::vector<models::TextRun> results_;
-  std::vector<std::int64_t> blocks_;    // of each text: blocks along one side of its pooled maps in the page; 0: it shows every pair
-  std::vector<std::int64_t> left_out_;  // of each text: numbers of q, k and v that the page leaves out
+  std::vector<std::int64_t> blocks_;    // for each text: blocks along one side of its pooled maps in the page; 0: the page shows every pair
+  std::vector<std::int64_t> left_out_;  // for each text: how many numbers of q, k and v the page leaves out
   Json json_texts_ = Json::array();
 };
 
-// A model that `polyhead train` made, or without a folder the one of ratings that is part of polyhead.
+// Views a model that `polyhead train` made; without a folder, the model of ratings that is part of polyhead.
 void view_trained(const ViewOptions& o, const Parser& parser) {
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
@@ -335,9 +340,20 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
+// The models in the program alone: a folder's is not compiled into the engine.
+void view_live(const ViewOptions& o, const Parser& parser) {
+  if (!o.model.empty()) throw UsageError(cat("--live is for the two models that are part of polyhead; a page with the model in '", o.model, "' is not supported"));
+  for (const Option* option : parser.options()) {
+    const std::string name = option->name();
+    if (option->is_given() && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes --text, --engine, --lang and -o"));
+  }
+  if (o.texts.size() > 1) throw UsageError("--live opens with one --text");
+  write_live_page({.page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
+}
+
 void view_given_images(ViewOptions& o) {
   check(o);
-  view_images({.model = o.model, .images = o.images, .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
+  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
 }
 
 }  // namespace
@@ -374,6 +390,8 @@ Subcommand declare_view(Parser& parser) {
             },
             "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
+  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, and the two models that are part of polyhead");
+  parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead view --text \"Nice screen, but far too heavy.\" -o heavy.html", "a model that is part of polyhead: which words each head reads"},
@@ -384,6 +402,7 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
+                   {"polyhead view --live -o live.html", "a page that computes all maps of what its reader types, without a network"},
                    {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
@@ -400,7 +419,8 @@ Subcommand declare_view(Parser& parser) {
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
           "patch. Arrays: pixels [3,height,width], attentions, hidden, and of what the model has pooled, logits and embedding. JSON: images: [{path, map, pooled, "
-          "embedding, logits, label}] in place of texts.\n\n"
+          "embedding, similarity, logits, label}] in place of texts, and text. One --text beside them is for a model with both sides: the page has a tab for each, the "
+          "arrays text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
           "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
           "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "
@@ -409,6 +429,8 @@ Subcommand declare_view(Parser& parser) {
           "Bytes that are not valid UTF-8 are read as U+FFFD, with a note on stderr.\n",
       .run =
           [o, &parser] {
+            if (o->live) return view_live(*o, parser);
+            if (!o->engine.empty()) throw UsageError("--engine is for --live");
             if (!o->images.empty()) return view_given_images(*o);
             o->model.empty() || is_trained(o->model) ? view_trained(*o, parser) : View(*o).run();
           },

@@ -23,7 +23,7 @@ constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
-// The whole contents, at most kMaxTextBytes: a device such as /dev/zero has no end.
+// Reads the whole contents. More than kMaxTextBytes are an error, because a device such as /dev/zero has no end.
 std::string read_all(int descriptor, std::string_view name) {
   std::string contents;
   std::array<char, 1 << 16> buffer;
@@ -118,6 +118,15 @@ auto loaded(const fs::path& directory, const Load& load) {
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
+models::TextModelKind kind_of_text_model(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) {
+    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, whose layers are not taken apart; `polyhead view` shows its maps");
+    return models::text_model_kind(folder);
+  });
+}
+models::LanguageModel open_language_model(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) { return models::load_language_model(folder); });
+}
 
 std::string model_name(const fs::path& directory) {
   std::error_code error;

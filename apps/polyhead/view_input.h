@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "polyhead/models/any_text_model.h"
+#include "polyhead/models/language_model.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/vision_encoder.h"
 
@@ -30,11 +31,14 @@ std::vector<InputText> read_texts(const std::string& path);
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
+// Error for a folder of a model of images.
+models::TextModelKind kind_of_text_model(const std::filesystem::path& directory);
+models::LanguageModel open_language_model(const std::filesystem::path& directory);
 
 // The folder's name, for titles. If the folder is called "model", the name of its parent folder.
 std::string model_name(const std::filesystem::path& directory);
 
-// Tokens as they stand in the text: "fox" for a piece such as "Ġfox". Generated tokens have no place there; their pieces lose the mark of a space.
+// Tokens as they are spelled in the text: "fox" for a piece such as "Ġfox". Generated tokens are not in the text, so the mark of a space is removed from their pieces.
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
 // The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
@@ -43,7 +47,7 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
 // A text for an encoder.
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
 
-// The attention map that is shown: of one head, the mean over a layer's heads, or the mean over all heads.
+// The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
 struct HeadChoice {
   std::optional<std::int64_t> layer;   // absent: mean over all layers
   std::optional<std::int64_t> head;    // absent: mean over the heads

@@ -15,11 +15,11 @@ namespace polyhead::training {
 std::vector<std::string> words_and_signs(std::string_view text);
 
 struct BagOfWordsConfig {
-  std::int64_t min_count = 1;  // texts that a word or a pair must appear in
+  std::int64_t min_count = 1;  // a word or pair must appear in at least this many texts
   RidgeConfig ridge{};
 };
 
-// A text is the vector of idf = 1 + ln((1 + texts) / (1 + texts with the term)) of its terms, scaled to length 1.
+// A text becomes a vector with idf = 1 + ln((1 + texts) / (1 + texts with the term)) for each of its terms, scaled to length 1.
 class BagOfWords {
  public:
   BagOfWords(std::span<const std::string> texts, std::span<const double> ratings, const BagOfWordsConfig& config = {});

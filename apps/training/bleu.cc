@@ -19,11 +19,11 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_stop(char c) { return c == '.' || c == ','; }
-bool is_symbol(char c) {  // ASCII from space to /, without ' , - . and :;<=>?@ [\]^_` {|}~
+bool is_symbol(char c) {  // ASCII punctuation and space, except ' , - and .
   return (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') || c == '/' || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
 }
 
-// Puts spaces into pairs of neighbours, as a substitution of regular expressions does: a pair that matched is passed as a whole.
+// Inserts spaces into pairs of neighbouring characters, like a substitution by a regular expression: both characters of a match are consumed.
 template <class Matches>
 std::string separate(std::string_view text, const Matches& matches, std::string_view before, std::string_view between, std::string_view after) {
   std::string result;
@@ -53,7 +53,7 @@ Counts count_ngrams(const std::vector<std::string>& tokens) {
 }  // namespace
 
 std::vector<std::string> tokenize_13a(std::string_view text) {
-  std::string_view end = text;  // white space at the end goes before the rules see it
+  std::string_view end = text;  // the rules must not see white space at the end
   for (std::string_view rest = text; !rest.empty();) {
     if (!is_white_space(take_character(rest))) end = rest;
   }
@@ -62,7 +62,7 @@ std::vector<std::string> tokenize_13a(std::string_view text) {
     replace_all(line, from, to);
   std::string spaced = " ";
   for (const char c : line) is_symbol(c) ? spaced.append({' ', c, ' '}) : spaced.append(1, c);
-  // The pairs compare bytes: the last byte of a longer character stands for the character, which is no digit.
+  // The pairs are bytes. The last byte of a character of several bytes is no digit, as the rule needs.
   spaced = separate(spaced + ' ', [](char a, char b) { return !is_digit(a) && is_stop(b); }, "", " ", " ");
   spaced = separate(spaced, [](char a, char b) { return is_stop(a) && !is_digit(b); }, " ", " ", "");
   spaced = separate(spaced, [](char a, char b) { return is_digit(a) && b == '-'; }, "", " ", " ");
@@ -79,11 +79,11 @@ double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std:
     require(!references[i].empty(), "corpus_bleu: sentence ", i, " has no reference");
     const auto tokens = tokenize_13a(hypotheses[i]);
     const auto size = std::ssize(tokens);
-    Counts most;  // in one reference
+    Counts most;  // for each n-gram, its largest count in one reference
     std::int64_t closest = -1;
     for (const std::string& reference : references[i]) {
       const auto words = tokenize_13a(reference);
-      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // of two as close the shorter
+      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // if two are equally close, the shorter one
       if (closest < 0 || far(std::ssize(words)) < far(closest)) closest = std::ssize(words);
       for (const auto& [ngram, count] : count_ngrams(words)) most[ngram] = std::max(most[ngram], count);
     }

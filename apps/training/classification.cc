@@ -26,10 +26,10 @@ using models::TextModel;
 
 constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // in the answer: docs/experiments.md, "Ratings of texts"
-constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // texts to validate with; words of the texts that training joins
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the term scores and of the heads in the rating: docs/experiments.md, "Ratings of texts"
+constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // two-sided texts for validation; most words of a text that training joins with another
 
-// All texts as the model takes them. Texts with more tokens than it takes are left out of `data`; the note counts them.
+// The texts as inputs of the model. Texts with too many tokens are removed from `data`; a note gives their number.
 std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
   std::vector<TextInput> all;
   const std::int64_t longest = model.classifier.config.longest;
@@ -88,14 +88,14 @@ class Classification final : public Task {
     for (const std::string& label : data.labels) config.labels += (config.labels.empty() ? "" : "\t") + label;
     model_.tokenizer = models::BytePairTokenizer::train(training_.texts, {.vocabulary = 4000, .lowercase = true, .special_tokens = {"<any>"}});
     config.vocabulary = model_.tokenizer.vocabulary_size();
-    model_.classifier.config = config;  // for inputs_of
+    model_.classifier.config = config;  // inputs_of() reads it
     const bool scored = !options.heads, rated = data.labels.empty();
     if (scored && !rated) {
       model_.terms = most_frequent_terms(training_.texts);
     }
     training_inputs_ = inputs_of(model_, training_, options.note);
     if (scored && rated) {
-      // Validation uses scores of the training texts; the saved ones are of all texts.
+      // Validation uses term scores that are fitted to the training texts; the saved ones are fitted to all texts.
       scores_ = fit_term_scores(training_, config, kScoresCount);
       ClassifiedTexts all = training_;
       all.texts.insert(all.texts.end(), validation_.texts.begin(), validation_.texts.end());
@@ -154,7 +154,7 @@ class Classification final : public Task {
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
-    return {result.correlation, text};  // steadier than the other two
+    return {result.correlation, text};  // varies less from validation to validation than the other two scores
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -162,7 +162,7 @@ class Classification final : public Task {
   }
 
  private:
-  // The model that is validated or saved.
+  // The model with the heads' part scaled and the term scores added: what is validated and saved.
   TextModel with_scores(const TermScores& scores) const {
     TextModel whole = model_;
     if (!scores.table) return whole;
@@ -173,7 +173,7 @@ class Classification final : public Task {
     return whole;
   }
 
-  // Which texts step `number` takes, epoch after epoch.
+  // The indices of the texts that step `number` reads.
   const std::vector<std::int64_t>& batch_of(std::int64_t number) {
     const auto batches = (std::ssize(training_inputs_) + kBatch - 1) / kBatch;
     const std::int64_t epoch = (number - 1) / batches;
@@ -217,7 +217,7 @@ class Classification final : public Task {
     return {loss, tokens};
   }
 
-  // The mean of (answer - rating)^2 + cross entropy of sigmoid(2 answer) and the rating's sign / 2; the answers become its gradient.
+  // Returns the mean of (answer - rating)^2 + half the cross entropy of sigmoid(2 answer) and the rating's sign; overwrites the answers with the gradient.
   double rating_loss(Tensor& answers) const {
     double loss = 0;
     const auto count = static_cast<double>(wanted_.size());
@@ -235,7 +235,7 @@ class Classification final : public Task {
     return loss / count;
   }
 
-  // The mean of -log(mass of the positive head on the positive part) - log(that of the negative head on the negative part), weighted.
+  // Returns the weighted mean of -log(attention of the positive head to the positive part) - log(attention of the negative head to the negative part).
   double side_loss(Tensor& d_masses) const {
     const Tensor masses = Tensor::copy_of(saved_.masses());
     double loss = 0;
@@ -256,14 +256,14 @@ class Classification final : public Task {
   models::TextClassifier gradients_;
   std::vector<TextInput> training_inputs_, validation_inputs_;
   Sides sides_;
-  bool studied_ = false;  // by train heads, which keeps no model
+  bool studied_ = false;  // true for `polyhead train heads`, which saves no model
   std::vector<TwoSidedText> halves_;
-  std::vector<std::vector<std::int64_t>> batches_;  // of epoch_
+  std::vector<std::vector<std::int64_t>> batches_;  // the batches of epoch epoch_
   std::int64_t epoch_ = -1;
-  std::vector<double> wanted_;                             // of the batch
-  std::vector<std::vector<std::array<bool, 2>>> parts_;    // of each token of the batch: whether it is in the positive, the negative part
-  TermScores scores_, saved_scores_;                           // of ratings
-  Workspace workspace_;  // before saved_, which returns its tensors to it
+  std::vector<double> wanted_;                             // the ratings of the batch
+  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: is it in the positive part, in the negative part
+  TermScores scores_, saved_scores_;                           // only for data with ratings
+  Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
   models::TextClassifier::Saved saved_;
 };
 
@@ -277,7 +277,7 @@ std::unique_ptr<Task> classification_task(const TaskOptions& options) {
 ScoredTexts::ScoredTexts(const TextModel& model, ClassifiedTexts given, const std::function<void(const std::string&)>& note) : data(std::move(given)) {
   const auto known = model.classifier.config.label_list();
   require(known.empty() == data.labels.empty(), "the model answers with ", known.empty() ? "ratings" : "labels", ", but the file has ", data.labels.empty() ? "ratings" : "labels");
-  for (double& number : data.ratings) {  // of the model's labels
+  for (double& number : data.ratings) {  // from the number of the label in the data to that in the model
     if (known.empty()) break;
     const auto found = std::ranges::find(known, data.labels[static_cast<std::size_t>(number)]);
     require(found != known.end(), "the model does not know the label '", data.labels[static_cast<std::size_t>(number)], "'");

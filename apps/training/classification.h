@@ -9,8 +9,8 @@ namespace polyhead::training {
 
 std::unique_ptr<Task> classification_task(const TaskOptions& options);
 
-// Texts as a model reads them: with the model's numbers of the labels, Error for a label that it does not know; without texts of more tokens
-// than it takes, which `note` counts.
+// Texts prepared for a model: labels become the model's label numbers (Error for an unknown label); texts with too many tokens for the model are
+// left out, and `note` gets their number.
 struct ScoredTexts {
   ClassifiedTexts data;
   std::vector<models::TextInput> inputs;
@@ -18,18 +18,18 @@ struct ScoredTexts {
 };
 
 struct ClassificationScore {
-  std::int64_t counted = 0;              // ratings other than 0, or all labels
-  double accuracy = 0, correlation = 0;  // of the side of 0, or of labels; of labels no correlation: NaN
+  std::int64_t counted = 0;              // number of texts scored: those with a rating other than 0, or all with labels
+  double accuracy = 0, correlation = 0;  // accuracy of the rating's sign, or of labels; the correlation is NaN for labels
 };
 ClassificationScore score_texts(const models::TextModel& model, const ScoredTexts& texts);
 ClassificationScore score_bag_of_words(const ClassifiedTexts& training, const ClassifiedTexts& data);
 std::string described(const ClassificationScore& score);  // "accuracy 0.8123, correlation 0.7412"
 
-// What becomes of the answers without a head: `layer` of the encoder, or layer = config.layers for the pooling.
+// How the answers change if one head is switched off. The head is in `layer` of the encoder; layer = config.layers means a pooling head.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
-  double change = 0;    // of the rating: mean magnitude; of labels: share of other answers
-  double accuracy = 0;  // without it, minus with it
+  double change = 0;    // ratings: mean absolute change; labels: share of answers that change
+  double accuracy = 0;  // accuracy without the head minus accuracy with it
 };
 std::vector<WithoutHead> score_without_heads(const models::TextModel& model, const ScoredTexts& texts);
 

@@ -26,7 +26,7 @@ std::filesystem::path write(const std::string& name, const std::string& text) {
   return path;
 }
 
-// "The <thing> is <opinion>" in other words, rated by the opinion.
+// Sentences that say "the <thing> is <opinion>" in several ways, rated by the opinion.
 std::string opinions(std::int64_t count, bool labels) {
   const std::vector<std::string> things{"screen", "menu", "sound", "handle", "lens", "box", "plot", "song"}, good{"bright", "lovely", "clever", "sturdy"}, bad{"dull", "broken", "clumsy", "noisy"},
       frames{"The X is Y", "this X looks Y", "a Y X", "I find its X Y", "what a Y X that is"};
@@ -74,7 +74,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   fill(heads.classifier.scores, 0);
   EXPECT_GE(score_texts(heads, texts).correlation, 0.9);
 
-  // Scores are of terms that two texts have, and say what their texts do.
+  // Only terms that at least two texts have get a score; its sign is that of their ratings.
   const auto score_of = [&](const std::string& term) {
     const auto at = std::ranges::lower_bound(model.terms, term);
     return at != model.terms.end() && *at == term ? model.classifier.scores.data<float>()[at - model.terms.begin()] : 0;
@@ -87,7 +87,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_LT(model.terms.size(), texts_with.size());
   for (const std::string& term : model.terms) EXPECT_GE(texts_with[term], 2) << term;
 
-  // Without a head: as the rating of each text loses its part.
+  // Without a head, the rating of each text must change by that head's part.
   double part = 0;
   for (const std::string& text : texts.data.texts) part += std::abs(models::classify(model, text).head_parts[kNegativeHead]) / 400;
   const std::vector<WithoutHead> without = score_without_heads(model, texts);
@@ -99,7 +99,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
 }
 
 TEST(Classification, TextsThatAreTooLongTogetherAreNotJoined) {
-  std::string text;  // without spaces: one word of many tokens, which 20 words do not bound
+  std::string text;  // one word of many tokens, because the limit of 20 words does not limit tokens
   for (int i = 0; i < 60; ++i) {
     std::string characters;
     for (int k = 0; k < 60; ++k) characters += cat("\xe4\xb8", static_cast<char>(0x80 + (7 * i + 11 * k * k) % 60));
@@ -129,7 +129,7 @@ TEST(Classification, LearnsLabels) {
   const models::TextModel model = models::load_text_model(folder);
   EXPECT_THAT(model.classifier.config.label_list(), ElementsAre("blame", "praise"));
   const auto ignore = [](const std::string&) {};
-  // The file's labels are found by their names: here praise is the first one.
+  // Labels are matched by name: in this data praise is number 0, in the model it is not.
   EXPECT_GE(score_texts(model, {model, {.texts{"a lovely song", "this box looks broken"}, .ratings{0, 1}, .labels{"praise", "blame"}}, ignore}).accuracy, 1);
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}, .labels{"fun"}}, ignore), invalid_argument, HasSubstr("does not know the label 'fun'"));
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}}, ignore), invalid_argument, HasSubstr("the model answers with labels, but the file has ratings"));

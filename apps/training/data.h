@@ -50,8 +50,8 @@ struct Abstract {
 };
 Data<Abstract> read_abstracts(const std::filesystem::path& path);
 
-// Whether a row belongs to the part that is kept for validation, about `share` of all keys. It depends on the key alone, so that equal keys
-// (the source of several translations) stay together, and no other row moves when rows are added.
+// True for rows that are kept for validation, about `share` of all keys. The result depends only on the key: rows with equal keys (a source with
+// several translations) stay in one part, and adding rows moves no other row.
 bool in_validation(std::string_view key, double share);
 
 }  // namespace polyhead::training

@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::int64_t kDigitsOfAStep = 64;
 
-// A uniform number in [-1,1): draw `number` of a seed.
+// The uniform number in [-1,1) that has this number in the sequence of a seed.
 double draw(std::uint64_t seed, std::uint64_t number) { return 2 * uniform(seed, number) - 1; }
 
-// The image as somebody else might have written it: turned by up to 11 degrees, up to 10 % larger, smaller or slanted, and moved by up to a
-// pixel. Each pixel is interpolated between the four around its place in the original.
+// Augments an image: rotates it by up to 11 degrees, scales and slants it by up to 10 % and shifts it by up to a pixel. Each pixel is
+// interpolated between four pixels of the original.
 void rewrite(std::span<const float> from, std::int64_t height, std::int64_t width, std::uint64_t seed, std::span<float> to) {
   const double angle = 0.2 * draw(seed, 0), scale = 1 + 0.1 * draw(seed, 1), slant = 0.1 * draw(seed, 2), down = draw(seed, 3), right = draw(seed, 4);
   const double cosine = std::cos(angle) * scale, sine = std::sin(angle) * scale;
@@ -42,7 +42,7 @@ void rewrite(std::span<const float> from, std::int64_t height, std::int64_t widt
     }
 }
 
-// The images of a batch with pixels from 0 to 1, with a seed rewritten.
+// Copies the images of a batch, with pixels scaled to 0 to 1; with a seed they are augmented by rewrite().
 void take(const Images& images, const std::vector<std::int64_t>& which, Tensor& pixels, Tensor& labels, double white, const std::uint64_t* seed) {
   const std::int64_t height = images.pixels.extent(1), width = images.pixels.extent(2);
   const auto size = static_cast<std::size_t>(height * width);
@@ -106,7 +106,7 @@ class Digits final : public Task {
   std::uint64_t seed_;
   std::vector<std::int64_t> training_, validation_;
   models::ImageClassifier model_, gradients_;
-  Workspace workspace_;  // the memory of a step serves the next one; before saved_, which returns its tensors to it
+  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, which returns its tensors to it when destroyed
   models::ImageClassifier::Saved saved_;
   Tensor pixels_{DType::f32, {kDigitsOfAStep, images_.pixels.extent(1), images_.pixels.extent(2)}}, labels_{DType::i64, {kDigitsOfAStep}}, logits_{DType::f32, {kDigitsOfAStep, images_.classes}};
 };

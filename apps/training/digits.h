@@ -13,10 +13,10 @@ struct Images {
   std::int64_t classes = 0;
 };
 
-// From a file with the tensors `images` [n,height,width] and `labels` [n]: an npz or safetensors file.
+// Reads a file with the tensors `images` [n,height,width] and `labels` [n]: an npz or safetensors file.
 Images read_images(const std::filesystem::path& path);
 
-// Every fifth image validates.
+// Uses every fifth image for validation.
 std::unique_ptr<Task> digits_task(const TaskOptions& options);
 
 // How many of the images the model puts into their class.

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Four classes: which quarter of the image is bright, behind noise.
+// Noisy images in four classes: the class says which quarter of the image is bright.
 std::filesystem::path quarters(std::int64_t count) {
   Tensor images(DType::f32, {count, 8, 8}), labels(DType::i64, {count});
   for (std::int64_t i = 0; i < count; ++i) {

@@ -18,12 +18,12 @@ using namespace grammar;
 
 constexpr int kNone = -1;
 
-// Random choices; with a text, only such as may lead to it.
+// Random choices. If a text is given, only choices that can produce it.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
   const Lexicon& words;
-  const std::vector<Text>* text;  // words, with "." or "?" at its end as one
+  const std::vector<Text>* text;  // its words; the "." or "?" at the end is a word too
   bool asks(std::size_t percent) { return text != nullptr ? text->back() == "?" : chance(percent); }
   bool ends(std::size_t percent) { return text != nullptr ? text->back() == "." : chance(percent); }
   std::size_t below(std::size_t count) { return nn::derive_seed(seed_, number_++) % count; }
@@ -32,7 +32,7 @@ class Draw {
   const T& of(const std::vector<T>& list) {
     return list[below(list.size())];
   }
-  // One of a list that fits. A lexicon of few words may have none: then one of the whole lexicon.
+  // A random element that fits. A lexicon restricted to a text may have none: then one of the whole lexicon.
   template <class T, class F>
   const T& of(const std::vector<T> Lexicon::*list, F&& fits) {
     for (int i = 0;; ++i)
@@ -47,12 +47,12 @@ bool shares_kind(Text a, Text b) { return a.find_first_of(b) != Text::npos; }
 
 // --- sentences
 
-// Words of both sides while a sentence is made. English first, then French with links to it. A word "a/b" is b before a vowel, else a.
+// A sentence under construction: first the English words, then the French words with links to them. A word "a/b" becomes b before a vowel, else a.
 class Sentence {
  public:
   struct OtherText {};
   explicit Sentence(const std::vector<Text>* text) : text_(text) {}
-  // Throws OtherText where the text goes on in another way.
+  // Throws OtherText if the wanted text has another word here.
   int english(Text word) {
     const std::size_t at = english_.size();
     if (text_ != nullptr && (at >= text_->size() || ((*text_)[at] != word && (*text_)[at] != halves(word).first && (*text_)[at] != halves(word).second))) throw OtherText();
@@ -130,7 +130,7 @@ struct NounPhrase {
     for (const Text a : adjectives) key += cat(" ", a);
     s.key(std::move(key));
   }
-  // negated: the object of a verb with "pas" or "jamais"
+  // negated: this is the object of a verb with "pas" or "jamais", which changes its article
   void french(Sentence& s, bool negated = false) const {
     const bool f = noun->feminine;
     if (determiner->indefinite() && (negated || (plural && before != nullptr))) {
@@ -152,7 +152,7 @@ NounPhrase noun_phrase(Draw& draw, Text kinds, Role role, bool simple = false) {
   NounPhrase phrase;
   phrase.noun = &draw.of(&Lexicon::nouns, [&](const Noun& n) { return shares_kind(n.kind, kinds); });
   phrase.determiner = &draw.of(&Lexicon::determiners, [&](const Determiner& d) {
-    const bool of_few = d.english[0] == "-" || d.indefinite();  // "two", "some": not things that are known
+    const bool of_few = d.english[0] == "-" || d.indefinite();  // "two", "some": an indefinite plural
     return role == Role::any || (role == Role::definite) != of_few;
   });
   phrase.plural = phrase.determiner->english[0] == "-" || (phrase.determiner->english[1] != "-" && draw.chance(35));
@@ -171,7 +171,7 @@ NounPhrase noun_phrase(Draw& draw, Text kinds, Role role, bool simple = false) {
 struct Subject {
   std::vector<NounPhrase> phrases{};
   const Pronoun* pronoun = nullptr;
-  int at = kNone;  // of the pronoun, of "and" or of "who"
+  int at = kNone;  // index of the word: the pronoun, "and" or "who"
   Person person = il;
   bool feminine = false, plural = false, who = false;
 
@@ -253,7 +253,7 @@ Text french_negation(Polarity polarity) { return polarity == Polarity::never ? "
 
 struct Question {
   bool asks = false;
-  Text english{}, french{};  // "why", "pourquoi"; empty: yes or no
+  Text english{}, french{};  // "why", "pourquoi"; empty for a yes-or-no question
   int at = kNone;
 
   void ask(Sentence& s, int auxiliary_at) const {
@@ -277,7 +277,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   Form form = form_draw < 45 ? Form::present : form_draw < 60 ? Form::progressive : form_draw < 85 ? Form::past : Form::modal;
   if (form == Form::progressive && verb.ing.empty()) form = Form::present;
   Question q = question(draw);
-  // "I arrived" does not say whether its participle is masculine.
+  // English "I arrived" does not determine the gender of the French participle.
   Subject who = subject(draw, verb.subjects, verb.with_etre && form == Form::past);
   if (q.asks && q.english.empty() && draw.chance(25) && shares_kind(verb.subjects, "p")) who = {.who = true};
   const std::size_t polarity_draw = draw.below(100);
@@ -293,7 +293,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   const auto& [modal, french_modal] = draw.of(draw.words.modals);
   const bool wants = form == Form::modal && modal == "want", can_not = form == Form::modal && modal == "can" && negative && (!q.asks || who.who);
   const bool third = who.person == il, inverts = q.asks && !who.who;
-  // "We sing" is never held out: no other clause has the form "chantons".
+  // "We sing" stays in training: no other clause has the form "chantons".
   if (who.pronoun == nullptr || object) s.key(cat(who.name(), " ", verb.base, object ? cat(" ", object->noun->english[0]) : ""));
 
   std::string auxiliary;
@@ -351,7 +351,7 @@ void be_sentence(Draw& draw, Sentence& s, Text& end) {
   };
   const std::size_t what = draw.below(100);
   const Adjective* predicate = nullptr;
-  // Not every kind has a participle, and two subjects may have no adjective in common.
+  // The choice may be empty: some kinds of nouns have no participle, and two subjects may share no adjective.
   const auto choose = [&](const std::vector<Adjective>& list) {
     for (int i = 0; i < 100 && predicate == nullptr; ++i)
       if (const Adjective& a = draw.of(list); fits(a) && a.english != "other" && a.english != "true") predicate = &a;
@@ -415,7 +415,7 @@ void where_sentence(Draw& draw, Sentence& s, Text& end) {
   end = "?";
 }
 
-// The part that a combination belongs to.
+// Whether a combination of words belongs to training, validation or the held-out part.
 GrammarPart part_of(const std::string& key) {
   if (key == "car red small" || key == "car parked" || hash_of(key) % 12 == 0) return GrammarPart::held_out;
   return hash_of(key) % 24 == 1 ? GrammarPart::validation : GrammarPart::training;
@@ -439,7 +439,7 @@ AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t
   Draw draw(nn::derive_seed(nn::derive_seed(seed, number), static_cast<std::uint64_t>(part)));
   for (std::vector<std::string> keys;;) {
     AlignedPair pair = any_sentence(draw, keys);
-    GrammarPart own = GrammarPart::training;  // the last of its combinations' parts
+    GrammarPart own = GrammarPart::training;  // the largest part of its combinations in the order of GrammarPart
     for (const std::string& key : keys) own = std::max(own, part_of(key));
     if (own == part) return pair;
   }

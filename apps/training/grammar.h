@@ -22,11 +22,11 @@ enum class GrammarPart : std::uint8_t { training, validation, held_out };
 // possible ones. "l'" and "n'" are words.
 AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t number);
 
-// The pair whose English side has this text, for links of a sentence that somebody typed. It is searched for by drawing sentences of the
-// text's words, so that a long sentence of the grammar may be missed; absent then and for any other text.
+// The pair whose English side has this text, for links of a sentence that somebody typed. The search draws random sentences from
+// the text's words. Absent for a text that is not of the grammar, and for a long one that the search misses.
 std::optional<AlignedPair> grammar_translation(std::string_view english);
 
-// The text of words: no space after an apostrophe or before "." and ","; before "?" in French only.
+// Joins words to a text: no space after an apostrophe or before "." and ","; before "?" in French only.
 enum class Language : std::uint8_t { english, french };
 std::string sentence_text(const std::vector<std::string>& words, Language language);
 

@@ -17,13 +17,13 @@ bool ends_with_one_of(Text word, std::initializer_list<Text> endings) {
 std::string without(Text word, std::size_t bytes) { return std::string(word.substr(0, word.size() - bytes)); }
 bool consonant_y(Text word) { return word.size() > 1 && word.back() == 'y' && !is_english_vowel(word[word.size() - 2]); }
 
-// Plural of a noun, and a verb after "he".
+// Appends the s of a plural noun, or of a verb after "he".
 std::string english_s(Text word) {
   if (word == "have") return "has";
   if (ends_with_one_of(word, {"s", "x", "ch", "sh"})) return cat(word, "es");
   return consonant_y(word) ? without(word, 1) + "ies" : cat(word, "s");
 }
-// The last letter doubles in "run", "swim": one vowel, then one consonant.
+// The stem before -ing and -ed. The last letter is doubled after one vowel and one consonant, as in "run", "swim".
 std::string english_stem(Text word) {
   const auto vowels = std::ranges::count_if(word, is_english_vowel);
   const bool doubles = vowels == 1 && word.size() > 2 && is_english_vowel(word[word.size() - 2]) && Text("wxy").find(word.back()) == Text::npos && !is_english_vowel(word.back());

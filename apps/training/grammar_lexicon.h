@@ -16,7 +16,7 @@ using Text = std::string_view;
 std::pair<Text, Text> halves(Text text);
 
 bool is_english_vowel(char c);
-// Of an adjective or participle; the plural of either gender.
+// Forms of an adjective or participle; french_plural() takes the singular of either gender.
 std::string french_feminine(Text word);
 std::string french_plural(Text word);
 
@@ -53,7 +53,7 @@ struct Determiner {
 };
 struct Phrase {
   std::vector<Text> english, french;
-  std::vector<int> links{};  // of each French word
+  std::vector<int> links{};  // for each French word, the index of its English word
   Text kinds{};
 };
 struct Pronoun {
@@ -73,7 +73,7 @@ struct Lexicon {
 
   Lexicon();
 
-  // Only what a text may consist of; lists of which it has nothing stay whole.
+  // The words that occur in a text. A list without any such word is kept whole.
   Lexicon of_text(const std::set<Text>& text) const;
 };
 

@@ -18,7 +18,7 @@ std::string french_of(const std::string& english) {
   return pair ? sentence_text(pair->target, Language::french) : "(not in the grammar)";
 }
 
-// Translated by hand.
+
 TEST(Grammar, AgreesWithTranslationsByHand) {
   for (const auto& [english, french] : std::vector<Example>{
            {"The small red car is parked outside", "La petite voiture rouge est garée dehors"},

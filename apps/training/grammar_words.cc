@@ -71,7 +71,7 @@ constexpr std::string_view kAdjectives[] = {
     "secret secret secrète - - > r",         "delicious délicieux délicieuse - - > f", "rotten pourri - - - > f",
     "royal royal - royaux - > rvb",          "national national - nationaux - > rb",  "loyal loyal - loyaux - > pa"};
 
-// English, French masculine, feminine, kinds: what stands after "is" with a place.
+// English, French masculine, feminine, kinds of noun: words that follow "is" before a place, as in "is parked outside".
 constexpr std::string_view kParticiples[] = {
     "parked garé - v",   "hidden caché - atrf",    "lost perdu - patr",       "closed fermé - bo",  "open ouvert ouverte bo",
     "sold vendu - ftrv", "washed lavé - vto",      "painted peint peinte vbo", "forgotten oublié - trfo", "repaired réparé - vt",
@@ -134,7 +134,7 @@ constexpr std::string_view kPastTimes[] = {"yesterday|hier", "last night|la nuit
                                            "last year|l' année dernière|1 1 0", "this morning|ce matin", "last summer|l' été dernier|1 1 0",
                                            "in January|en janvier", "two days ago|il y a deux jours|2 2 2 0 1"};
 constexpr std::string_view kFrequencies[] = {"often|souvent", "always|toujours", "sometimes|parfois", "rarely|rarement", "already|déjà"};
-// French forms as those of verbs.
+// The French forms have the columns of kVerbs.
 constexpr std::string_view kModals[] = {"can pouvoir,peux,peut,pouvons,pouvez,peuvent,pu", "must devoir,dois,doit,devons,devez,doivent,dû",
                                         "want vouloir,veux,veut,voulons,voulez,veulent,voulu"};
 constexpr std::string_view kAspirated[] = {"héros", "hibou", "hiboux", "haut", "haute", "hauts", "hautes"};

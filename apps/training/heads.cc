@@ -41,7 +41,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// The whole work of the new process; what it gives is its exit status.
+// The work of the child process. Returns its exit status.
 int train(Task& task, const Plan& plan, const std::string& identity, const std::filesystem::path& folder, const std::atomic<bool>* stop) {
   std::vector<double> milliseconds;
   Clock::time_point before = Clock::now();
@@ -65,10 +65,10 @@ int train(Task& task, const Plan& plan, const std::string& identity, const std::
   return 0;
 }
 
-// What `work` gives in a new process; 1 after an exception, which is noted. A stop is passed on.
+// Runs `work` in a child process and returns its exit status: 1 after an exception, which is noted. Passes a stop on to the child.
 int status_of_process(const std::function<int()>& work, const std::function<void(const std::string&)>& note, const std::atomic<bool>* stop) {
-  bool told = stop != nullptr && stop->load();  // before: the new process knows
-  // Ctrl-C reaches both processes. The new one is told by the other, and must not take it before it ignores it.
+  bool told = stop != nullptr && stop->load();  // a stop from before the fork is known to the child
+  // Ctrl-C reaches both processes. The child is stopped by the parent instead, so block SIGINT until the child ignores it.
   sigset_t interrupt, before;
   sigemptyset(&interrupt), sigaddset(&interrupt, SIGINT);
   pthread_sigmask(SIG_BLOCK, &interrupt, &before);

@@ -10,14 +10,14 @@ namespace polyhead::training {
 
 struct HeadsRun {
   std::int64_t parameters = 0;
-  double score = 0;         // of the best validation
+  double score = 0;         // score of the best validation
   std::string validation;   // its text
-  double milliseconds = 0;  // of a step, the median of all
+  double milliseconds = 0;  // median time of a step
   double megabytes = 0;     // 10^6 bytes, the largest resident memory of the process
 };
 
-// One training in a process of its own, so that its memory can be measured: the caller must not have started threads. The folder gets
-// run.json with the result; the model is not kept. A run that has one is not repeated, and one that was stopped goes on; a result of other steps or data is refused.
+// Trains once in a child process, so that its memory can be measured; the caller must not have started threads, because the process forks. Writes the
+// result to run.json in the folder and keeps no model. A run with a run.json is not repeated, a stopped run is continued, a result of other steps or data is refused.
 // Absent if `stop` was set.
 std::optional<HeadsRun> run_with_heads(std::unique_ptr<Task> (*make)(const TaskOptions&), const TaskOptions& options, std::optional<std::int64_t> steps,
                                        const std::filesystem::path& folder, const std::atomic<bool>* stop = nullptr);

@@ -1,4 +1,4 @@
-// Linear regression with a penalty on sparse rows.
+// Ridge regression on sparse rows.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct SparseEntry {
 using SparseRow = std::vector<SparseEntry>;
 
 struct RidgeConfig {
-  double penalty = 0.3;          // of the squared parameters, as scikit-learn's alpha; the constant is free
+  double penalty = 0.3;          // factor of the sum of squared parameters, as scikit-learn's alpha; the constant has no penalty
   std::int64_t iterations = 60;  // of conjugate gradients; they stop when the residual is 1e-4 of the first one
 };
 
 struct Ridge {
-  std::vector<double> parameters;  // of the columns
+  std::vector<double> parameters;  // one for each column
   double constant = 0;
 };
-// The least sum over rows of (constant + <row, parameters> - wanted)^2, plus the penalty.
+// Minimises the sum over rows of (constant + <row, parameters> - wanted)^2, plus the penalty.
 Ridge fit_ridge(std::span<const SparseRow> rows, std::size_t columns, std::span<const double> wanted, const RidgeConfig& config);
 
 }  // namespace polyhead::training

@@ -16,7 +16,7 @@ bool is_consonant(std::string_view word, std::size_t i) {
   return std::string_view("aeiou").find(word[i]) == std::string_view::npos;
 }
 
-// Porter's m: how often a consonant follows a vowel.
+// Porter's m: the number of places where a consonant follows a vowel.
 int measure(std::string_view stem) {
   int count = 0;
   for (std::size_t i = 1; i < stem.size(); ++i) count += is_consonant(stem, i) && !is_consonant(stem, i - 1);
@@ -29,7 +29,7 @@ bool has_vowel(std::string_view stem) {
   return false;
 }
 
-bool ends_short(std::string_view word) {  // Porter's *o; of two letters: vowel, consonant
+bool ends_short(std::string_view word) {  // Porter's *o; also a word of two letters, vowel and consonant
   const std::size_t n = word.size();
   if (n == 2) return !is_consonant(word, 0) && is_consonant(word, 1);
   return n >= 3 && is_consonant(word, n - 3) && !is_consonant(word, n - 2) && is_consonant(word, n - 1) && std::string_view("wxy").find(word[n - 1]) == std::string_view::npos;
@@ -39,7 +39,7 @@ struct Rule {
   std::string_view suffix, replacement;
 };
 
-// The first rule whose suffix fits decides; it is applied if the rest has more than `least` of m.
+// Applies the first rule whose suffix matches, if the measure m of the remaining stem is greater than `least`.
 std::optional<std::string> apply(std::string_view word, std::span<const Rule> rules, int least) {
   for (const auto& [suffix, replacement] : rules) {
     if (!word.ends_with(suffix)) continue;
@@ -112,7 +112,7 @@ std::vector<std::string> rouge_tokens(std::string_view text) {
   };
   while (!text.empty()) {
     const char32_t code = take_character(text);
-    // U+0130 in lower case is an i and a combining dot; the Kelvin sign is a k.
+    // As in Python, U+0130 becomes an i (and a combining dot), and the Kelvin sign a k.
     const auto lower = code == 0x130 ? U'i' : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
     if ((lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9'))
       word += static_cast<char>(lower);

@@ -1,5 +1,5 @@
-// ROUGE-1 (Lin 2004) as the package rouge-score computes it with its stemmer. SciTLDR (Cachola et al. 2020) is scored so, by files2rouge, which
-// stems by default, and takes the summary that fits best. The stemmer of files2rouge's Perl script departs from Porter's for a few words.
+// ROUGE-1 (Lin 2004) as the package rouge-score computes it with its stemmer. The scores of SciTLDR (Cachola et al. 2020) come from
+// files2rouge, which also stems, and use the best-matching summary. For a few words its Perl stemmer differs from Porter's.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ std::vector<std::string> rouge_tokens(std::string_view text);
 
 // F of ROUGE-1, 0 to 1; 0 if either has no token.
 double rouge_1(std::string_view summary, std::string_view target);
-// The largest over the targets.
+// The largest score over the targets.
 double rouge_1(std::string_view summary, std::span<const std::string> targets);
 
 }  // namespace polyhead::training

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The exponential averages of all parameters, which take their places while the task is validated and saved.
+// Exponential moving averages of all parameters. They replace the parameters while the task is validated and saved.
 class Averages {
  public:
   Averages(const nn::NamedParameters& parameters, double decay) : decay_(decay) {
@@ -26,7 +26,7 @@ class Averages {
       for (const auto& [name, tensor] : parameters) averages_.emplace_back("average." + name, Tensor::copy_of(*tensor));
   }
   void add(const nn::NamedParameters& parameters, std::int64_t step) {
-    // In the first steps the decay is smaller, so that the initialisation does not stay in the average.
+    // The decay is smaller in the first steps, so that the initial parameters soon leave the average.
     const auto decay = static_cast<float>(std::min(decay_, static_cast<double>(step) / static_cast<double>(step + 9)));
     for (std::size_t i = 0; i < averages_.size(); ++i) {
       float* const mean = averages_[i].second.data<float>();
@@ -75,7 +75,7 @@ struct ListedParameters {
 
 struct Best {
   std::optional<Validation> validation{};
-  std::int64_t worse_since = 0;  // validations
+  std::int64_t worse_since = 0;  // validations since the best one
 };
 
 std::string value_of(const io::Metadata& metadata, const std::string& key) {
@@ -105,7 +105,7 @@ Best best_of(const io::Metadata& metadata) {
 }
 
 double rate_of(const Plan& plan, std::int64_t step) {
-  const std::int64_t warmup = std::min(plan.warmup_steps, plan.steps / 5);  // of a shorter run
+  const std::int64_t warmup = std::min(plan.warmup_steps, plan.steps / 5);  // a short run warms up for a fifth of its steps
   return nn::warmup_cosine(step, {.peak = plan.peak_rate, .last = plan.peak_rate / 100, .warmup_steps = warmup, .total_steps = plan.steps});
 }
 

@@ -1,4 +1,4 @@
-// The loop that trains a task. A run that is stopped after any step goes on from its checkpoint with the same bits.
+// The loop that trains a task. A run that is stopped after any step and resumed from its checkpoint has the same bits as an uninterrupted one.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ struct Progress {
 
 struct RunOptions {
   std::filesystem::path folder;  // for the model and the checkpoint; made if missing
-  std::string identity;          // of task, data and seed: a checkpoint of another one is refused
-  bool resume = false;           // from the folder's checkpoint; Error if it has none. Without, one that is there is an error
+  std::string identity;          // text that identifies task, data and seed; a checkpoint with another identity is refused
+  bool resume = false;           // true: continue from the folder's checkpoint, Error if there is none; false: Error if there is one
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler: the run writes a checkpoint and ends
   std::function<void()> on_start = [] {};  // after the folder and the checkpoint were checked
   std::function<void(const Progress&)> on_step = [](const Progress&) {};
@@ -30,7 +30,7 @@ enum class RunEnd : std::uint8_t { complete, no_improvement, stopped };
 
 struct RunResult {
   RunEnd end = RunEnd::complete;
-  std::int64_t steps = 0;             // taken in all, with those before a resumption
+  std::int64_t steps = 0;             // all steps, including those before the run was resumed
   std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Learns y = 3 x of one number. Its score is the closeness to 3, or `scores` one after the other.
+// A task with one parameter w that learns y = 3 x. Its score is the closeness of w to 3, or the next one of `scores`.
 class Line final : public Task {
  public:
   std::vector<double> scores;

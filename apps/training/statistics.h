@@ -10,8 +10,8 @@ namespace polyhead::training {
 
 // Share of equal labels.
 double accuracy(std::span<const std::int64_t> given, std::span<const std::int64_t> wanted);
-// Share of numbers on the side of 0 that they should be on; a given 0 counts as negative. Wanted numbers of 0 have no side and are left out, as
-// are those of a magnitude below `least`. NaN if all are left out.
+// Share of the numbers with the wanted sign; a given 0 counts as negative. Pairs whose wanted number is 0 or has a magnitude below `least` are left
+// out. NaN if all are left out.
 double sign_accuracy(std::span<const double> given, std::span<const double> wanted, double least = 0);
 // Pearson's correlation; NaN if one of them does not vary.
 double correlation(std::span<const double> given, std::span<const double> wanted);
@@ -21,7 +21,7 @@ double correlation(std::span<const double> given, std::span<const double> wanted
 struct AlignmentErrors {
   std::int64_t given = 0, sure = 0, given_sure = 0, given_possible = 0;
   void add(std::span<const Link> links, std::span<const Link> wanted);
-  double rate() const;  // NaN without any link
+  double rate() const;  // NaN if there are no links
 };
 
 }  // namespace polyhead::training

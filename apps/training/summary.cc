@@ -20,8 +20,8 @@ using models::SentenceChooser;
 
 constexpr std::int64_t kTextsOfAStep = 32;
 constexpr double kValidationShareOfTexts = 0.05;
-constexpr double kTemperature = 0.1;    // of ROUGE-1 F, 0 to 1, in the softmax that the scores learn
-constexpr double kDroppedTerms = 0.5;   // in training
+constexpr double kTemperature = 0.1;    // the scores learn softmax(ROUGE-1 F / kTemperature)
+constexpr double kDroppedTerms = 0.5;   // share of the terms that a training step leaves out
 constexpr double kDroppedSentences = 0.1;
 
 struct SummaryExample {
@@ -35,7 +35,7 @@ std::vector<double> rouge_of_sentences(const Abstract& abstract) {
   return result;
 }
 
-// Leaves out sentences and terms, so that no rare term decides.
+// Drops random sentences and terms, so that the model does not rely on a rare term.
 SummaryExample thinned(const SummaryExample& example, std::uint64_t seed) {
   SummaryExample result;
   for (std::size_t s = 0; s < example.text.size(); ++s) {
@@ -51,7 +51,7 @@ SummaryExample thinned(const SummaryExample& example, std::uint64_t seed) {
   return result.text.empty() ? example : result;
 }
 
-// p = softmax of count values times factor
+// p = softmax(factor * values)
 void softmax(const double* values, std::size_t count, double factor, double* p) {
   const double largest = *std::max_element(values, values + count);
   double sum = 0;
@@ -78,7 +78,7 @@ class Summary final : public Task {
     return {cat(training_.size(), " abstracts to train, ", validation_.size(), " to validate: ROUGE-1 of the first sentence ", fixed(mean_rouge_1(validation_, first), 2), ", of the cue phrase ", fixed(mean_rouge_1(validation_, cue), 2)),
             cat(counted(model_.config.layers, "layer"), " of ", model_.config.heads, " heads over sentences, ", model_.config.model_width, " wide; ", model_.config.slots, " slots of terms")};
   }
-  // One validation, at the end: the best of several on so few abstracts is chosen by chance. The large epsilon keeps steps of rare terms small.
+  // Validates once, at the end: with so few abstracts the best of several validations would be chosen by chance. The large epsilon keeps steps of rare terms small.
   Plan plan() const override { return {.steps = 300, .peak_rate = 3e-3, .warmup_steps = 50, .average = 0.99, .optimizer{.beta2 = 0.98, .epsilon = 1e-3, .weight_decay = 1}}; }
   nn::NamedParameters parameters() override { return nn::parameters(model_); }
   nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
@@ -96,7 +96,7 @@ class Summary final : public Task {
     }
     Tensor scores(DType::f32, {kTextsOfAStep, longest});
     model_.forward(texts, scores, saved_, {.mode = nn::Mode::training, .dropout_seed = of_step, .workspace = &workspace_});
-    // Cross-entropy of the scores' softmax p against q, that of ROUGE: d_score = (p - q) / texts.
+    // Cross entropy of p = softmax(scores) with the target q = softmax(ROUGE / kTemperature): d_score = (p - q) / texts.
     double loss = 0;
     for (std::size_t b = 0; b < texts.size(); ++b) {
       const std::size_t count = wanted[b].size();
@@ -126,7 +126,7 @@ class Summary final : public Task {
   std::vector<Abstract> training_, validation_;
   std::vector<SummaryExample> examples_;
   SentenceChooser model_, gradients_;
-  Workspace workspace_;  // before saved_, which returns its tensors to it
+  Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
   SentenceChooser::Saved saved_;
 };
 

@@ -9,13 +9,13 @@
 
 namespace polyhead::training {
 
-// 100 times the mean ROUGE-1 F of the model's choices, beside those of the baselines and of the best sentence of each abstract.
+// 100 times the mean ROUGE-1 F of the model's choices, of the baselines' choices, and of the best sentence of each abstract.
 struct SummaryScores {
   double model, first_sentence, cue_phrase, best_sentence;
 };
 SummaryScores score_summaries(const models::SentenceChooser& model, std::span<const Abstract> abstracts);
 
-// A twentieth of the abstracts validates.
+// Uses a twentieth of the abstracts for validation.
 std::unique_ptr<Task> summary_task(const TaskOptions& options);
 
 }  // namespace polyhead::training

@@ -1,4 +1,4 @@
-// Baselines of summaries that are a sentence of the text. The other one is the first sentence.
+// A baseline that chooses a sentence of the text as its summary. (The other baseline is the first sentence.)
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Texts whose summary repeats the sentence with "we propose", which is neither first nor last.
+// Abstracts whose summary equals the sentence with "we propose", which is neither the first nor the last.
 std::filesystem::path abstracts(std::int64_t count) {
   const std::vector<std::string> nouns{"rivers", "engines", "flutes", "maps", "gardens", "clocks"}, verbs{"move", "age", "sound", "matter", "change"};
   const auto path = std::filesystem::path(testing::TempDir()) / "abstracts.jsonl";

@@ -16,25 +16,25 @@ namespace polyhead::training {
 struct TaskOptions {
   std::filesystem::path data;  // empty: none given
   std::uint64_t seed = 0;
-  std::optional<std::int64_t> heads{};  // of each layer, at the same number of parameters and without losses on attention weights; absent: as the task has it
-  std::function<void(const std::string&)> note = [](const std::string&) {};  // for lines of data that are skipped, and the like
+  std::optional<std::int64_t> heads{};  // heads of each layer, with the same number of parameters and without losses on attention weights; absent: the task's default
+  std::function<void(const std::string&)> note = [](const std::string&) {};  // receives remarks, for example about skipped lines of data
 };
 
 // How long and how fast a task learns by default.
 struct Plan {
   std::int64_t steps = 0;
-  std::int64_t validate_every = 0;  // steps
+  std::int64_t validate_every = 0;  // steps between validations
   std::int64_t patience = 0;        // validations in a row without a better score after which the run ends; 0: it never ends early
   double peak_rate = 1e-3;          // learning rate after warm-up, which then falls as a cosine to a hundredth of it
   std::int64_t warmup_steps = 100;
-  double max_norm = 1;  // of the gradients
-  double average = 0;   // above 0: what is validated and saved are averages p' <- average p' + (1 - average) p of the parameters
+  double max_norm = 1;  // gradients are clipped to this norm
+  double average = 0;   // above 0: validate and save moving averages of the parameters, p' <- average p' + (1 - average) p
   nn::AdamWConfig optimizer{};
 };
 
 struct StepResult {
-  double loss = 0;          // mean over what the batch holds
-  std::int64_t tokens = 0;  // or patches: what the speed is counted in
+  double loss = 0;          // mean over the examples or tokens of the batch
+  std::int64_t tokens = 0;  // tokens or patches of the batch, for the displayed speed
 };
 
 struct Validation {
@@ -52,9 +52,9 @@ class Task {
   virtual std::vector<std::string> description() const = 0;  // lines about data and model, printed before the first step
   virtual Plan plan() const = 0;
   virtual nn::NamedParameters parameters() = 0;
-  virtual nn::NamedParameters gradients() = 0;  // the same names
-  // Writes the gradients of step `number`, from 1. A function of the data, the seed, the parameters and the number, so that a resumed run has
-  // the same bits.
+  virtual nn::NamedParameters gradients() = 0;  // with the names of parameters()
+  // Computes the gradients of step `number`, counted from 1. They depend only on the data, the seed, the parameters and the number, so that a resumed
+  // run has the same bits.
   virtual StepResult step(std::int64_t number) = 0;
   virtual Validation validate() = 0;
   virtual void save(const std::filesystem::path& folder) const = 0;

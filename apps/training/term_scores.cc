@@ -14,15 +14,15 @@ namespace {
 // Chosen by cross-validation: docs/experiments.md, "Ratings of texts".
 constexpr double kPenalty = 4000;            // of the ridge regression
 constexpr double kRatingPower = 0.75;        // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
-constexpr double kGapShare = 0.7;            // what a pair with a word between counts beside other terms
-constexpr std::size_t kMostTerms = 40'000;  // that have scores
+constexpr double kGapShare = 0.7;            // factor of pairs of words with one word between them
+constexpr std::size_t kMostTerms = 40'000;  // number of terms that get scores
 
-// The terms of texts, with numbers in their order.
+// The terms of all texts, numbered in sorted order.
 struct TermCounts {
   std::vector<std::string> terms;
-  std::vector<double> texts_with;              // of each term
-  std::vector<std::vector<std::size_t>> rows;  // of each text its terms
-  std::vector<double> shares;                  // of each text
+  std::vector<double> texts_with;              // for each term, the number of texts that have it
+  std::vector<std::vector<std::size_t>> rows;  // for each text, the numbers of its terms
+  std::vector<double> shares;                  // for each text, the weight that each of its terms has
 
   explicit TermCounts(const std::vector<std::string>& texts) {
     std::vector<models::TextTerms> all;
@@ -38,7 +38,7 @@ struct TermCounts {
       for (const std::string& term : text.terms) rows.back().push_back(numbers[term]), texts_with[rows.back().back()] += 1;
     }
   }
-  // Of the terms that two texts or more have, the kMostTerms of largest importance, in order.
+  // The kMostTerms most important terms among those that at least two texts have, in ascending order.
   std::vector<std::size_t> best(const std::vector<double>& importance) const {
     std::vector<std::size_t> list;
     for (std::size_t i = 0; i < terms.size(); ++i)

@@ -1,4 +1,4 @@
-// Scores of the terms of texts (models::terms_of): a linear model of ratings beside the heads.
+// Scores of the terms of texts (models::terms_of): a linear model whose result is added to that of the heads.
 #pragma once
 
 #include "polyhead/models/text_classifier.h"
@@ -11,13 +11,13 @@ struct TermScores {
   Tensor table;                    // as TextClassifier::scores; absent without terms
   double constant = 0;
 };
-// The scores are the ridge regression of the ratings on the terms. A term counts more where it is rare, as in tf-idf, and where its texts are
-// rated unlike the others (as in NB-SVM, Wang and Manning 2012); all terms are fitted, those that say most are kept. The heads are
-// trained without the scores, and the answer is a weighted sum of both: trained jointly, the scores overfit.
-// `weight`: what the scores and the constant are multiplied by.
+// Fits a ridge regression of the ratings on the terms. A term has a larger weight if it is rare, as in tf-idf, and if the ratings of its texts
+// differ from the mean (as in NB-SVM, Wang and Manning 2012). All terms are fitted; only the most important ones are kept. The heads are
+// trained without the scores, and the rating is a weighted sum of both, because scores that are trained together with the heads overfit.
+// `weight` multiplies the scores and the constant.
 TermScores fit_term_scores(const ClassifiedTexts& data, const models::TextClassifierConfig& config, double weight);
 
-// The terms that most texts have, sorted: as many as get scores.
+// The most frequent terms, sorted: the same number as get scores.
 std::vector<std::string> most_frequent_terms(const std::vector<std::string>& texts);
 
 }  // namespace polyhead::training

@@ -24,7 +24,7 @@ using models::BytePairText;
 using models::BytePairTokenizer;
 using models::Translator;
 
-enum Seed : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // numbers of derive_seed
+enum Seed : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // arguments of derive_seed()
 constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {
@@ -37,10 +37,10 @@ std::vector<std::string> lower(std::vector<std::string> words) {
   return words;
 }
 
-// As the alignment models know them.
+// The words in the form that the alignment models use.
 std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) { return lower(tokens.words_in(text)); }
 
-// shares[j]: of target word j, a share for each source word and, last, for the end.
+// shares[j]: the guide for target word j, a share for each source word, then one for the end token.
 Example make_example(const BytePairText& source, const BytePairText& target, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words,
                      const std::vector<std::vector<double>>& shares) {
   Example example{source.ids, target.ids, {}};
@@ -79,7 +79,7 @@ class Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
-  virtual std::vector<std::string> texts() const = 0;  // for the tokenizer
+  virtual std::vector<std::string> texts() const = 0;  // texts to train the tokenizer on
   virtual models::TranslatorConfig config() const = 0;
   virtual std::int64_t vocabulary() const = 0;
   virtual Plan plan() const = 0;
@@ -129,7 +129,7 @@ class GrammarSource final : public Source {
   std::vector<Translations> validation_;
 };
 
-// Two or three syllables that are no word.
+// An invented word of two or three syllables.
 std::string invented_word(std::uint64_t seed, bool capital) {
   static constexpr std::string_view kConsonants = "bcdfglmnprstvz", kVowels = "aeiou";
   std::string word;
@@ -142,12 +142,14 @@ std::string invented_word(std::uint64_t seed, bool capital) {
 }
 
 bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
-// Words of four bytes or more that are English letters or bytes of accented ones. An elision as "l'" is none: a word in its place would join the next one.
+// True for words of at least four bytes that consist of ASCII letters and bytes of accented letters. Elisions such as "l'" are excluded: a word in their
+// place would be joined to the next word.
 bool is_replaceable(std::string_view word) {
   return word.size() >= 4 && std::ranges::all_of(word, [](unsigned char c) { return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= 0x80 && c <= 0xC3); });
 }
 
-// A small letter at the start, unless no other place has the word with one, as with names.
+
+// Makes the first letter small if training also has the word with a small first letter, so that names keep theirs.
 void begin_low(std::string& text, const std::set<std::string>& seen) {
   std::string word = text.substr(0, text.find_first_of(" ',.!?"));
   if (word.empty() || !is_capital(word[0])) return;
@@ -174,8 +176,8 @@ class FileSource final : public Source {
   std::int64_t vocabulary() const override { return 4000; }
   Plan plan() const override { return {.steps = 7000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
   std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
-  // Each pair at most once, in an order that is drawn for each epoch. Most are joined to longer texts: no others show the model the positions of words beyond
-  // the lengths of single pairs. Some have an invented word, as unknown words have to be aligned too. Each epoch has the same number of examples.
+  // Uses each pair at most once, in an order that is drawn for each epoch. Most pairs are joined to longer texts, from which the model learns positions
+  // beyond the length of single pairs. Some get an invented word, so that the model learns to align unknown words. Each epoch has the same number of examples.
   std::vector<Example> examples(const BytePairTokenizer& tokenizer, std::int64_t epoch) override {
     if (linked_.empty()) link(tokenizer);
     const std::uint64_t seed = nn::derive_seed(seed_, static_cast<std::uint64_t>(epoch));
@@ -191,7 +193,7 @@ class FileSource final : public Source {
         parts.push_back(nn::derive_seed(own, 0) % 100 < kInvented ? with_invented_word(tokenizer, pair, own) : pair);
         tokens += pair.tokens;
       }
-      // Without signs and capitals between some of the parts: else a head finds its place by them, which longer sentences do not have.
+      // Remove punctuation and capitals between some parts: otherwise the head finds its place by them, and real long sentences do not have them.
       for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
         const std::uint64_t kind = nn::derive_seed(nn::derive_seed(seed, list.size()), k) % 3;
         if (kind == 0) continue;
@@ -208,11 +210,11 @@ class FileSource final : public Source {
   Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
 
  private:
-  static constexpr std::int64_t kLongest = 60;  // tokens of an example
-  static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // in turn
+  static constexpr std::int64_t kLongest = 60;  // most tokens of an example
+  static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // pairs in an example, taken in turn
   static constexpr std::uint64_t kInvented = 10;                       // per cent of the pairs
   void link(const BytePairTokenizer& tokenizer) {
-    std::vector<SentencePair> swapped;  // for the teacher from French to English
+    std::vector<SentencePair> swapped;  // training data of the alignment model from French to English
     for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});
     const IbmModel2 teacher = ibm_of_pairs(tokenizer, training_), reverse = ibm_of_pairs(tokenizer, swapped);
     for (const SentencePair& pair : training_) {
@@ -228,7 +230,7 @@ class FileSource final : public Source {
   std::uint64_t seed_;
   std::vector<SentencePair> training_;
   std::vector<LinkedPair> linked_;
-  std::set<std::string> seen_source_, seen_target_;  // words that are not the first ones of a text
+  std::set<std::string> seen_source_, seen_target_;  // words that occur inside a text, not at its start
   std::vector<Translations> validation_;
 };
 
@@ -250,7 +252,7 @@ class Translating final : public Task {
   nn::NamedParameters gradients() override { return nn::parameters(gradients_); }
 
   StepResult step(std::int64_t number) override {
-    const auto of_epoch = std::ssize(batches_);  // at least 1
+    const auto of_epoch = std::ssize(batches_);  // batches of an epoch, at least 1
     if ((number - 1) / of_epoch != epoch_) begin_epoch((number - 1) / of_epoch);
     take(batches_[static_cast<std::size_t>((number - 1) % of_epoch)]);
     Tensor logits = workspace_.tensor(DType::f32, {target_.extent(0), target_.extent(1), model_.config.vocabulary});
@@ -264,7 +266,7 @@ class Translating final : public Task {
 
   Validation validate() override { return source_->scored(score_translations(model_, source_->validation())); }
   void save(const std::filesystem::path& folder) const override {
-    if (!heads_) models::save_translator(model_, folder);  // train heads keeps no model
+    if (!heads_) models::save_translator(model_, folder);  // `polyhead train heads` saves no model
   }
 
  private:
@@ -275,7 +277,7 @@ class Translating final : public Task {
     return Translator(config, BytePairTokenizer::train(source_->texts(), {.vocabulary = source_->vocabulary(), .special_tokens = Translator::special_tokens()}));
   }
 
-  // Batches of sentences of like length, in an order that is drawn for each epoch.
+  // Makes batches of sentences of similar length, in an order that is drawn for each epoch.
   void begin_epoch(std::int64_t epoch) {
     examples_ = source_->examples(model_.tokenizer, epoch);
     require(!examples_.empty(), "no sentence pair to train with is short enough");
@@ -323,13 +325,13 @@ class Translating final : public Task {
 
   std::unique_ptr<Source> source_;
   std::uint64_t seed_;
-  std::optional<std::int64_t> heads_;  // given: no head is guided
+  std::optional<std::int64_t> heads_;  // for `polyhead train heads`: the number of heads; no head is guided then
   Translator model_;
   nn::EncoderDecoder gradients_;
   std::vector<Example> examples_;
   std::vector<std::vector<std::int64_t>> batches_;
   std::int64_t epoch_ = 0;
-  Workspace workspace_;  // the memory of a step serves the next one; before saved_, which returns its tensors to it
+  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, which returns its tensors to it when destroyed
   nn::EncoderDecoder::Saved saved_;
   Tensor in_, target_, labels_, lengths_, d_p_;
   std::vector<GuideTarget> guides_;

@@ -46,7 +46,7 @@ TEST(Translation, GuidesOfJoinedPairsPointAtTheirOwnWords) {
   const Example example = joined_example(tokenizer, both);
   EXPECT_EQ(example.source, tokenizer.encode("a b c").ids);
   EXPECT_EQ(example.target, tokenizer.encode("x y z").ids);
-  std::vector<std::vector<double>> shares(6, std::vector<double>(7));  // the end last
+  std::vector<std::vector<double>> shares(6, std::vector<double>(7));  // the last column is the end token
   for (const Example::Guide& guide : example.guides) shares.at(static_cast<std::size_t>(guide.target)).at(static_cast<std::size_t>(guide.source)) += guide.share;
   const std::vector<double> x{0.5, 0.5, 0, 0, 0, 0, 0}, y{0, 0, 0.125, 0.125, 0, 0, 0.75}, z{0, 0, 0, 0, 0.25, 0.25, 0.5};
   EXPECT_THAT(shares, ElementsAre(x, x, y, y, z, z));
@@ -65,7 +65,7 @@ TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
     EXPECT_EQ(same.text.source + same.text.target, std::string(source) + target);
     EXPECT_EQ(same.shares, pair.shares);
   }
-  for (const LinkedPair& one : {comma, none}) {  // as many words as shares
+  for (const LinkedPair& one : {comma, none}) {  // one list of shares for each word
     EXPECT_EQ(tokenizer.encode(one.text.target).word_spans.size(), one.shares.size());
     EXPECT_EQ(tokenizer.encode(one.text.source).word_spans.size() + 1, one.shares[0].size());
   }

@@ -17,10 +17,10 @@ using models::ByteSpan;
 using models::TextModel;
 
 constexpr double kEnoughMass = 0.45;
-constexpr std::int64_t kShortText = 12;  // words of the texts that are joined to be scored
+constexpr std::int64_t kShortText = 12;  // most words of a text that is joined with another for the score
 constexpr std::array kJoints{", but ", ", but ", ", but ", ". ", "; ", ", though ", ", however ", " but ", ", and yet ", ", although ", ". But ", " and "};
 
-// A text as part of another one: without the signs at its end.
+// The text without the punctuation at its end, as a clause of a longer text.
 std::string_view clause(std::string_view text) {
   while (text.size() > 1 && std::string_view(".!?,;: ").find(text.back()) != text.npos) text.remove_suffix(1);
   return text;

@@ -1,4 +1,4 @@
-// Texts "A, but B" of a positive and a negative part, and how much of two pooling heads' attention is on them.
+// Texts "A, but B" of a positive and a negative part, and the share of two pooling heads' attention that is on the right part.
 #pragma once
 
 #include "polyhead/models/text_classifier.h"
@@ -22,19 +22,19 @@ inline bool inside(models::ByteSpan token, models::ByteSpan part) { return token
 struct Sides {
   std::vector<std::size_t> positive, negative;  // numbers of the texts
   Sides() = default;
-  // Of at most `words` words, rated `least` or more, or -`least` or less. None if the data has labels.
+  // Texts of at most `words` words, rated `least` or more, or -`least` or less. Empty if the data has labels.
   Sides(const models::TextModel& model, const ClassifiedTexts& data, double least, std::int64_t words);
   explicit operator bool() const { return positive.size() > 1 && negative.size() > 1; }
-  // any_joint: with another conjunction or sign in place of ", but " at times
+  // any_joint: sometimes another conjunction or punctuation replaces ", but "
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
 };
 
-// `count` of them from the short texts of a list, with ratings of at least 1 and at most -1; fewer than two of a kind: none.
+// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two of either kind.
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {
   std::int64_t texts = 0, both = 0;      // both: each of the two heads gives 0.45 or more of its attention to its part
-  double positive = 0, negative = 0;     // mean mass of each head on its part
+  double positive = 0, negative = 0;     // mean attention of each head to its part
 };
 Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);
 

@@ -17,7 +17,7 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
   };
   std::vector<Ids> corpus;
   for (const TokenPair& pair : pairs) corpus.push_back({ids(pair.source, false), ids(pair.target, true)});
-  for (const Ids& pair : corpus)  // all that occur together are equally likely at first
+  for (const Ids& pair : corpus)  // start with equal probabilities for all words that occur in a pair together
     for (const std::int64_t target : pair.target) {
       for (const std::int64_t source : pair.source) translations_[static_cast<std::size_t>(source)].emplace(target, 1);
       translations_.back().emplace(target, 1);

@@ -17,7 +17,7 @@ struct TokenPair {
 };
 
 struct AlignmentModelConfig {
-  std::int64_t iterations = 5;  // of expectation maximisation, each with model 1 and then with model 2
+  std::int64_t iterations = 5;  // iterations of expectation maximisation: first this many with model 1, then this many with model 2
   double tension = 4;           // how strongly positions near the diagonal are preferred
   double no_source = 0.08;      // probability that a target token comes from no source token
 };
@@ -27,9 +27,9 @@ struct AlignmentModelConfig {
 class IbmModel2 {
  public:
   explicit IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfig& config = {});
-  // For each target token the probability of each source token and, last, of none: [target][source + 1].
+  // [target][source + 1]: for each target token the probability of each source token, then that of no source token.
   std::vector<std::vector<double>> posterior(const TokenPair& pair) const;
-  // The likeliest source token of each target token, unless none is likelier.
+  // Links each target token to its likeliest source token, except where "no source token" is likelier.
   std::vector<Link> align(const TokenPair& pair) const;
 
  private:
@@ -41,8 +41,8 @@ class IbmModel2 {
   std::vector<std::map<std::int64_t, double>> translations_;                // p(target | source); the last row: no source
 };
 
-// The posterior of two models that agree (Liang et al. 2006): for each target token, the product of `posterior` and `reverse`, which is of the
-// model from target to source; no source is as likely as that no source token comes from it. Scaled to sum to 1.
+// Combines the posteriors of the two directions (Liang et al. 2006): for each target token the product of `posterior` and `reverse`, the posterior of
+// the model from target to source. The factor for "no source token" is the probability that no source token links to it. Each row is scaled to sum to 1.
 std::vector<std::vector<double>> agreed_posterior(std::vector<std::vector<double>> posterior, const std::vector<std::vector<double>>& reverse);
 
 // Links target token j with the source token at the same share of the sentence, one for each target token.

@@ -1,1 +1,1 @@
-"""What bench/peers.py compares: cases, inputs, the exact result, and one file per peer."""
+"""Parts of bench/peers.py: cases, inputs, the exact result, and one file for each peer."""

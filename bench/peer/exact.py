@@ -9,7 +9,7 @@ from . import encoder
 from .cases import Case, Encoder, alibi_bias, relative_view
 
 
-ROWS = 2048  # at a time: scores of 16384 queries and keys are 2 GB
+ROWS = 2048  # queries at a time, because all scores of 16384 queries and keys take 2 GB
 
 
 def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None, sink: float = -np.inf) -> np.ndarray:

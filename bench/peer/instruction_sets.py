@@ -1,4 +1,4 @@
-"""How processes are held to one instruction set: variables that must be there before a peer is loaded, and the compiler's flags for the roof."""
+"""Restricts processes to one instruction set: variables that must be set before a peer is loaded, and the compiler's flags for the roof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory one call takes at its peak, beyond its inputs: outputs, copies and whatever is needed on the way. Linux counts it.
+"""Measures the peak of memory of one call beyond its inputs: outputs, copies and temporaries. Only for Linux.
 
 Every call that is measured runs in a process of its own, forked from one that has imported its peer and done nothing else: memory that an allocator keeps
 from earlier calls is used again without growing the process, and hides what a call needs.
@@ -74,7 +74,7 @@ def _field(name: str) -> int:
 
 
 def _forked(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `measure` gives in a copy of this process."""
+    """Runs `measure` in a fork of this process and returns its result."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -122,7 +122,7 @@ class Meter:
 
 def main() -> None:
     peer, threads = importlib.import_module(f"peer.{sys.argv[1]}_peer"), int(sys.argv[2])
-    answers = os.fdopen(os.dup(1), "w", buffering=1)  # a peer that prints does not answer
+    answers = os.fdopen(os.dup(1), "w", buffering=1)  # separate from stdout, to which a peer may print
     os.dup2(2, 1)
     for line in sys.stdin:
         name = line.rstrip("\n")

@@ -88,7 +88,7 @@ block.rows(table, bias).sum().backward()
 assert bias.grad is not None and bias.grad.shape == (BATCH, HEADS, RESIDUES, RESIDUES)
 print(f"gradient of the pair bias {list(bias.grad.shape)}; spread over the sequences it would be {SEQUENCES} times as large")
 
-# %% Global attention (algorithm 19): one query per column, one key and value for all heads; the gate spreads the result.
+# %% Global attention (algorithm 19): one query per column, one key and value head for all heads; the gate gives each position its own result.
 extra = GatedAttention(C_M, C, HEADS, axis=-3, gated=True, is_global=True, query_mean="attended")
 print(f"global column attention {list(extra(table, attend_keys=is_residue, mask_like_input=True).shape)}")
 assert extra(table, attend_keys=is_residue, mask_like_input=True).shape == table.shape

@@ -49,7 +49,7 @@ def distances(positions: Tensor) -> Tensor:
 
 
 def potential(positions: Tensor, kinds: Tensor) -> Tensor:
-    """Morse's, whose depth depends on both kinds."""
+    """Morse's potential, whose depth depends on the kinds of both atoms."""
     depth = 0.2 * (1 + kinds.unsqueeze(2) + kinds.unsqueeze(1)) * (1 - torch.eye(positions.size(1)).to(positions))
     return (depth * ((1 - torch.exp(1.2 - distances(positions))) ** 2 - 1)).sum((1, 2)) / 2
 

@@ -27,7 +27,7 @@ def same(what: str, ours: np.ndarray, formula: np.ndarray) -> None:
     assert ours.shape == formula.shape and difference < 1e-12
 
 
-# %% The layer. Its parameters are NumPy arrays on its own memory.
+# %% The layer. Its parameters are NumPy arrays that share the layer's memory.
 layer = polyhead.MultiHeadAttention(WIDTH, HEADS, dtype="float64", seed=1)
 out, saved = layer.forward(x, memory, key_lengths=lengths, bias=position_bias)
 w = layer.parameters

@@ -67,15 +67,17 @@ struct Mask {
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
-  // Integers [*]: the causal and window diagonal of sequence b runs through s = t + diagonal_offsets[b]. For queries that continue sequences
-  // of different lengths, for example from a cache, the offset is the number of keys before them. Needs causal (then top_left), a window or
-  // a relative bias, none with a diagonal; not together with documents. Each sequence equals that sequence alone with Diagonal::offset, bit for bit.
+  // Integers [*]: in sequence b the causal and window diagonals run through s = t + diagonal_offsets[b]. This serves queries that continue sequences
+  // of different lengths, for example from a cache: the offset is then the number of keys before them. Needs causal (as top_left), a window or a
+  // relative bias; the window and the relative bias may name no diagonal. Error together with documents. Each sequence gets the bits of a call with
+  // that sequence alone and Diagonal::offset.
   ConstTensorView diagonal_offsets{};
 
-  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at
+  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never decrease and end at
   // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
   // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
-  // and dropout bits use positions in the packed sequence; lengths [D] of D > 1 sequences are refused. If T == S, key_offsets may be left
+  // and dropout bits use positions in the packed sequence; key_lengths [D] with D > 1 documents are an Error, because they could mean sequences or
+  // documents. If T == S, key_offsets may be left
   // out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 

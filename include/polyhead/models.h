@@ -9,6 +9,7 @@
 #include "polyhead/models/byte_pair_tokenizer.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/encoder_layer.h"
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/models/image_classifier.h"
 #include "polyhead/models/image_processor.h"
 #include "polyhead/models/image_text_model.h"

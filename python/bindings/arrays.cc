@@ -44,7 +44,7 @@ Code code_of(const DTypeInfo& row) {
 
 nb::dlpack::dtype dlpack_dtype(const DTypeInfo& row) { return {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1}; }
 
-// nullptr if polyhead does not have the dtype; so do the next two.
+// Finds a dtype; nullptr if polyhead does not have it. The same holds for the next two functions.
 const DTypeInfo* find_dtype(Code code, std::size_t size) {
   for (const DTypeInfo& row : kDTypes) {
     if (code_of(row) == code && row.size == size) return &row;
@@ -104,7 +104,7 @@ int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
     if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
-  } catch (nb::python_error&) {  // torch has no DLPack name for the device meta; else the export will fail as well, and say why
+  } catch (nb::python_error&) {  // torch has no DLPack name for the device meta; other failures happen again in the export, which reports them
     if (is_torch(object) && as_string(nb::object(object.attr("device"))) != "cpu") return -1;
   }
   return device.first;
@@ -117,11 +117,11 @@ bool hides_its_memory(nb::handle object) {
   const nb::object tensor = torch.attr("Tensor");
   if (object.type().is(tensor)) return false;
   const nb::object function = object.type().attr("__torch_function__");
-  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // Parameter
+  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // torch.nn.Parameter has this one
   return !nb::hasattr(function, "__func__") || !function.attr("__func__").is(tensor.attr("__torch_function__").attr("__func__"));
 }
 
-// The message with which an object's __dlpack__ fails, because nanobind drops it: "Can't export tensors that require gradient, …".
+// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Called again because nanobind drops it.
 std::string dlpack_reason(nb::handle object) {
   try {
     static_cast<void>(nb::object(object.attr("__dlpack__")()));
@@ -156,7 +156,7 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
   return array;
 }
 
-// Whether the object is a tensor of torch that can be read at once. Everything else takes a longer way, which says why it is refused.
+// True if the object is a torch tensor that can be read directly. Everything else takes the slow path, which reports why an object is refused.
 bool Array::take_plain_tensor(nb::handle object, const char* name) {
   nb::dlpack::dltensor tensor;
   if (!read_plain_tensor(object, tensor)) return false;
@@ -280,7 +280,7 @@ Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like,
 
 namespace {
 
-// Kind: the framework, and nb::ro for a read-only array.
+// Kind...: the framework, and nb::ro for a read-only array.
 template <class... Kind>
 nb::object array_on(ConstTensorView view, nb::handle owner) {
   const DTypeInfo& row = info(view.dtype());

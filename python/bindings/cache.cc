@@ -36,7 +36,7 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   return cache;
 }
 
-// (lengths, previous lengths, bytes of keys, values and, of int8, their scales, each up to the longest length): what restored_cache() takes.
+// The state of a cache for restored_cache(): (lengths, previous lengths, bytes of keys, values and int8 scales, each up to the longest length).
 Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
   const CacheInUse in_use(&self);
   nb::list parts;
@@ -79,7 +79,7 @@ std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads,
     contents.emplace_back(used, bytes);
   }
   cache->cache = nn::KeyValueCache(views[0], views[1], previous, views[2], views[3]);
-  // An append gives both lengths; what it writes is replaced by the contents.
+  // An append of zeros restores both lengths; the contents then overwrite what it wrote.
   std::vector<std::int64_t> added(lengths.size());
   for (std::size_t b = 0; b < added.size(); ++b) added[b] = lengths[b] - previous[b];
   const std::int64_t most = added.empty() ? 0 : *std::ranges::max_element(added);
@@ -101,7 +101,7 @@ std::unique_ptr<Cache> cache_on(nb::handle keys, nb::handle values, nb::handle l
   return cache;
 }
 
-// A copy: the library's own changes with the next call.
+// Copies integers, because the library's array changes with the next call.
 nb::object copy_of(ConstTensorView integers) {
   const Result result("lengths", nb::none(), true, nb::none(), integers);
   copy(integers, result.view());
@@ -118,7 +118,7 @@ void append(Cache& self, nb::handle k_given, nb::handle v_given, nb::handle new_
 void reorder(Cache& self, nb::handle source) {
   const CacheInUse in_use(&self);
   const std::vector<std::int64_t> sources = read_integers(source, "source");
-  const ReleasedGil released;  // no watch for signals: a reorder that ends halfway would leave sequences without their tokens
+  const ReleasedGil released;  // do not watch for signals: a reorder that stops halfway would lose tokens
   self.cache.reorder(sources);
 }
 
@@ -184,7 +184,7 @@ nn::RotaryEmbeddingConfig read_rotary_config(const nb::dict& given) {
   return config;
 }
 
-// (cos, sin)
+// Returns (cos, sin).
 Tuple<nb::any, nb::any> tables(const nn::RotaryEmbedding& self, nb::handle positions_given, nb::handle dtype_given) {
   const Array positions = Array::required(positions_given, "positions");
   const DType dtype = dtype_named(read_word(dtype_given, "dtype"));

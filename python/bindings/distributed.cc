@@ -30,7 +30,7 @@ using distributed::Transfer;
 
 // A message's memory as a NumPy array, which keeps its owner alive.
 nb::object bytes_of(const Message& message) {
-  static std::byte none;  // NumPy wants a pointer for an array of no bytes too
+  static std::byte none;  // NumPy needs a pointer even for an empty array
   auto owner = std::make_unique<std::shared_ptr<void>>(message.owner);
   const nb::capsule capsule(owner.get(), [](void* memory) noexcept { delete static_cast<std::shared_ptr<void>*>(memory); });
   owner.release();
@@ -38,7 +38,7 @@ nb::object bytes_of(const Message& message) {
   return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, {message.bytes.size()}, capsule), nb::rv_policy::reference);
 }
 
-// What the calls of one Python communicator have in common. The Python object owns it, and is given to each call.
+// The state that all calls of one Python communicator share. The Python object owns it and is passed to each call.
 class Ranks final : public distributed::Communicator {
  public:
   int rank() const override { return number("rank"); }
@@ -54,7 +54,7 @@ class Ranks final : public distributed::Communicator {
   }
 
   // Runs f() without the GIL, for a call that is given the Python object. An exception of the object becomes the cause of a ConnectionError.
-  // One that is no Exception, as KeyboardInterrupt, is raised as it is.
+  // A BaseException that is no Exception, such as KeyboardInterrupt, is raised unchanged.
   template <class F>
   void run(nb::handle object, const F& f) {
     if (object_.is_valid()) throw nb::value_error("another thread computes with this communicator; its calls must come one after the other");
@@ -86,7 +86,7 @@ class Ranks final : public distributed::Communicator {
     }
     bool wait(std::chrono::nanoseconds limit) override {
       using Clock = std::chrono::steady_clock;
-      constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(200);  // between two looks at signals
+      constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(200);  // longest time between two checks for signals
       const auto begin = Clock::now();
       std::chrono::nanoseconds left = limit;
       do {
@@ -116,21 +116,21 @@ class Ranks final : public distributed::Communicator {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 
-  // Runs f() with the GIL. Error that says what failed for an exception of Python, which run() needs later.
+  // Runs f() with the GIL. Converts an exception of Python to an Error that says what failed, and keeps the exception for run().
   template <class F>
   std::invoke_result_t<F> with_python(const std::string& what, const F& f) const {
     const TakenGil gil;
     try {
       return f();
     } catch (const nb::python_error& error) {
-      if (!cause_) cause_.emplace(error);  // the first; a rank that leaves a call still tells the others
+      if (!cause_) cause_.emplace(error);  // keep the first exception; a rank that leaves a call still sends messages to the others, which may fail too
       throw Error(ErrorCode::communication, text(what, " failed: ", shown(error)));
     } catch (const nb::cast_error&) {
       throw Error(ErrorCode::communication, text(what, " failed: the communicator returned a value of another type"));
     }
   }
 
-  // "ValueError: what it says".
+  // The exception as text: "ValueError: message".
   static std::string shown(const nb::python_error& error) {
     const nb::object letters = nb::steal(PyObject_Str(error.value().ptr()));
     if (!letters.is_valid()) PyErr_Clear();
@@ -149,7 +149,7 @@ class Ranks final : public distributed::Communicator {
     });
   }
 
-  nb::handle object_;  // during a call
+  nb::handle object_;  // set only during a call
   mutable std::optional<nb::python_error> cause_;
 };
 
@@ -226,7 +226,7 @@ std::string explain_forward(Ranks& ranks, nb::handle communicator, nb::handle q_
   return found;
 }
 
-// Rank 0's number, on every rank.
+// Sends rank 0's number to all ranks and returns it.
 std::int64_t first_number(Ranks& ranks, nb::handle communicator, nb::handle number, nb::handle timeout) {
   const Tensor own = Tensor::of<std::int64_t>({1}, {read_integer(number, "number", 0, std::numeric_limits<std::int64_t>::max())});
   const distributed::CollectiveOptions options{.timeout = read_timeout(timeout)};

@@ -63,7 +63,7 @@ void parse_choice(std::string_view option, std::string_view word, const Choices<
 void parse(std::string_view word, EmptyRows& field) { parse_choice("empty_rows", word, kEmptyRows, field); }
 void parse(std::string_view word, Precision& field) { parse_choice("precision", word, kPrecisions, field); }
 
-// left,right; nothing where a side is unlimited
+// Format "left,right"; an empty side is unlimited.
 void parse(std::string_view word, Window& field) {
   const std::size_t comma = word.find(',');
   const std::string_view left = word.substr(0, comma), right = word.substr(comma + 1);
@@ -85,7 +85,7 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
-// Arrays and the seed are operands.
+// Arrays and the seed are operands, not words.
 void parse(std::string_view, ConstTensorView&) {}
 void parse(std::string_view, std::optional<std::uint64_t>&) {}
 
@@ -126,14 +126,14 @@ bool any_of(std::string_view name, std::initializer_list<std::string_view> names
 bool has_heads(std::string_view name) {
   return any_of(name, {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v", "t_q", "t_k", "t_v", "t_out", "d_d_out"});
 }
-// One for all sequences of a call.
+// True for arrays that all sequences of a call share.
 bool is_shared(std::string_view name) {
   return any_of(name, {"query_offsets", "key_offsets", "slopes", "table", "d_slopes", "d_table", "t_slopes", "t_table"});
 }
 bool is_sink(std::string_view name) { return any_of(name, {"sink", "d_sink", "t_sink"}); }
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
-// The rank to which the view of one example is aligned with that of q, or 0 if it has a rank of its own.
+// The rank to which the view of one example is padded, given the rank of q; 0 if its rank does not depend on q.
 int broadcast_rank(std::string_view name, int rank) {
   if (any_of(name, {"attend", "block", "blocks", "bias", "d_bias", "t_bias", "dropout_keep"})) return rank;
   if (is_sink(name)) return rank - 1;
@@ -172,8 +172,8 @@ class Run {
     for (std::size_t i = 0; i < results_.size(); ++i) f(plan_.results[i], results_[i]);
   }
 
-  // A level becomes leading dimensions of one call, or a loop of calls: where each example has a seed, as positions in its own arrays key the
-  // dropout bits, or something of its own that a call has once.
+  // A level of vmap becomes either a leading dimension of one call, or a loop of calls. It is a loop if there is a seed (dropout bits depend on positions
+  // within an example), or if an array that a call has only once differs between examples.
   void find_levels() {
     const auto levels = static_cast<std::size_t>(plan_.levels);
     extents_.assign(levels, 1), loops_.assign(levels, false);
@@ -216,7 +216,7 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp want gradients and tangents in the shape of their input: here each may be one for all examples.
+  // sdpa_backward and sdpa_jvp require gradients and tangents in the shape of their input, but here examples may share one: broadcasts them to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();
@@ -310,9 +310,9 @@ class Run {
 
   Plan plan_;
   std::span<const TensorView> operands_, results_;
-  std::vector<std::int64_t> extents_;  // of the levels
-  std::vector<bool> loops_;            // which of them are loops
-  int rank_ = 0;                       // of q without them
+  std::vector<std::int64_t> extents_;  // extent of each level
+  std::vector<bool> loops_;            // true for levels that are loops
+  int rank_ = 0;                       // rank of q without the levels
 };
 
 DType dtype_of(int number) {
@@ -351,7 +351,7 @@ xla::Error* error(const xla::CallFrame& frame, int code, const char* message) {
   return frame.api->make_error(&arguments);
 }
 
-// XLA's threads call it, several at once, without the GIL.
+// The entry point for XLA, whose threads call it concurrently and without the GIL.
 xla::Error* handle(xla::CallFrame* frame) {
   // XLA asks for the version of the interface. All versions of major 0 have the layout of xla_ffi.h; XLA refuses what it does not support.
   if (frame->header.extension != nullptr && frame->header.extension->type == xla::kMetadataExtension) {

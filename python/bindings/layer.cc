@@ -14,7 +14,7 @@
 namespace polyhead::python {
 namespace {
 
-// The activations of a forward pass, and what they view.
+// The activations of a forward pass, and the inputs that they view.
 struct Saved : LayerCall {
   using LayerCall::LayerCall;
   nn::MultiHeadAttention::Saved saved;
@@ -64,7 +64,7 @@ void read_field(const char* name, nb::handle given, DType& field) { field = dtyp
 void read_field(const char* name, nb::handle given, double& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, std::optional<double>& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, int& field) { field = static_cast<int>(read_integer(given, name, -kMaxRank, kMaxRank)); }
-// 0 is refused: the library takes a width of 0 for its default, for which Python has None.
+// Refuses 0, which means "default" in the library; Python has None for that.
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
 void read_field(const char*, nb::handle given, std::optional<std::uint64_t>& field) { field = read_seed(given); }
 
@@ -130,7 +130,7 @@ ByName parameters(nb::handle self) {
   return result;
 }
 
-// The parameters for a pickle, bfloat16 as uint16 of the same bits.
+// The parameters for a pickle, with bfloat16 as uint16 of the same bits.
 ByName bits(nb::handle self) {
   nb::dict result;
   nb::cast<Layer&>(self).layer.visit([&](const std::string& name, Tensor& tensor) {

@@ -1,4 +1,4 @@
-// A pass of a layer whose parameters are arrays of the caller: polyhead.torch's, which any optimizer may change between two passes.
+// Passes of a layer whose parameters are arrays of the caller (polyhead.torch), which an optimizer may change between two passes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -46,7 +46,7 @@ struct LayerForm {
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
     split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
-    // Modules of PyTorch have any of these biases, AlphaFold 3's that of q alone, so the form says nothing of them.
+    // PyTorch's modules have any combination of these biases and AlphaFold 3's only that of q, so the form does not include them.
     nn::Linear* const with_setting[] = {&layer.q, &layer.k, &layer.v, &layer.output};
     std::array<Tensor, 4> biases;
     for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = std::move(with_setting[i]->bias);
@@ -71,7 +71,7 @@ struct LayerForm {
   }
 };
 
-// The arguments of a pass.
+// The arguments of one pass.
 struct Pass : LayerCall {
   Pass(const LayerForm& form, const char* function, nb::handle query, nb::handle key, nb::handle value, nb::handle parameters, nb::handle keywords)
       : LayerCall(function, keywords) {

@@ -12,7 +12,7 @@
 namespace polyhead::python {
 namespace {
 
-// The progress report: called in the caller's thread, which has let go of the interpreter. An exception ends the operation.
+// Wraps the caller's progress function. It is called on the caller's thread, which does not hold the GIL. An exception ends the operation.
 std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) {
   if (given.is_none()) return {};
   if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(text("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
@@ -45,7 +45,7 @@ struct MapsCall : SdpaCall {
   }
 };
 
-// Numbers that the caller chose; None: [0, count).
+// Reads the indices that the caller chose; None means [0, count).
 std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::int64_t count) {
   if (!chosen.is_none()) return read_integers(chosen, name);
   std::vector<std::int64_t> all(static_cast<std::size_t>(count));
@@ -53,7 +53,7 @@ std::vector<std::int64_t> read_chosen(nb::handle chosen, const char* name, std::
   return all;
 }
 
-// The maps of the chosen rows and keys; None: of all.
+// The maps of the chosen rows and keys; None means all.
 nb::object maps(nb::handle q, nb::handle k, nb::handle chosen_rows, nb::handle chosen_keys, nb::handle options, nb::handle value, nb::handle out_given,
                 nb::handle k_scale, nb::handle progress) {
   const MapsCall call("maps", q, k, options, k_scale, progress);

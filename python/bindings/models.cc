@@ -20,7 +20,7 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
 
-// Models that `polyhead train` made. models.py gives the answers their names.
+// Models that `polyhead train` made. polyhead/models gives the answers their names.
 namespace polyhead::python {
 namespace {
 
@@ -112,7 +112,7 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
     const auto known = std::ranges::find(all, name, [](const auto& row) { return std::get<0>(row); });
     if (known == std::end(all)) throw nb::value_error(text("outputs has '", name, "'; hidden, all_hidden, attentions, q, k and v are known").c_str());
     TensorView& view = *std::get<1>(*known);
-    const bool is_hidden = name.ends_with("hidden");  // written in the model's dtype
+    const bool is_hidden = name.ends_with("hidden");  // these outputs are written in the model's dtype
     if (!view) view = results.emplace_back(name, Tensor::uninitialised(is_hidden ? config.dtype : dtype, std::get<2>(*known))).second.view();
   }
   without_gil([&] {
@@ -199,7 +199,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   return outputs.take();
 }
 
-// Reads generate()'s options and calls run(options), without the GIL but while on_token runs.
+// Reads generate()'s options and calls run(options) without the GIL, which is taken only while on_token runs.
 template <class F>
 std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& workspace, const F& run) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -214,7 +214,7 @@ std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& 
   std::optional<LimitedThreads> threads = read_num_threads(given["num_threads"]);
   const nb::object on_token = given["on_token"];
   if (!on_token.is_none() && PyCallable_Check(on_token.ptr()) == 0) throw nb::type_error("on_token must be a function of a token, or None");
-  std::optional<nb::python_error> raised;  // by on_token
+  std::optional<nb::python_error> raised;  // the exception of on_token
   if (!on_token.is_none()) {
     options.on_token = [&](std::int64_t id) {
       const TakenGil taken;
@@ -326,10 +326,12 @@ void bind_models(nb::module_& m) {
   nb::class_<HeldLanguageModel>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
       .def("generate", &continue_text, any("ids"), nb::arg("options"))
+      .def_prop_ro("rules_not_followed", [](const HeldLanguageModel& held) { return held.model.config.rules_not_followed; })
       .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
   nb::class_<HeldSequenceModel>(m, "SequenceToSequenceModel")
       .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))
       .def("generate", &write_target, any("source"), any("prompt"), nb::arg("options"))
+      .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.not_followed; })
       .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));

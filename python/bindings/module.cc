@@ -21,7 +21,7 @@ PyObject* exception_of(polyhead::ErrorCode code) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // objects that a program still holds at its exit are no leak
+  nb::set_leak_warnings(false);  // objects that are alive when a program exits are no leak
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
@@ -33,6 +33,7 @@ NB_MODULE(_core, m) {
     }
   });
   polyhead::python::bind_sdpa(m);
+  polyhead::python::bind_score_program(m);
   polyhead::python::bind_maps(m);
   polyhead::python::bind_layer(m);
   polyhead::python::bind_layer_pass(m);

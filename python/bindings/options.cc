@@ -35,7 +35,7 @@ nb::object integer_object(nb::handle object, const char* name, const char* wante
 }
 
 nb::list elements(nb::handle object, const char* name, const char* wanted) {
-  // A set has the order of its hashes, and which keys of a dict are meant is a guess.
+  // Refuse sets, which have no defined order, and dicts, where it is unclear whether keys or values are meant.
   const bool unordered = PyAnySet_Check(object.ptr()) != 0 || PyDict_Check(object.ptr()) != 0;
   nb::object list = unordered || nb::isinstance<nb::str>(object) ? nb::object() : nb::steal(PySequence_List(object.ptr()));
   if (!list.is_valid()) {

@@ -8,7 +8,7 @@ namespace {
 
 namespace nb = nanobind;
 
-// bytes, because a file's name need not be UTF-8.
+// Arguments are bytes, because a file name need not be UTF-8.
 int run_program(const nb::list& arguments) {
   std::vector<std::string> words;
   for (const nb::handle word : arguments) {

@@ -100,7 +100,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward_ba
   return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object, d_d_out.object);
 }
 
-// Reads the shapes only.
+// explain: reads only the shapes of the arrays.
 std::string explain_forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, nb::handle k_scale, nb::handle v_scale) {
   SdpaCall call("explain", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");

@@ -21,7 +21,7 @@ struct ExchangeApi {
   int (*stream)(int device, std::int32_t id, void** out);
 };
 
-// What is looked up once. torch is imported when the first tensor comes, and a process keeps it.
+// Objects of torch, looked up once when the first tensor is read.
 struct Torch {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
@@ -61,7 +61,7 @@ const Torch* find_torch(nb::handle object) {
   return &torch;
 }
 
-// A name for an attribute or a keyword, made once.
+// An interned string for the name of an attribute or keyword.
 #define POLYHEAD_NAME(word) \
   [] { \
     static PyObject* const interned = PyUnicode_InternFromString(word); \
@@ -80,8 +80,8 @@ nb::object integers(const auto& numbers) {
   return tuple;
 }
 
-// The strides of a dense tensor whose dimensions lie in memory in the order of those of `order`. Strides of extents 0 and 1 mean nothing, and
-// where one is 0 for another extent, elements lie on one another: then row-major.
+// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of extents 0 and 1 are ignored. If another
+// stride is 0, elements share memory, and the result is row-major.
 Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   std::array<int, kMaxRank> axes{};
   int rank = shape.size(), singles = 0;
@@ -162,7 +162,7 @@ nb::object empty_tensor(nb::handle like, const Shape& shape, const char* name, n
   const Strides strides = strides_in_order(shape, order);
   const Torch* torch = find_torch(like);
   if (torch != nullptr && torch->api != nullptr && is_row_major(shape, strides)) return allocated(*torch->api, shape, dtype);
-  // Not torch.empty: a default device would send it elsewhere.
+  // Do not use torch.empty, which follows torch's default device.
   const nb::object extents = integers(shape), steps = integers(strides);
   static PyObject* const kDtype = PyTuple_Pack(1, POLYHEAD_NAME("dtype"));
   const nb::object dtype_object = nb::steal(PyImport_GetModule(POLYHEAD_NAME("torch"))).attr(name);

@@ -1,5 +1,5 @@
-"""The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. It is part of the extension module, so that a wheel
-has the kernels once, and takes over the process: signals and standard output are the program's, not Python's."""
+"""The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. The program is part of the extension module, so that a
+wheel contains the kernels only once. It takes over the process: signals and standard output are the program's, not Python's."""
 
 from __future__ import annotations
 

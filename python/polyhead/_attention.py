@@ -15,7 +15,7 @@ Progress = Union[Callable[[int, int], object], None]
 
 
 class Gradients(NamedTuple, Generic[A]):
-    """What `sdpa_backward` returns; None for a gradient that is not in its argument `gradients`, or whose input was not given."""
+    """The result of `sdpa_backward`. A gradient is None if the argument `gradients` does not name it, or if its input was not given."""
 
     q: A
     k: A
@@ -27,7 +27,7 @@ class Gradients(NamedTuple, Generic[A]):
 
 
 class TopKeys(NamedTuple, Generic[A]):
-    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first, and of equal ones the smaller key first."""
+    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first; of equal probabilities the smaller key comes first."""
 
     probability: A
     key: A
@@ -95,10 +95,10 @@ def sdpa(
         window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``.
             None: no limit on that side.
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
-        diagonal_offsets: integers ``[*]``: the diagonal of causal and window runs through ``s = t + diagonal_offsets[b]`` in sequence b, which is the
-            number of keys before the queries where those continue sequences of different lengths. Needs ``causal="top_left"`` or a window. Each sequence
-            has the bits of that sequence alone with its offset as ``causal``. It also sets where the distances of a relative_bias begin, and may be given for
-            that alone.
+        diagonal_offsets: integers ``[*]``: in sequence b the diagonal of causal and window is ``s = t + diagonal_offsets[b]``. If the queries continue
+            sequences of different lengths, the offset is the number of keys before the queries. Needs ``causal="top_left"`` or a window. Each sequence
+            has the same bits as alone with its offset as ``causal``. The distances of a relative_bias are counted from the same diagonal; the offsets may be
+            given only for it.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
             never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
             document. The result has the bits of each document alone. key_offsets may be left out if T = S.
@@ -113,15 +113,15 @@ def sdpa(
         sink: sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss), ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of q or
             of lse. p of a row sums to ``1 - exp(sink - lse)``; a query without keys gives out 0 and lse = sink. -inf is no sink. Only with empty_rows "zero".
         dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout`` (Srivastava et al. 2014).
-        seed: of the dropout bits (Philox 4x32-10, Salmon et al. 2011, keyed by seed, b, n, t, s). Required with dropout, unless dropout_keep is given;
-            backward and maps take the same.
+        seed: seed of the dropout bits, which are a function of seed, b, n, t, s (Philox 4x32-10, Salmon et al. 2011). Required with dropout, unless
+            dropout_keep is given; pass the same seed to backward and maps.
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Replaces the generator's bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
             that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e9 to masked scores in float64; in float32
             such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf gives zero with each of the three.
-        precision: how bfloat16 q, k and v are multiplied: ``"native"`` as the processor multiplies bfloat16, where it can and all three are (p, and the
-            gradient of the scores in `sdpa_backward`, are then rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count as 0), or
-            ``"exact"``: no rounding but those of float32 sums. Other dtypes and second derivatives are always exact. `explain` says which it is.
+        precision: how bfloat16 q, k and v are multiplied. ``"native"``: by the processor's bfloat16 instructions, if it has them and all three are bfloat16;
+            p, and the gradient of the scores in `sdpa_backward`, are then rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count
+            as 0. ``"exact"``: without rounding, except in float32 sums. Other dtypes and second derivatives are always exact. `explain` says which is used.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
             `maps` gives chosen rows, the strongest keys and other values of the formula.
@@ -165,8 +165,8 @@ def sdpa_backward(
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; there is none of an input
-            that is not given.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; a name whose input is not given
+            has no gradient.
         d_bias: shaped as bias, written in place and returned. Elements that share memory are summed: if bias is a sliding view of a table, pass the same
             view of an array of zeros in the table's shape. That array then holds the gradient of the table.
         options: as given to `sdpa`.
@@ -185,7 +185,7 @@ def sdpa_backward(
 
 
 def require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:
-    """ValueError or TypeError for what is not a sequence of names of gradients."""
+    """Raises ValueError or TypeError unless gradients is a sequence of allowed names."""
     if not isinstance(gradients, (tuple, list, set, frozenset)) or any(name not in allowed for name in gradients):
         error = ValueError if isinstance(gradients, (Sequence, Set)) else TypeError
         raise error(f"gradients is {gradients!r}; it must be a sequence of {', '.join(map(repr, allowed))}")
@@ -211,7 +211,7 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
     """The bucket of T5's relative bias (Raffel et al. 2020, section 2.1; docs/maths.md, equation 4a).
 
     Args:
-        distance: of key and query, ``s - (t + offset)``: negative for earlier keys.
+        distance: distance of key and query, ``s - (t + offset)``, negative for earlier keys.
         buckets: their number; even and at least 4 if bidirectional, else at least 2.
         bidirectional, max_distance: as in `RelativeBias`.
 
@@ -245,7 +245,7 @@ def maps(
     progress: Progress = None,
     **options: Unpack[SdpaOptions],
 ) -> A | TopKeys[A]:
-    """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (as Dao et al. 2022, appendix B).
+    """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (Dao et al. 2022, appendix B).
 
     Args:
         q: ``[*,N,T,H]``.

@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens, and rotary tables: what a text needs that is computed a few tokens at a time."""
+"""A cache of the keys and values of earlier tokens, and rotary tables: for texts that are computed a few tokens at a time."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class KeyValueCache:
         Args:
             keys: ``[B,K,capacity,H]``, floating or int8, any strides; written in place.
             values: ``[B,K,capacity,V]``, dtype of keys; written in place.
-            lengths: integers ``[B]``: the tokens of each sequence that are there already; None: 0.
-            key_scales, value_scales: float32 ``[B,K,capacity]`` of int8 keys and values; written in place.
+            lengths: integers ``[B]``: how many tokens of each sequence the arrays hold already; None: 0.
+            key_scales, value_scales: float32 ``[B,K,capacity]``, only for int8 keys and values; written in place.
 
         Returns:
             The cache, which keeps the arrays alive.
@@ -79,8 +79,8 @@ class KeyValueCache:
 
     @property
     def keys(self) -> NumPyArray:
-        """``[B,K,S,H]``, where S is the longest length now: a read-only NumPy array on the cache's own memory. Rows beyond a sequence's length mean
-        nothing. TypeError for bfloat16, which NumPy does not have."""
+        """``[B,K,S,H]``, where S is the longest length now: a read-only NumPy array that shares the cache's memory. Rows beyond a sequence's length are
+        undefined. TypeError for bfloat16, which NumPy does not have."""
         return cast("NumPyArray", self._cache.keys)
 
     @property
@@ -172,7 +172,7 @@ class KeyValueCache:
         """
         self._cache.clear()
 
-    # A copy has memory of its own, also of a cache on the caller's.
+    # A copy always has its own memory, even if the cache uses the caller's arrays.
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cache": (self.config, *self._cache.state())}
 

@@ -1,4 +1,4 @@
-"""Attention maps, or numbers about them, of a model of PyTorch while it runs."""
+"""Records attention maps, or statistics of them, while a model of PyTorch runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = ("maps", "statistics", "top_keys", "pooled_map")
 
 
 class CapturedCall(NamedTuple):
-    """One call of attention that `capture` has seen; None for what was not kept."""
+    """One call of attention that `capture` has seen; a field that was not kept is None."""
 
     name: str
     """Of the module that called it, as in ``model.named_modules()``."""
@@ -58,15 +58,15 @@ class Capture:
 
     Args:
         calls: the calls of attention.
-        missed: the others that ran.
+        missed: attention that ran and could not be captured.
     """
 
     def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
         self.calls = list(calls)
         self.missed = list(missed)
         self._recorder: Recorder | None = None
-        self._selected = ""  # of a selection without calls: why
-        self._whole: list[CapturedCall] = []  # of a selection: the calls that it is one of, in which `view` sees what is a step of what
+        self._selected = ""  # for a selection without calls: the reason
+        self._whole: list[CapturedCall] = []  # for a selection: all calls of the original capture, in which `view` finds the steps of a decoder
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -79,13 +79,13 @@ class Capture:
         self._recorder.__exit__(error_type, error, trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_recorder": None}  # a copy holds the calls, and not the model
+        return self.__dict__ | {"_recorder": None}  # a copy keeps the calls, not the model
 
     def select(self, prefix: str) -> Capture:
         """The calls of the modules whose name starts with the prefix: ``"encoder."``, ``"decoder."``.
 
         Args:
-            prefix: of the names.
+            prefix: the beginning of the modules' names.
 
         Returns:
             A `Capture` of them.
@@ -158,7 +158,7 @@ def require_calls(captured: Capture) -> None:
 
 
 def why_no_maps(captured: Capture, without: list[CapturedCall]) -> str:
-    """Why calls have no maps, and how they get some."""
+    """Says why calls have no maps, and how to get some."""
     if not without[0].is_over_budget:
         return "keep did not name 'maps'; capture(model, keep=['maps']) does"
     needed = sum(math.prod(call.shape) * _bytes(call) for call in captured.calls)
@@ -173,7 +173,7 @@ def _bytes(call: CapturedCall) -> int:
 def capture(
     model: Any = None, *, keep: Collection[str] = ("maps",), budget: int = 2**30, top_k: int = 16, pooled: tuple[int, int] = (64, 64)
 ) -> Capture:
-    """Takes the attention maps of a model of PyTorch while it runs, without changing its output.
+    """Records the attention maps of a model of PyTorch while it runs, without changing its output.
 
     ::
 
@@ -181,12 +181,12 @@ def capture(
             model(**inputs)
         polyhead.view(captured, tokens=words)
 
-    Seen are torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
+    It sees torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
     models of transformers with each of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
-    as `maps` does, or are the softmax that the model made. What the model computes has the same bits as without the capture.
+    as `maps` does, or are the softmax that the model made. The model's results have the same bits as without the capture.
 
-    Of code that multiplies a softmax itself, two things cannot be told: a softmax over features (linear attention) is taken for one over keys, and a
-    softmax that is multiplied by a mask of the model's own is the map, also where that mask is a dropout. A softmax [L,T,S] of such code is L sequences of
+    In code that multiplies a softmax itself, two things cannot be recognised: a softmax over features (linear attention) is taken for one over keys, and
+    if the model multiplies the softmax by its own mask, the product is the map, even if that mask is a dropout. A softmax [L,T,S] of such code is L sequences of
     one head. A softmax that is changed in another way, or of which a part is multiplied, is named in ``missed``.
 
     Args:

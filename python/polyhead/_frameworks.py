@@ -1,4 +1,4 @@
-"""What is said where a package is missing that only a part of polyhead needs."""
+"""The error for a missing package that only a part of polyhead needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _PACKAGES = {"torch": ("PyTorch", "pip install torch"), "jax": ("JAX 0.5 or late
 
 
 def require_package(where: str, package: str) -> None:
-    """ModuleNotFoundError that says what to install, if the package is not."""
+    """Raises ModuleNotFoundError, which says what to install, if the package is missing."""
     try:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:  # a part of an installation is missing, and its own message names it
+        if error.name != package:  # another module is missing, which the original message names
             raise
         name, command = _PACKAGES[package]
         raise ModuleNotFoundError(f"{where} needs {name}, which is not installed: {command}", name=package) from None

@@ -17,7 +17,7 @@ __all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts",
 
 
 class LayerGradients(NamedTuple, Generic[A]):
-    """What `Saved.backward` returns; None for a gradient that was not asked for, or whose input the forward pass did not get."""
+    """The result of `Saved.backward`. A gradient is None if it was not requested, or if the forward pass did not get its input."""
 
     query: A
     key: A
@@ -33,7 +33,7 @@ class LayerGradients(NamedTuple, Generic[A]):
 
 
 class Saved(Generic[A]):
-    """The activations of a forward pass, for backward and maps. Keeps the pass's inputs alive; do not change them before the last use."""
+    """The activations of a forward pass, for backward and maps. It keeps the inputs of the pass alive; do not change them before its last use."""
 
     def __init__(self, saved: _core.Saved, query: A) -> None:
         self._saved = saved
@@ -42,7 +42,7 @@ class Saved(Generic[A]):
     def backward(
         self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: A | None = None, num_threads: int | None = None
     ) -> LayerGradients[A]:
-        """Gradients of a loss. If key or value was left out, the input used in its place has the sum of the gradients.
+        """Gradients of a loss. If key or value was left out, the gradient of the input used in its place is the sum.
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
@@ -87,7 +87,7 @@ class Saved(Generic[A]):
 
 
 class _Parameters(dict[str, Any]):
-    """A layer's arrays. Another array under one of the names would not reach the layer, so it is an error."""
+    """A layer's arrays by name. Assigning another array to a name is an error, because the layer would not use it."""
 
     def __setitem__(self, name: str, array: NumPyArray) -> None:
         if array is not self.get(name):  # `parameters[name] -= step` assigns the array itself
@@ -123,8 +123,8 @@ class MultiHeadAttention:
         gate: multiply the merged heads by the sigmoid of a projection of the query input.
         global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
         axis: dimension of the inputs that attention runs along, counted from the end: -2 is the one before the width, -1.
-        add_bias_kv: one more key and value, which are learned.
-        add_zero_attn: one more key and value, which are zeros.
+        add_bias_kv: append one key and value, which are learned.
+        add_zero_attn: append one key and value, which are zeros.
         sink: learn a sink logit of each head, as gpt-oss: the parameter ``sink`` ``[N]``, at first 0. Calls then take no sink. Only with empty_rows "zero".
         qk_norm: an RMS norm of each head's projected q and k, before rotary positions (Qwen 3): the parameters ``q_norm.weight`` and ``k_norm.weight`` ``[H]``, at
             first 1, with an epsilon of 1e-6. projected_key is normed by the caller; the keys of add_bias_kv and add_zero_attn are not normed.
@@ -207,7 +207,7 @@ class MultiHeadAttention:
 
     @property
     def parameters(self) -> dict[str, NumPyArray]:
-        """Name -> NumPy array on the layer's own memory: ``parameters["q.weight"][...] = w`` changes the layer; another array in its place is an
+        """Name -> NumPy array that shares the layer's memory: ``parameters["q.weight"][...] = w`` changes the layer; assigning another array to a name is an
         error. q.weight is ``[N*H, query_width]``, and so on. Read-only if the layer is frozen."""
         return _Parameters(self._layer.parameters)
 
@@ -240,9 +240,9 @@ class MultiHeadAttention:
                 that are neither axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean
                 either and are an error.
             attend_keys, block_keys: bool, broadcast to ``[*,S]``, the axis moved last, or as mask_like_input says.
-            mask_like_input: how attend_keys or block_keys lies, where the axis is not the one before the width. True: like the key input without its width,
-                ``[.., S at the axis, ..]``, as AlphaFold's ``pair_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other reading fits as well, as
-                that of a square table. True is an error with a cache.
+            mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not the one before the width. True: that of the key input without
+                its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other order fits the
+                shape too, as for a square table. True is an error with a cache.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
@@ -265,7 +265,7 @@ class MultiHeadAttention:
                 through ``layer(...)``, as `forward` keeps activations. query is ``[B,T,query_width]``, rotary has the tables of its positions. Not
                 with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv, add_zero_attn, a global query or training. The
                 cache is unchanged if the call fails.
-            new_tokens: integers ``[B]``, with cache: how many of the T tokens sequence b has; None: all. Rows of the output after them mean nothing.
+            new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Rows of the output after them are undefined.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:
@@ -333,7 +333,7 @@ class MultiHeadAttention:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-# What `repr` leaves out of a configuration.
+# Default settings, which `repr` does not show.
 _USUAL = {
     "axis": -2, "bias": True, "output_bias": True, "output": True, "gate": False, "global_query": "off", "add_bias_kv": False, "add_zero_attn": False, "sink": False,
     "qk_norm": False, "dropout": 0.0, "scale": None, "softcap": 0.0, "empty_rows": "zero", "precision": "native",
@@ -409,7 +409,7 @@ def load(
     path = os.fsdecode(source)
     if heads is None:
         heads = _heads_of_folder(path)
-    if not path.endswith(".npz") or "\0" in path:  # a path with a NUL is kept from NumPy, whose error names no argument
+    if not path.endswith(".npz") or "\0" in path:  # do not pass a path with a NUL to NumPy, whose error would name no argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
@@ -427,12 +427,12 @@ def _heads_of_folder(source: str) -> int | None:
     import json
 
     path = os.path.join(source, "config.json")
-    if not os.path.isfile(path):  # a pipe would wait for its writer
+    if not os.path.isfile(path):  # opening a pipe would wait for its writer
         return None
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # if the number is needed, a later error says what to do
+    except (OSError, ValueError, RecursionError):  # a later error says what to do, if the number is needed
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None

@@ -1,4 +1,4 @@
-"""Reads npz files, whoever wrote them: nothing is allocated that the file is too short to fill."""
+"""Reads npz files that may be damaged or malicious: never allocates more than the file can fill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any
 
 Array = Any
 
-_MOST_RATIO = 1032  # of deflate: 258 bytes from 2 bits
+_MOST_RATIO = 1032  # largest ratio of deflate: 258 bytes from 2 bits
 _MAGIC = b"\x93NUMPY"
 _CHUNK = 1 << 18
 
@@ -51,7 +51,7 @@ def _arrays(file: IO[bytes]) -> dict[str, Array]:
 
 
 def _array(stream: IO[bytes], name: str, size: int) -> Array:
-    """The array of a member of so many bytes; None if it is not in the format npy."""
+    """Reads the array of a member of `size` bytes; None if the member is not in the format npy."""
     import numpy
     from numpy.lib import format as npy
 
@@ -74,7 +74,7 @@ def _array(stream: IO[bytes], name: str, size: int) -> Array:
     values = numpy.empty(length // dtype.itemsize, dtype)
     memory = values.view(numpy.uint8)
     position = 0
-    while chunk := stream.read(_CHUNK):  # until the end of the member, where zipfile checks the sum
+    while chunk := stream.read(_CHUNK):  # read to the end of the member, where zipfile compares the checksum
         if position + len(chunk) > length:
             raise ValueError(f"the array {name!r} is longer than the {length} bytes of its shape")
         memory[position : position + len(chunk)] = numpy.frombuffer(chunk, numpy.uint8)

@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 class SupportsDLPack(Protocol):
-    """What NumPy, PyTorch and JAX agree on."""
+    """Arrays with the DLPack protocol, which NumPy, PyTorch and JAX have."""
 
     def __dlpack__(self) -> object: ...
 
 
 if TYPE_CHECKING:
-    # What a function takes: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
+    # The arrays that functions accept: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
     Array = Union[Buffer, SupportsDLPack]
     NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
-    # What a function returns is of the kind of its first array: a PyTorch tensor, else a NumPy array.
+    # The type of the result follows the first array: a PyTorch tensor for a tensor, else a NumPy array.
     A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
 else:
     Array = NumPyArray = Any
     A = TypeVar("A")
 
-# The Args of `sdpa` and, for MapValue, of `maps` say what these mean.
+# The docstrings of `sdpa` and (MapValue) `maps` describe these.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 BlockSize = Union[int, tuple[int, int], None]
@@ -88,9 +88,9 @@ class RelativeBias(NamedTuple):
         slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` gives those of the paper.
         table: ``[N,buckets]``: T5 (Raffel et al. 2020, section 2.1), ``bias[b,n,t,s] = table[n, relative_bucket(x, ...)]``. PyTorch's T5 stores
             ``[buckets,N]``: pass its transpose.
-        bidirectional: of a table: keys after the query have the second half of the buckets; False: bucket 0.
-        max_distance: of a table: all longer distances share the last bucket of their direction.
-        diagonal: where x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. If given together with causal or a window it must be theirs.
+        bidirectional: for a table: keys after the query use the second half of the buckets; False: bucket 0.
+        max_distance: for a table: all longer distances share the last bucket of their direction.
+        diagonal: the diagonal on which x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. If given together with causal or a window it must be the same diagonal.
 
     Raises:
         ValueError, TypeError: in the call that takes it, for shapes, dtypes, buckets or a diagonal that do not fit.
@@ -104,7 +104,7 @@ class RelativeBias(NamedTuple):
 
 
 class PassOptions(TypedDict, total=False):
-    """Keyword arguments of `sdpa` and of a layer. The bindings have a list of the same names in options.cc."""
+    """Keyword arguments of `sdpa` and of a layer. options.cc of the bindings has the same list of names."""
 
     attend: Array | None
     block: Array | None
@@ -177,8 +177,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator of a function with ``**options``: help() and inspect.signature then show each option by name. name: what errors call the function, if that is not
-    its own name; the bindings say the same."""
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the function's name in errors, if it is not
+    its own name; the bindings use the same."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
@@ -192,7 +192,7 @@ def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
 
 
 def require_precision(where: str, precision: object) -> None:
-    """ValueError for what is no `Precision`."""
+    """Raises ValueError unless the value is a `Precision`."""
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ValueError(f"{where}: precision is {precision!r}; it must be {' or '.join(map(repr, PRECISIONS))}")
 

@@ -32,7 +32,7 @@ class Tangents(NamedTuple):
 
 
 class SecondGradients(NamedTuple, Generic[A]):
-    """What `sdpa_backward_backward` returns; None for a gradient that is not in its argument `gradients`, or whose input was not given."""
+    """The result of `sdpa_backward_backward`. A gradient is None if the argument `gradients` does not name it, or if its input was not given."""
 
     q: A
     k: A
@@ -121,8 +121,8 @@ def sdpa_backward_backward(
         options: as given to `sdpa`. precision has no effect: products are exact.
 
     Returns:
-        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to what `sdpa_backward` was given, where out and lse count as
-        functions of the inputs. No tensor ``[*,N,T,S]`` is made.
+        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to the inputs of `sdpa_backward`, where out and lse count as
+        functions of q, k, v and the options. No tensor ``[*,N,T,S]`` is made.
 
     Raises:
         ValueError, TypeError: as `sdpa`; ValueError for a field of d_gradients whose input is not given.

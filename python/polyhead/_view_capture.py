@@ -1,4 +1,4 @@
-"""What `capture` took, as the tabs of a page: one for each kind and shape of its calls."""
+"""Turns a capture into the tabs of a page: one tab for each kind and shape of its calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._view_sets import Side, both, counted, described, is_list, named_special, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What a part of a module's name says about its attention. The words are those of the tabs; viewer/script/sides.js translates them.
+# Parts of module names -> kind of attention. The kinds are words of the tabs' names; viewer/script/sides.js translates them.
 _MODALITIES = {
     "Text": r"^(text|language)(_|$)",
     "Image": r"^(image|vision|visual)(_|$)",
@@ -35,7 +35,7 @@ _CROSS = re.compile(r"cross|enc_?dec|encoder_decoder|encoder_att|(^|_)(src|conte
 
 
 class _Kind(NamedTuple):
-    """What a call's module is, as far as its name says; "" where it does not."""
+    """The kind of a call's module, as far as its name tells; "" for what the name does not tell."""
 
     modality: str
     stack: str
@@ -58,15 +58,15 @@ def _kind(call: CapturedCall, names: set[str]) -> _Kind:
 
 
 class _Calls:
-    """One call, or the calls of one module that a decoder with a cache makes one after another: each adds queries to the rows of those before."""
+    """One call, or the successive calls of one module of a decoder with a cache, where each call adds its queries as further rows."""
 
     def __init__(self, call: CapturedCall, kind: _Kind) -> None:
         self.calls, self.kind, self.name = [call], kind, call.name
         *lead, self.heads, self.T, self.S = call.shape
         self.batch = math.prod(lead)
-        self.rows = [self.T]  # queries of each call
-        self.starts = [0]  # the place of each call's first key
-        self.filled = 0  # keys in a cache of fixed size; 0: in no such cache
+        self.rows = [self.T]  # number of queries of each call
+        self.starts = [0]  # position of each call's first key
+        self.filled = 0  # number of keys in a cache of fixed size; 0: no such cache
 
     def add(self, step: _Calls, cache: str) -> None:
         if cache == "fixed":
@@ -86,17 +86,17 @@ class _Calls:
 
     @property
     def first(self) -> int:
-        """The place of the first query among the keys. Only steps with a cache begin behind others."""
+        """The position of the first query among the keys. It is 0 except for steps with a cache."""
         return self.S - self.T if len(self.calls) > 1 and not self.kind.is_cross else 0
 
     def maps(self) -> Tensor:
-        """``[B,N,T,S]``; 0 for keys that a cache did not have yet, or no longer."""
+        """``[B,N,T,S]``; 0 for keys that the cache did not hold yet, or had dropped."""
         given = [call.maps.reshape(-1, *call.maps.shape[-3:]) for call in self.calls if call.maps is not None]
         if len(given) == 1:
             return given[0]
         whole, row = given[0].new_zeros(self.batch, self.heads, self.T, self.S), 0
         for step, start in zip(given, self.starts):
-            columns = min(self.S - start, step.shape[-1])  # free places of a cache of fixed size are left out
+            columns = min(self.S - start, step.shape[-1])  # without the free slots of a cache of fixed size
             whole[:, :, row : row + step.shape[-2], start : start + columns] = step[..., :columns]
             row += step.shape[-2]
         return whole
@@ -121,7 +121,7 @@ class _Calls:
         return np.concatenate([row(call) for call in self.calls], -2)
 
     def last_used(self) -> int:
-        """Keys up to the last one that the last query attends to."""
+        """The number of keys up to the last one that the last query attends to."""
         last = self.calls[-1].maps[..., -1, :]  # type: ignore[index]
         used = (last.reshape(-1, last.shape[-1]) != 0).any(0).nonzero()
         return int(used[-1]) + 1 if len(used) else 0
@@ -132,26 +132,26 @@ class _Calls:
 
 
 def _cache(before: _Calls, call: _Calls) -> str:
-    """The kind of cache that has the keys of `before`, if the call is the next step of its decoder; else ""."""
+    """If the call is the next step of the decoder of `before`: the kind of its cache; else ""."""
     if (before.name, before.kind, before.batch, before.heads) != (call.name, call.kind, call.batch, call.heads) or call.T == 0:
         return ""
     if before.S + call.T == call.S and not before.filled and (call.name or call.T == 1):
         return "growing"
-    # Free places of a cache of fixed size are masked, and each step fills as many as it has queries.
+    # In a cache of fixed size free slots are masked, and each step fills one slot for each query.
     before_call = before.calls[-1].shape
     if before_call[-1] == call.S != before_call[-2] and call.last_used() == (before.filled or before.last_used()) + call.T:
         return "fixed"
-    # A cache of the last keys has no more than before, and its newest is the query's own.
+    # A cache that keeps only the last keys does not grow, and its newest key is that of the query.
     if call.name and call.T == 1 < call.S <= before.S and not before.filled and before.is_causal_prompt() and call.last_used() == call.S:
         return "sliding"
     return ""
 
 
 def _joined(calls: list[CapturedCall]) -> list[_Calls]:
-    """The calls in their order, steps with a cache as one."""
+    """The calls in their order, where the steps of a decoder with a cache are joined to one."""
     names = {call.name for call in calls}
     found: list[_Calls] = []
-    waiting: list[_Calls] = []  # that a step may continue, the one that waits longest first: layers run in the same order in each step
+    waiting: list[_Calls] = []  # calls that a later step may continue, oldest first, because layers run in the same order in each step
     for call in calls:
         one = _Calls(call, _kind(call, names))
         if one.kind.is_cross or not one.has_maps:
@@ -171,7 +171,7 @@ def _joined(calls: list[CapturedCall]) -> list[_Calls]:
 
 
 def _joined_of(captured: Capture) -> list[_Calls]:
-    """The calls of a capture. A selection of cross-attention alone does not show its steps: those of the self-attention beside it do."""
+    """The joined calls of a capture. Cross-attention alone does not show which calls are steps, so a selection looks at the self-attention of the whole capture."""
     chosen = {id(call) for call in captured.calls}
     whole = [one for one in _joined(captured._whole) if any(id(call) in chosen for call in one.calls)]
     is_whole = sum(len(one.calls) for one in whole) == len(chosen)
@@ -179,9 +179,9 @@ def _joined_of(captured: Capture) -> list[_Calls]:
 
 
 def _cross_joined(found: list[_Calls]) -> list[_Calls]:
-    """Cross-attention has the same keys in each step: it is joined where self-attention of the same steps was."""
+    """Joins the steps of cross-attention, which has the same keys in each step, wherever the self-attention of the same steps was joined."""
     steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
-    is_alone = all(one.kind.is_cross for one in found)  # then a module that is called again with one query makes a step
+    is_alone = all(one.kind.is_cross for one in found)  # then every further call of a module with one query counts as a step
     if not steps and not is_alone:
         return found
     by_module: dict[Hashable, list[_Calls]] = {}
@@ -205,17 +205,17 @@ def _cross_joined(found: list[_Calls]) -> list[_Calls]:
 
 
 class _Tab(NamedTuple):
-    """Calls of one kind and one shape: the layers of a set of maps."""
+    """One tab: calls of one kind and shape, which are the layers of its maps."""
 
     kind: _Kind
     batch: int
     heads: int
     T: int
     S: int
-    first: int  # of the queries, as a place among the keys
+    first: int  # position of the first query among the keys
     layers: list[_Calls]
     pooling: str | None
-    blocks: tuple[int, int] | None  # of pooled maps: height and width
+    blocks: tuple[int, int] | None  # height and width of pooled maps; None: not pooled
 
     @property
     def cells(self) -> int:
@@ -261,13 +261,13 @@ def _grouped(calls: list[_Calls]) -> list[_Tab]:
         if len(whole) < len(layers):
             height, width = next(call.pooled_map.shape[-2:] for layer in layers for call in layer.calls if call.pooled_map is not None)
             if any(len(layer.calls) > 1 and not layer.has_maps for layer in layers):
-                height = one.T  # the rows of the steps
+                height = one.T  # one row for each step
             tabs.append(_Tab(*shape, layers, "mean", (height, width)))
     return tabs
 
 
 def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
-    """Blocks of steps with more and more keys do not lie one below the other, so that each step of a decoder would be a tab or a layer of its own."""
+    """Raises ValueError for pooled maps of a decoder's steps: their numbers of keys differ, so their blocks cannot be joined to one map."""
     calls = [call for tab in tabs if tab.pooling is not None and tab.T == 1 for layer in tab.layers if len(layer.calls) == 1 for call in layer.calls if call.maps is None]
     times = Counter(call.name for call in calls)
     steps = [call for call in calls if times[call.name] > 1]
@@ -282,7 +282,7 @@ def _require_joined(captured: Capture, tabs: list[_Tab]) -> None:
 
 
 def _names(tabs: list[_Tab]) -> list[str]:
-    """What tells each tab from the others, the most natural first: kind, size, heads, sequences."""
+    """Names that distinguish the tabs: by kind if that is enough, else also by size, number of heads and number of sequences."""
     kinds = list(dict.fromkeys(tab.kind for tab in tabs))
     words = [_kind_words(tab.kind, kinds) for tab in tabs]
     details: list[Callable[[_Tab], str]] = [
@@ -303,7 +303,7 @@ def _names(tabs: list[_Tab]) -> list[str]:
 
 
 def _first_layers(tab: _Tab, tabs: list[_Tab]) -> str:
-    """Of a tab whose later layers are over the budget and are only in the pooled one."""
+    """A note for a tab whose later layers are over the budget, so that only the pooled tab has them."""
     pooled = any(other.pooling is not None and other[:6] == tab[:6] and len(other.layers) > len(tab.layers) for other in tabs)
     return "" if not pooled else "layer 0" if len(tab.layers) == 1 else f"layers 0–{len(tab.layers) - 1}"
 
@@ -317,7 +317,7 @@ def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
     if len({other.stack for other in alike}) > 1 and kind.stack:
         words.append(kind.stack)
     elif not kind.is_cross and kind.stack in ("", "Decoder") and any(other.is_cross and other.stack == kind.stack for other in beside):
-        words.append("Decoder")  # what looks at other words too
+        words.append("Decoder")  # queries and keys are the words of the decoder
     if kind.is_cross:
         words.append("Cross-attention")
     axes = {other.axis for other in alike if other.stack == kind.stack}
@@ -331,7 +331,7 @@ def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
 
 
 def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
-    """Whose words the queries and the keys are; None: places that have no words."""
+    """Which sides the words of the queries and keys belong to; None for positions without words."""
     if kind.modality not in ("", "Text", "Multimodal") and any(other.modality in ("", "Text", "Multimodal") for other in kinds):
         return None
     if kind.is_window and not all(other.is_window for other in kinds):
@@ -347,7 +347,7 @@ def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
 
 
 def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
-    """The calls as tabs. pooling: pool all maps, as of `view`; None: those that do not fit."""
+    """The calls as tabs. pooling: pool all maps, as in `view`; None: pool only maps that do not fit."""
     require_calls(captured)
     if without := [call for call in captured.calls if call.maps is None and call.pooled_map is None]:
         raise ValueError(f"the capture has neither maps nor pooled maps of {names_of(without)}: {why_no_maps(captured, without)}")
@@ -380,18 +380,18 @@ def plain_layers(tabs: list[_Tab]) -> list[Any] | None:
 
 
 class _Words:
-    """What is told about tokens, for the tabs whose sizes it fits."""
+    """The caller's words and flags of tokens, which are used in every tab whose size they fit."""
 
     def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
         self.given = {name: value for name, value in given.items() if value is not None}
-        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) that had as many words as some set of maps needs
+        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) whose number of words fitted some tab
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]
         self.has_keys = any(sides is not None and "key" in sides for sides in self.sides)
         batches = {tab.batch for tab in tabs}
-        self.count = counted(given["tokens"], given["text"])  # of texts that the words are for; None: of one, which is no list of texts
+        self.count = counted(given["tokens"], given["text"])  # number of texts that the words are for; None: one text, not given as a list
         if self.count is None and 1 not in batches:
             self.count = min(batches)
         if self.count is not None and self.count not in batches:
@@ -402,12 +402,12 @@ class _Words:
         return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
 
     def part(self, name: str, tab: _Tab, place: int) -> Any:
-        """What is given for one text of a tab; None if it is for other ones."""
+        """The part of an argument for one text of a tab; None if the argument is for other texts."""
         value = self.given.get(name)
         return None if value is None or tab.batch != (self.count or 1) else of_text(value, name, place, self.count)
 
     def fitting(self, name: str, value: Any, size: int) -> Any:
-        """The value, if it has as many entries."""
+        """The value if it has `size` entries, else None."""
         value = plain(value)
         if value is None or isinstance(value, frozenset):
             return value
@@ -426,7 +426,7 @@ class _Words:
         label = "tokens" if sides is None or sides[axis] == "query" else "keys"
         words = special = segments = None
         if sides is not None:
-            whole = tab.S if first else size  # of steps with a cache: the words of the keys, of which the queries are the last
+            whole = tab.S if first else size  # with a cache the given words are those of all keys; the queries are the last of them
             words = self.fitting(label, self.part(label, tab, place), whole)
             if words is not None:
                 self.fit.add((label, place))

@@ -1,4 +1,4 @@
-"""What `view` computes from q and k: maps of every pair of tokens, or of a text that is too long for them, maps pooled to blocks."""
+"""The maps that `view` computes from q and k: of every pair of tokens, or pooled to blocks for a text that is too long."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._attention import maps, pooled_map
 from ._view_sets import layered
 
 POOLINGS = ("largest", "mean", "sum")
-_MOST_BLOCKS = 512  # along one side, if the caller does not say
-_CELLS = 2**23  # of a page, if the caller does not say how many blocks: 11 MB at most
+_MOST_BLOCKS = 512  # most blocks along one side, if the caller does not give the number
+_CELLS = 2**23  # most cells of a page, if the caller does not give the number of blocks: 11 MB
 
 
 def check_pooling(pooling: Any) -> None:
@@ -25,14 +25,14 @@ def check_pooling(pooling: Any) -> None:
 
 
 def _layer(array: Any, place: int) -> Any:
-    """Of an array that broadcasts to [layers, heads, T, S], the part of one layer."""
+    """The part for one layer of an array that broadcasts to [layers, heads, T, S]."""
     if array is None or len(array.shape) < 4:
         return array
     return array[place if array.shape[0] > 1 else 0]
 
 
 def block_limit(heads: int) -> int:
-    """Rows and columns of the pooled maps of so many heads, if the caller does not say."""
+    """The default number of rows and columns of pooled maps, for this number of heads."""
     return max(1, min(_MOST_BLOCKS, math.isqrt(_CELLS // max(1, heads))))
 
 
@@ -48,7 +48,7 @@ def _blocks(blocks: Any, heads: int) -> int:
 
 
 def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
-    """The keys that queries may attend to, as `attend`, with the causal diagonal as `sdpa` means it."""
+    """`attend` combined with the causal diagonal of `sdpa`."""
     import numpy as np
 
     offset = {"top_left": 0, "bottom_right": S - T}[causal] if isinstance(causal, str) else causal
@@ -59,8 +59,8 @@ def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
 def computed(
     q: Any, k: Any, bias: Any, attend: Any, scale: float | None, causal: Any, pooling: str | None, blocks: int | None, progress: Callable[[int, int], object] | None
 ) -> tuple[list[Any], Any, Any, int, int]:
-    """One map [heads, T, S] or pooled map [heads, height, width] for each layer; the pooling, None if they are not pooled; the mask with the causal
-    diagonal for maps that are not; T and S."""
+    """Returns, for each layer, a map [heads, T, S] or a pooled map [heads, height, width]; then the pooling, None if not pooled; then the mask with the causal
+    diagonal, only if not pooled; then T and S."""
     queries, keys = layered(q, "q"), layered(k, "k")
     layers = len(queries)
     if len(keys) != layers or layers == 0:

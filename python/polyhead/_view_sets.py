@@ -1,12 +1,12 @@
-"""What `view` is given besides a model's folder, as the sets of maps of a page."""
+"""Converts the arguments of `view`, other than a model's folder, to the sets of maps of a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Names in the outputs of transformers: what the page's tab is called, and the sides of the queries and of the keys. An encoder-decoder's
-# queries are the decoder's tokens, its keys the encoder's.
+# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" are
+# the decoder's tokens, the side "key" the encoder's.
 _OUTPUTS = {
     "attentions": ("Self-attention", "query", "query"),
     "encoder_attentions": ("Encoder", "key", "key"),
@@ -20,7 +20,7 @@ class _Maps(NamedTuple):
     """Attention weights of one tab."""
 
     name: str
-    sides: tuple[str, str]  # of the queries and of the keys: "query" or "key"
+    sides: tuple[str, str]  # the sides of queries and keys, each "query" or "key"
     values: Any  # [layers, heads, T, S], or a list of layers [heads, T, S] or [B, heads, T, S]
     batch: int | None
     T: int
@@ -50,14 +50,14 @@ def _output(source: Any) -> dict[str, Any] | None:
     if not isinstance(source, Mapping) and not any(hasattr(source, name) for name in _OUTPUTS):
         return None
     given = {name: get(name) for name in _OUTPUTS}
-    found = {name: values for name, values in given.items() if values is not None and len(values) > 0}  # transformers leaves () where a model has none
+    found = {name: values for name, values in given.items() if values is not None and len(values) > 0}  # transformers gives () for attentions that a model does not have
     if not found:
         raise ValueError("source has no attention weights; call the model with output_attentions=True (and attn_implementation='eager')")
     return found
 
 
 def _layered(values: Any, name: str, count: int | None, kinds: str, batched: bool = False) -> tuple[Any, int | None]:
-    """[layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: of texts that words were given for."""
+    """Returns [layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: number of texts that words were given for."""
     if isinstance(values, (list, tuple)):
         if not values or not all(_has_shape(layer) for layer in values):
             _refuse_missing_layers(values, name)
@@ -91,7 +91,7 @@ def _layered(values: Any, name: str, count: int | None, kinds: str, batched: boo
 
 
 def _refuse_missing_layers(values: Sequence[Any], name: str) -> None:
-    """Raises ValueError for None in place of a layer, as models give it for layers without attention. The page numbers the layers that it is given."""
+    """Raises ValueError for None in a list of layers, which some models return for layers without attention: the page would number the other layers wrongly."""
     missing = [place for place, layer in enumerate(values) if layer is None]
     if not missing:
         return
@@ -118,7 +118,7 @@ def layered(values: Any, name: str) -> Any:
 
 
 def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
-    """q, k and v as layers, checked to be of as many texts as the attention weights; the rest as it is."""
+    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; leaves the rest unchanged."""
     result = dict(given)
     for name in given.keys() & {"q", "k", "v"}:
         result[name], texts = _layered(given[name], name, count, _VECTORS, batch is not None)
@@ -128,7 +128,7 @@ def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dic
 
 
 def _vectors_of(vectors: dict[str, Any], place: int, batch: int | None) -> dict[str, Any]:
-    """The part for one text of a batch, of which bias and attend broadcast to [layers, B, heads, T, S]."""
+    """The part for one text of a batch; bias and attend broadcast to [layers, B, heads, T, S]."""
     def part(name: str, value: Any) -> Any:
         if name in ("q", "k", "v"):
             return [layer[place] for layer in value]
@@ -163,7 +163,7 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
 
 
 def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]) -> _Maps:
-    """The only set of maps, with the numbers of tokens of a pooled one."""
+    """The only set of maps, as a pooled one with its numbers of tokens."""
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
     if wrong := [name for name, value in of_tokens.items() if value is not None]:
@@ -178,7 +178,7 @@ def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]
 
 
 def plain(value: Any) -> Any:
-    """Arrays as lists."""
+    """Converts arrays to lists."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -226,7 +226,7 @@ class Side:
 
 
 def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
-    """An argument for each side: a pair if the keys are other words than the queries."""
+    """Splits an argument into that of the queries and that of the keys: a pair if the keys are other words than the queries."""
     value = plain(value)
     if value is None or isinstance(value, frozenset) or not two:
         return value, value
@@ -236,7 +236,7 @@ def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
 
 
 def named_special(special: Any) -> Any:
-    """Special tokens that are given by their words as a frozenset; flags as they are."""
+    """Special tokens: a frozenset if they are given as words; flags are returned unchanged."""
     listed = plain(special)
     words = isinstance(listed, (set, frozenset)) or is_list(listed)
     return frozenset(listed) if words and all(isinstance(word, str) for word in listed) else listed
@@ -256,7 +256,7 @@ def pairs(value: Any, name: str, kind: str = "(query, key), two places of tokens
 
 
 def heads_off(value: Any) -> Any:
-    """Which heads of a model are to be switched off, as the bindings read them: "all" or pairs."""
+    """The heads of a model to switch off, in the form that the bindings read: "all" or pairs."""
     return value if value is None or isinstance(value, str) and value == "all" else pairs(value, "without", "(layer, head), or \"all\"")
 
 
@@ -281,7 +281,7 @@ def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]
             raise TypeError(f"without has a change of type {type(change).__name__} for head {layer}.{head}; it must be a number")
         if not (0 <= layer < layers and 0 <= head < heads):
             raise ValueError(f"without has the head {layer}.{head}; source has the layers 0 to {layers - 1}, each with the heads 0 to {heads - 1}")
-        if change != change:  # of an array, where not every head was switched off
+        if change != change:  # NaN: this head was not switched off
             continue
         if abs(change) == float("inf"):
             raise ValueError(f"without has the change {change} for head {layer}.{head}; it must be finite")
@@ -290,7 +290,7 @@ def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]
 
 
 def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
-    """The image of each text; none without one."""
+    """The image of each text; an empty list if there is no image."""
     if image is None and patches is None:
         return []
     if image is None or patches is None:
@@ -300,14 +300,32 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
     if not _has_shape(image):
         raise TypeError(f"image is of type {type(image).__name__}; it must be an array")
     _refuse_gradients([image], "image")
-    wanted = "[height, width]" if batch is None else f"[{batch}, height, width]"
-    if len(image.shape) != (2 if batch is None else 3) or batch is not None and image.shape[0] != batch:
-        raise ValueError(f"image is {_shape(image)}; it must be {wanted}")
+    shape, before = _shape(image), [] if batch is None else [batch]
+    grey, colour = len(shape) == len(before) + 2, len(shape) == len(before) + 3 and shape[-1] == 3
+    if not (grey or colour) or shape[: len(before)] != before:
+        first = "" if batch is None else f"{batch}, "
+        raise ValueError(f"image is {shape}; it must be [{first}height, width] or [{first}height, width, 3]")
+    if str(image.dtype).rpartition(".")[2] == "uint8":
+        image = image / 255
     return [image] if batch is None else [image[place] for place in range(batch)]
 
 
+def images_of_model(image: Any) -> list[Any]:
+    """The images for a model, each uint8 [height, width, 3]: one, a list of them, or one array of several of the same size."""
+    images = list(image) if is_list(image) or _has_shape(image) and len(image.shape) == 4 else [image]
+    if not images:
+        raise ValueError("image is empty; a page needs at least one image")
+    for place, one in enumerate(images):
+        name = "image" if len(images) == 1 else f"image {place} of {len(images)} (counted from 0)"
+        if not _has_shape(one):
+            raise TypeError(f"{name} is of type {type(one).__name__}; for a model it must be an array, uint8 [height, width, 3]: numpy.asarray(PIL.Image.open(path).convert('RGB'))")
+        if len(one.shape) != 3 or one.shape[2] != 3 or str(one.dtype).rpartition(".")[2] != "uint8":
+            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: the model's own size and normalisation follow from its folder")
+    return images
+
+
 def require_count(name: str, words: Any, size: int, text: int, count: int | None) -> None:
-    """Raises ValueError for words that are not as many as the queries or keys. count: of texts; None: of one, which is no batch."""
+    """Raises ValueError unless there are `size` words. count: number of texts; None: one text, not given as a list."""
     words = plain(words)
     if is_list(words) and len(words) != size:
         of = name if count is None else f"text {text} of {count} (counted from 0): {name}"
@@ -315,7 +333,7 @@ def require_count(name: str, words: Any, size: int, text: int, count: int | None
 
 
 def counted(tokens: Any, text: Any) -> int | None:
-    """How many texts the words are for; None for one."""
+    """The number of texts that the words are for; None for one text that is not given as a list."""
     tokens = plain(tokens)
     if is_list(tokens) and tokens and all(is_list(words) for words in tokens):
         return len(tokens)
@@ -323,7 +341,7 @@ def counted(tokens: Any, text: Any) -> int | None:
 
 
 def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, image: Any, patches: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs, as the bindings read them."""
+    """The texts of a page, each with its further sets as tabs, in the form that the bindings read."""
     count = counted(tokens, text)
     tabs = _maps(source, count)
     batch = tabs[0].batch
@@ -410,7 +428,7 @@ def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: A
 
 
 def described(*, text: str, name: str, pooling: str | None, attentions: Any, queries: Side, keys: Side, block_keys: Any, links: Any, possible_links: Any, axes: Any = None, gate: Any = None, pair_bias: Any = None, image: Any = None, vectors: Mapping[str, Any] | None = None, without: Any = ()) -> dict[str, Any]:
-    """A set of maps as the bindings read it."""
+    """A set of maps in the form that the bindings read."""
     return {
         "text": text, "name": name, "pooling": pooling, "attentions": attentions, "queries": queries.described(), "keys": None if queries is keys else keys.described(),
         "query_axis": axes[0] if axes else "", "key_axis": axes[1] if axes else "",

@@ -32,7 +32,7 @@ from .torch._ops import Options
 
 NAME = "polyhead"
 
-# Arguments of attention functions that change the result and that polyhead does not have.
+# Arguments of attention functions that would change the result and that polyhead does not support.
 _REFUSED = {
     "sinks": "sinks that the model computes (sinks)",
     "cache": "a paged cache (cache)",
@@ -41,7 +41,7 @@ _REFUSED = {
     "block_indices": "attention to selected blocks of keys (block_indices)",
 }
 
-# Arguments that change nothing here: the mask or the caller's own code has done what they ask for, or they belong to another part of the model.
+# Arguments without effect here: the mask or the caller's code already does what they request, or they belong to another part of the model.
 _IGNORED = {
     "cache_position",
     "deterministic",
@@ -61,11 +61,11 @@ _IGNORED = {
 # Families that need a causal mask as a tensor: their layers say is_causal=False and rely on the mask, and transformers leaves a purely causal mask out.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
-# Families whose own code reads the mask too, and takes it for eager's: numbers to add, 0 where a key is attended to, or None. They get that mask.
-# nllb-moe: the router takes it as padding. beit: it is added to the relative position bias.
+# Families whose own code also reads the mask and expects eager's: numbers to add, 0 for attended keys, or None. They get that mask.
+# nllb-moe: the router reads it as a padding mask. beit: it is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
 
-# Families whose module uses the registered function, but not so that the result is eager's.
+# Families whose module calls the registered function, but whose result would differ from eager's.
 _OBSTACLES = {
     "deepseek_v4": "joins its mask with one of numbers for compressed keys, which boolean masks lose",
     "bigbird_pegasus": "computes a part of its attention in code of its own",

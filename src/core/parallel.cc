@@ -1,19 +1,18 @@
 #include "core/parallel.h"
 
-#include <pthread.h>
+#ifdef __linux__
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/interrupt.h"
 #include "core/machine.h"
+#include "core/process_pool.h"
 #include "core/quiet_arithmetic.h"
 #include "core/text.h"
-#include "core/thread_pool.h"
 
 namespace polyhead {
 namespace {
@@ -22,32 +21,7 @@ namespace {
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
-std::atomic<bool> ending{false};
 std::atomic<const DescribedMachine*> described{nullptr};
-
-// Never deleted: another thread may still be inside a call when the process ends.
-std::atomic<ThreadPool*> pool{nullptr};
-ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
-
-struct PoolLifetime {
-  PoolLifetime() {
-    // A forked child has no workers, and a lock may be held by a thread that exists only in the parent. It starts with a new pool.
-    pthread_atfork(nullptr, nullptr, [] {
-      if (ThreadPool* old = pool.exchange(nullptr)) abandoned = old;
-    });
-  }
-  ~PoolLifetime() {
-    ending = true;
-    if (ThreadPool* current = pool.load()) current->stop();
-  }
-} pool_lifetime;
-
-ThreadPool& the_pool() {
-  ThreadPool* current = pool.load(std::memory_order_acquire);
-  if (current != nullptr) return *current;
-  auto made = std::make_unique<ThreadPool>();
-  return pool.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel) ? *made.release() : *current;
-}
 
 void require_positive(int count, const char* operation) {
   require(count >= 1, operation, ": the number of threads is ", count, "; it must be at least 1");
@@ -65,7 +39,7 @@ int internal::usable_processors() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return hardware_threads();
 }
 
 int num_threads() {
@@ -84,12 +58,12 @@ void set_num_threads(int count) {
 LimitedThreads::LimitedThreads(int count) : count_(count) { require_positive(count, "LimitedThreads"); }
 
 void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-  if (!ending) return the_pool().run(count, count_, task);
+  if (!pool_has_ended()) return run_in_pool(count, count_, task);
   for (std::int64_t i = 0; i < count; ++i) task(i);
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap whose first is the thread that is free first
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // min-heap of the threads' end times
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -113,7 +87,7 @@ std::int64_t pieces_of(std::int64_t count, std::int64_t grain, int threads) {
 }
 
 void run_pieces(std::int64_t count, Executor* executor, const std::function<void(std::int64_t)>& task) {
-  if (count <= 1 || (executor == nullptr && ending)) {
+  if (count <= 1 || (executor == nullptr && pool_has_ended())) {
     const QuietArithmetic quiet;
     for (std::int64_t piece = 0; piece < count; ++piece) task(piece);
     return;
@@ -121,16 +95,17 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // none: a thread that helps another operation does not take its own watch there
+    const WatchedTask watched(watch);  // also if nullptr: a thread that helps another operation must not use its own watch there
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
-  executor != nullptr ? executor->run(count, each) : the_pool().run(count, num_threads(), each);
+  executor != nullptr ? executor->run(count, each) : run_in_pool(count, num_threads(), each);
 }
 
-// Calls body(first, last). With a watch: in parts, the first of `grain` indices, later ones of about kPart, and looks for an interrupt before each.
+// Calls body(first, last). With a watch it cuts the range into parts and checks for an interrupt before each: the first part has `grain` indices,
+// later ones take about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds: memory that a body allocates for each part costs nothing beside it
+  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long enough that the cost of memory which `body` allocates in each call does not matter
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();
@@ -160,7 +135,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
     const QuietArithmetic quiet;
     return run_piece(0, count, grain, body);
   }
-  // The first count % pieces pieces hold one index more.
+  // The first (count % pieces) pieces have one index more.
   const std::int64_t size = count / pieces, longer = count % pieces;
   run_pieces(pieces, executor, [&](std::int64_t piece) {
     const std::int64_t first = piece * size + std::min(piece, longer);
@@ -170,7 +145,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
 
 void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                                const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  (void)threads_of(executor);  // refuses a wrong number whatever the size of the problem
+  (void)threads_of(executor);  // throws for a wrong number of threads, whatever the size of the problem
   const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
   run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }

@@ -36,7 +36,7 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   constexpr std::size_t kStagger = 4096 + 256, kPlaces = 16;
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
   void* memory = ::operator new(all, std::align_val_t{kHugePage});
-#ifdef MADV_HUGEPAGE
+#if defined(MADV_HUGEPAGE) && defined(__linux__)  // other systems may declare it alone
   madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint: if it fails, pages have 4 KiB
 #endif
   return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};

@@ -4,12 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <new>
-#include <thread>
 #include <vector>
 
 #include "core/parameter_cache.h"
+#include "core/threads.h"
 #include "polyhead/dtype.h"
 
 namespace polyhead {
@@ -43,24 +42,24 @@ struct Workspace::Pool {
 
   const Parameters parameters;
   std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
-  std::mutex mutex;
+  Mutex mutex;
   std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and the use
   std::vector<Block> idle;  // oldest first
   std::int64_t idle_bytes = 0, most = 0;
   std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is its peak
 
   // Fails after 1,000 attempts: in a process that was forked while another thread held the lock, nobody will ever release it.
-  std::unique_lock<std::mutex> lock() {
+  Lock lock() {
     constexpr int kPatience = 1000;
-    std::unique_lock<std::mutex> held(mutex, std::try_to_lock);
+    Lock held(mutex, std::try_to_lock);
     for (int i = 0; i < kPatience && !held; ++i) {
-      std::this_thread::yield();
+      yield_thread();
       (void)held.try_lock();
     }
     return held;
   }
 
-  // The smallest idle block that fits and is at most twice as large, counted; else a block without memory.
+  // Returns the smallest idle block that fits and is at most twice as large, after adding it to in_use; else a block without memory.
   Block acquire(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
@@ -79,7 +78,7 @@ struct Workspace::Pool {
     return block;
   }
 
-  // Of a block whose memory was allocated. Memory that could not be allocated raises no peak.
+  // Adds a block to in_use and to the peak. Call it after the memory was allocated: a failed allocation must not raise the peak.
   void count(Block& block) {
     const auto held = lock();
     if (!held) return;

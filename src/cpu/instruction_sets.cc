@@ -120,6 +120,13 @@ std::string processor_vendor() { return {}; }
 std::vector<InstructionSet> instruction_sets() { return {{"neon", "4 float32 a register; every AArch64 machine", true}}; }
 std::string processor_name() { return {}; }
 
+#elif defined(__wasm__)
+
+std::string ask_for_tiles() { return "WebAssembly has no AMX tiles"; }
+std::string processor_vendor() { return {}; }
+std::vector<InstructionSet> instruction_sets() { return {{"simd128", "4 float32 a register; a module that uses it does not load elsewhere", true}}; }
+std::string processor_name() { return {}; }
+
 #else
 
 std::string ask_for_tiles() { return "this architecture has no AMX tiles"; }

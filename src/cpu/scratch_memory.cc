@@ -1,6 +1,8 @@
 #include "cpu/scratch_memory.h"
 
+#ifndef POLYHEAD_NO_THREADS
 #include <pthread.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -26,6 +28,12 @@ constexpr bool kKeep = !kAddressSanitizer;  // off under AddressSanitizer, which
 thread_local constinit Blocks kept{};
 thread_local constinit bool freed_at_exit = false;
 
+#ifdef POLYHEAD_NO_THREADS
+// The one thread keeps its blocks to the end.
+struct ThreadExit {
+  bool covers_this_thread() { return freed_at_exit = true; }
+} thread_exit;
+#else
 // Frees a thread's kept blocks when the thread ends. A thread_local with a destructor would do so too, but glibc ends the process if it has
 // no memory to register the destructor.
 struct ThreadExit {
@@ -43,6 +51,7 @@ struct ThreadExit {
   pthread_key_t key{};
   bool valid;
 } thread_exit;
+#endif
 
 }  // namespace
 

@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <span>
 
+#include "core/embed_file.h"
 #include "core/join.h"
 #include "io/file_bytes.h"
 
-// default_files.inc has POLYHEAD_FILE(label, name, path) for each file. The assembler reads the file; a C++ array of its bytes would take the
-// compiler seconds and hundreds of megabytes. A byte after the last one keeps the labels of an empty file apart.
-#define POLYHEAD_FILE(label, name, path)                                                                                        \
-  asm(".pushsection .rodata\n.balign 16\n.globl " #label "\n.hidden " #label "\n" #label ":\n.incbin \"" path "\"\n.globl " #label "_end\n" \
-      ".hidden " #label "_end\n" #label "_end:\n.byte 0\n.popsection\n");                                                           \
-  extern "C" [[gnu::visibility("hidden")]] const char label[];                                                                  \
-  extern "C" [[gnu::visibility("hidden")]] const char label##_end[];
+// default_files.inc has POLYHEAD_FILE(label, name, path) for each file.
+#define POLYHEAD_FILE(label, name, path) POLYHEAD_EMBED_FILE(label, path)
 #include "default_files.inc"
 #undef POLYHEAD_FILE
 

@@ -3,12 +3,13 @@
 #include <functional>
 
 #include "polyhead/maps.h"
+#include "polyhead/models/head_vectors.h"
 #include "polyhead/tensor.h"
 
 namespace polyhead::models {
 
-// The attention weights [L,N,T,S] of every head of a pass over one sequence. `layers`: what the pass saved of each layer; `attention`: the member
-// that its attention saved to.
+// Returns the attention weights [L,N,T,S] of every head for a pass over one sequence. `layers`: the Saved of each layer; `attention`: its member that
+// holds the attention's Saved.
 template <class Layers, class Member>
 Tensor layer_maps(const Layers& layers, Member attention) {
   const auto& first = std::invoke(attention, layers.at(0));
@@ -18,6 +19,23 @@ Tensor layer_maps(const Layers& layers, Member attention) {
     attention_map(saved.maps(), maps.view().select(0, static_cast<std::int64_t>(i)), saved.sdpa);
   }
   return Tensor::copy_of(maps.view().select(1, 0));
+}
+
+// What those maps were computed from, and the values.
+template <class Layers, class Member>
+HeadVectors layer_vectors(const Layers& layers, Member attention) {
+  HeadVectors vectors;
+  const auto count = std::ssize(layers);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto& saved = std::invoke(attention, layers[static_cast<std::size_t>(i)]);
+    const auto keep = [&](Tensor& all, const ConstTensorView& heads) {
+      const ConstTensorView own = heads.select(0, 0);
+      if (!all) all = Tensor(own.dtype(), {count, own.extent(0), own.extent(1), own.extent(2)});
+      copy(own, all.view().select(0, i));
+    };
+    keep(vectors.q, saved.q_heads), keep(vectors.k, saved.k_heads), keep(vectors.v, saved.v_heads);
+  }
+  return vectors;
 }
 
 }  // namespace polyhead::models

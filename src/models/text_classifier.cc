@@ -20,9 +20,9 @@ namespace polyhead::models {
 namespace {
 
 constexpr std::string_view kTermsFile = "terms.txt";  // a term on each line, sorted
-constexpr std::int64_t kScoreRow = 64;  // scores in a row of the table: rows are what a quantised file has scales for
+constexpr std::int64_t kScoreRow = 64;  // scores in a row of the table; a quantised file has one scale for each row
 constexpr double kEmbeddingDeviation = 0.1;
-enum Part : std::uint64_t { kLayers, kEmbedded, kRead };  // of a pass that draw dropout
+enum Part : std::uint64_t { kLayers, kEmbedded, kRead };  // uses of dropout in a pass
 
 void check(const TextClassifierConfig& c) {
   for (const auto& [name, value] : {std::pair("vocabulary", c.vocabulary), {"longest", c.longest}, {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
@@ -245,6 +245,9 @@ ClassifiedText classify(const TextModel& model, std::string_view text) {
   classifier.forward(inputs.batch(), answers, saved);
   result.attentions = layer_maps(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
   result.pooling = Tensor::copy_of(saved.p.view().select(0, 0).select(1, 0));
+  result.vectors = layer_vectors(saved.encoder.layers, &nn::EncoderLayer::Saved::attention);
+  const auto heads_first = [](const Tensor& tensor) { return Tensor::copy_of(tensor.view().transpose(1, 2)); };
+  result.pooling_vectors = {.q = Tensor::copy_of(classifier.pooling.query.view().unsqueeze(0).unsqueeze(2)), .k = heads_first(saved.keys), .v = heads_first(saved.values)};
   const std::span<const float> given(answers.data<float>(), static_cast<std::size_t>(answers.numel()));
   if (classifier.config.labels.empty()) {
     result.rating = given[0];

@@ -14,7 +14,7 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none, some or all pairs of a block. For two planes together the smaller value holds.
+// Whether a boolean plane allows none, some or all pairs of a block. For two planes combined, take the smaller value.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
@@ -56,7 +56,7 @@ struct KeySet {
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
-// Keys that causal, window and lengths leave for query t.
+// Returns the keys that causal, window and lengths leave to query t.
 POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   KeyRange range{0, set.keys};
   if (set.banded) {
@@ -85,7 +85,7 @@ POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std:
   return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
 }
 
-// `range` without BlockKind::skip at its ends.
+// Returns `range` without the blocks of BlockKind::skip at both ends.
 POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);

@@ -4,13 +4,12 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "core/interrupt.h"
 #include "core/parallel.h"
+#include "core/threads.h"
 #include "polyhead/maps.h"
 #include "sdpa/backend.h"
 #include "sdpa/normal_form.h"
@@ -44,7 +43,7 @@ class MapWalk {
   // take the chunks in their order.
   template <class F>
   void for_each_chunk(std::int64_t rows, const F& f) const {
-    if (rows == 0) return;  // q may then have 2^62 heads, and a loop over them would not end
+    if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over them would not end
     const std::int64_t chunks = chunks_of(rows);
     run(problem.batch * problem.heads, rows, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       const std::int64_t head = item / chunks;
@@ -85,14 +84,14 @@ class MapWalk {
       return;
     }
     const std::int64_t chunks = chunks_of(problem.queries);
-    std::mutex mutex;
+    Mutex mutex;
     std::map<std::int64_t, Sums> waiting;  // for a chunk before them; as many as there are threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // of the item that `next` belongs to
+    std::vector<Sums> total;  // sums of the item to which `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);
-      const std::lock_guard lock(mutex);
+      const Lock lock(mutex);
       waiting.emplace(item, std::move(sums));
       for (auto it = waiting.begin(); it != waiting.end() && it->first == next; it = waiting.erase(it), ++next) {
         if (total.empty()) {
@@ -153,7 +152,7 @@ class MapWalk {
     const std::int64_t chunks = chunks_of(rows);
     std::vector<std::int64_t> bounds(static_cast<std::size_t>(count * chunks + 1));
     std::iota(bounds.begin(), bounds.end(), std::int64_t{0});
-    const std::thread::id caller = std::this_thread::get_id();
+    const ThreadId caller = this_thread();
     std::atomic<std::int64_t> finished{0};
     parallel_pieces(bounds, problem.executor, [&](std::int64_t piece, std::int64_t end) {
       for (; piece < end; ++piece) {
@@ -161,7 +160,7 @@ class MapWalk {
         const std::int64_t first = piece % chunks * kChunkRows, last = std::min(first + kChunkRows, rows);
         f(piece, first, last);
         const std::int64_t done = finished.fetch_add(last - first) + last - first;
-        if (progress_ && std::this_thread::get_id() == caller && done < count * rows) progress_(done, count * rows);
+        if (progress_ && this_thread() == caller && done < count * rows) progress_(done, count * rows);
       }
     });
     if (progress_) progress_(count * rows, count * rows);

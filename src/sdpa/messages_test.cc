@@ -1,4 +1,4 @@
-// What is refused, and that the message names the operation, the sizes that were given and what is allowed.
+// Tests that wrong arguments are refused, with messages that name the operation, the given sizes and what is allowed.
 #include <gmock/gmock.h>
 
 #include "core/text.h"
@@ -637,7 +637,7 @@ TEST(Messages, OfAnExecutorWithoutThreads) {
   }
 }
 
-// Whatever is refused leaves the outputs as they were.
+// A refused call leaves the outputs unchanged.
 TEST(Messages, NothingIsWrittenBeforeTheChecks) {
   Problem p;
   fill(p.out, 7);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who does not use a mouse, sees little, prints, or has a small or large screen can use the page too (WCAG 2.2, AA).
+"""The page works without a mouse, with low vision, on paper, and on small and large screens (WCAG 2.2, AA).
 
     access_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One cell worked: the numbers on the page, copied out and computed again in float64, give the attention weight and the head's output.
+"""The computation of one weight: the numbers on the page, recomputed in float64, give the attention weight and the head's output.
 
     cell_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -33,7 +33,7 @@ def softmax(scores):
 
 
 def worked(session):
-    """The panel's numbers, and what follows from them by hand: {name: (shown, computed)}."""
+    """The panel's numbers, and the same numbers recomputed from it: {name: (shown, computed)}."""
     features = [[float(x) for x in row[1:]] for row in table(session, ".features")]
     steps = {row.get_attribute("data-step"): (row.locator("th").text_content(), number(row.locator("output").text_content())) for row in session.page.locator(".steps tbody tr").all()}
     rows = table(session, ".softmax")

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as xml
 
 from session import PIXELS, divergence, encoded, reload, run, title, variant
 
-EACH = 7.7e-6  # what 16 bits keep of a weight
+EACH = 7.7e-6  # the error of a weight in 16 bits
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
 
 
@@ -71,7 +71,7 @@ def told(session):
 
 
 def check_cells(checks, session, choose, mine, theirs, other, what):
-    """Headlines, lists and colours of the difference say what the arrays say."""
+    """Headlines, lists and colours of the difference agree with the arrays."""
     maps = Maps(session.expected)
     wrong = []
     for row, column in choose.cells(5):
@@ -106,7 +106,7 @@ def check_cells(checks, session, choose, mine, theirs, other, what):
 
 
 def check_heads(checks, session, choose):
-    """The most alike head is offered; any other can be chosen; both change places; the address keeps them."""
+    """The page offers the most similar head, allows any other, can swap A and B, and keeps both in the address."""
     expected, page, maps = session.expected, session.page, Maps(session.expected)
     mine = choose.heads(1)[0]
     session.open(*mine)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The map of distances between heads is what the arrays say, alike heads stand together in it, and a click compares two.
+"""The map of distances between heads agrees with the arrays, similar heads are neighbours in it, and a click compares two heads.
 
     distances_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The page in Chinese has no English left but the words of the text, and in English no Chinese.
+"""The page in Chinese shows no English except the words of the text, and the page in English no Chinese.
 
     language_test.py PAGE.html ARRAYS.safetensors [--seed N]
 
-A reader opens all views, menus and dialogs; what is visible then, and what titles and labels say, is read.
+The test opens all views, menus and dialogs, and reads the visible text, the titles and the labels.
 """
 import json
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What heads do, as the page measures it, is what the arrays say; heads are sorted and filtered by it.
+"""The page's measures of heads agree with the arrays; heads are sorted and filtered by them.
 
     measures_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

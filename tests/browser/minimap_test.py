@@ -23,7 +23,7 @@ def visible(session):
 
 
 def same(session, checks, claim):
-    session.settled()  # a scroll is told in the next frame
+    session.settled()  # the scroll event comes in the next frame
     frame, seen = session.page.evaluate(FRAME), session.page.evaluate(VISIBLE)
     checks.that(max(abs(a - b) for a, b in zip(frame, seen)) < 0.03, claim, (frame, seen))
     return seen

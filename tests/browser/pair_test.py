@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which heads link two words: the ranked list, what each head does anyway at that distance, and the faded thumbnails.
+"""Which heads link two words: the ranked list, each head's mean weight at that distance, and the faded thumbnails.
 
     pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

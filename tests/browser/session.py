@@ -1,4 +1,4 @@
-"""What the tests of the page share: a tab with the page open, what it must show, and the list of claims."""
+"""Helpers of the tests of the page: a tab with the page open, the expected contents, and the list of checks."""
 import argparse
 import base64
 import contextlib
@@ -21,8 +21,8 @@ except ImportError:
     sys.exit("the tests of the page need the Python package playwright: pip install playwright")
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
-ABSOLUTE = 0.5e-4 + 7.7e-6   # four decimals, and what 16 bits keep (include/polyhead/viewer.h)
-RELATIVE = 0.05 + 0.026      # two digits, and what 8 bits keep
+ABSOLUTE = 0.5e-4 + 7.7e-6   # rounding to four decimals, and the error of 16 bits (include/polyhead/viewer.h)
+RELATIVE = 0.05 + 0.026      # rounding to two digits, and the error of 8 bits
 
 # The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card.
 PIXELS = """(image) => {
@@ -47,7 +47,7 @@ SETTLED = """async () => {
 
 
 class Expected:
-    """What the page must show, from the arrays and the words alone."""
+    """The expected contents of the page, computed only from the arrays and the words."""
 
     def __init__(self, data, text, arrays):
         self.data = json.loads(data)
@@ -104,7 +104,7 @@ def reload(page):
 
 
 class Session:
-    """One tab with the page open, and everything that went wrong or out in it."""
+    """One tab with the page open, and a record of its errors and of its requests to the network."""
 
     def __init__(self, browser, path, expected, address="", drawn=True, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
@@ -143,7 +143,7 @@ class Session:
 
     def hover(self, row_place, column_place):
         """Points at the middle of a cell, given by its place among those shown, after bringing it into view."""
-        self.settled()  # else the cell may move away before the pointer is there
+        self.settled()  # otherwise the cell may move before the pointer arrives
         x, y = self.page.evaluate("""([row, column]) => {
           const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
           const style = getComputedStyle(cells.parentElement);
@@ -164,7 +164,7 @@ class Session:
         return self.page.locator("#readout .weight").text_content()
 
     def right(self, layer, head, row, column):
-        """Whether the headline names this pair and its weight; else what is wrong."""
+        """True if the headline names this pair and its weight; else a text that says what is wrong."""
         headline, wanted = self.text("#readout"), self.expected.weight(layer, head, row, column)
         pair = " ".join(self.expected.pair(row, column).split())
         if not headline.startswith(pair + " "):
@@ -241,7 +241,7 @@ def parsed(doc, *options):
 
 
 class Test:
-    """What a test's rounds are made from."""
+    """The command-line arguments and expected contents from which the rounds of a test are made."""
 
     def __init__(self, arguments, folder):
         self.arguments, self.page, self.seed, self.folder = arguments, arguments.page, arguments.seed, folder
@@ -260,7 +260,7 @@ def run_checks(arguments, checks, browser, rounds):
         session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
         try:
             check(checks, session, *rest)
-        except Exception as error:  # a check that cannot be carried out has failed; the others go on
+        except Exception as error:  # a check that raises has failed; continue with the others
             checks.that(False, f"{name}: could be carried out", error)
         check_quiet(checks, session, name)
         session.context.close()

@@ -26,7 +26,7 @@ def size_of(path):
 
 
 def options_of(case):
-    """The rules that a golden file keeps in its metadata, as arguments."""
+    """Converts the rules in a golden file's metadata to command-line arguments."""
     arguments = []
     if case.get("causal"):
         arguments += ["--causal", case["causal"]]
@@ -81,7 +81,7 @@ class Attend(ProgramTest):
                 case = json.loads(expected.pop("__metadata__")["case"])
                 parameters = ["--parameters", path] if case["op"] == "layer" else []
                 result, actual = self.attend(*parameters, "--tensors", path, "--attention-weights", "--gradients", *options_of(case))
-                self.assertEqual(result.stderr, b"")  # in particular: every tensor of the file has its place
+                self.assertEqual(result.stderr, b"")  # in particular no note about an unused tensor
                 results = {name for name in expected if name in ("out", "attention_weights", "lse") or name.startswith("d_") and name != "d_out"}
                 self.assertEqual(set(actual) - {"__metadata__"}, results | {"lse"})
                 of_all_gradients = max(largest(expected[name]) for name in results if name.startswith("d_"))

@@ -75,7 +75,7 @@ class Inspect(ProgramTest):
         self.fails(1, "inspect", text, mentions=["notes.txt"])
 
     def test_a_pipe_in_a_models_folder_is_refused(self):
-        for name in ("config.json", "model.safetensors", "vocab.txt"):  # nobody writes to it, so that opening it would wait for ever
+        for name in ("config.json", "model.safetensors", "vocab.txt"):  # a pipe without a writer: opening it would wait forever
             with self.subTest(name):
                 model = tiny_model.write(self.folder / name)
                 (model / name).unlink()

@@ -1,4 +1,4 @@
-"""polyhead maps: attention maps of q and k, beside a softmax that is written out here."""
+"""polyhead maps: attention maps of q and k, compared with a softmax that is written in this file."""
 import json
 import math
 import random

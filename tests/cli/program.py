@@ -19,14 +19,14 @@ DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / 
 
 
 def environment(**changes):
-    """A plain one: nothing of the caller's terminal. A value of None takes a variable away."""
+    """A plain environment without the caller's terminal settings. A value of None removes a variable."""
     result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
     result.update({k: v for k, v in changes.items() if v is not None})
     return result
 
 
 def limited(memory=None, processors=1):
-    """For preexec_fn: so many bytes of address space, and so few processors, because each thread has a stack and memory of its own."""
+    """A preexec_fn that limits the address space, and also the processors, because each thread takes address space for its stack and scratch."""
     def limit():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
         if memory is not None:
@@ -59,7 +59,7 @@ def run_on_terminal(*arguments, columns=80, env=None):
         for end in select.select(list(open_ends), [], [], 1)[0]:
             try:
                 piece = os.read(end, 65536)
-            except OSError:  # the other side is closed
+            except OSError:  # the program has closed its side
                 piece = b""
             if piece:
                 texts[end] += piece

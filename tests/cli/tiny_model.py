@@ -1,4 +1,4 @@
-"""A BERT-type model of a few kilobytes whose weights are arbitrary but fixed: for what does not need a trained one."""
+"""A BERT-type model of a few kilobytes with arbitrary but fixed parameters, for tests that need no trained model."""
 import json
 import math
 

@@ -1,4 +1,4 @@
-"""trace --cell: the numbers of one attention weight, held against a forward pass of the model in float64 that is written here."""
+"""trace --cell: the numbers of one attention weight, compared with a forward pass in float64 that is written in this file."""
 import json
 import math
 import re
@@ -59,7 +59,7 @@ class Forward:
 
 
 def numbers_of(text):
-    """What a reader copies from the terminal: [(q, k, product)], the steps, [(score, exp, weight)], [output]."""
+    """Parses the printed numbers: [(q, k, product)], the steps, [(score, exp, weight)], [output]."""
     parts = re.split(r"\n\d\. [^\n]*(?:\n(?!feature|step|key)[^\n]+)*\n", text)
     rows = lambda part: [[float(x) for x in re.findall(r"-?\d+\.\d+", line)] for line in part.splitlines()[1:] if line.strip()]
     return rows(parts[1]), [line[-1] for line in rows(parts[2])], rows(parts[3])[:-1], [line[-1] for line in rows(parts[4])]

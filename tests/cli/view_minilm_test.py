@@ -47,7 +47,7 @@ class MiniLm(ProgramTest):
     def test_tokens_agree_on_every_awkward_text(self):
         cases = json.loads((DATA / "minilm" / "tokens.json").read_text())
         self.assertEqual(len(cases), 48)
-        # An argument cannot hold U+0000 and a line cannot hold a line end, so each text takes the way that is open to it.
+        # An argument cannot hold U+0000, and a line of a file cannot hold a line end: pass each text in the way that it allows.
         lines = [case for case in cases if "\0" in case["text"]]
         words = [case for case in cases if "\0" not in case["text"]]
         given = [word for case in words for word in ("--text", case["text"])]

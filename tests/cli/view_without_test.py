@@ -1,4 +1,4 @@
-"""view --without: how much a head changes a text's embedding, held against a forward pass in float64 in which that head's output is zero."""
+"""view --without: how much a head changes a text's embedding, compared with a forward pass in float64 in which that head's output is zero."""
 import json
 import math
 import re

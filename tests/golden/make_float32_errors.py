@@ -1,4 +1,4 @@
-"""Writes how far plain PyTorch in float32 is from the golden vectors: the yardstick for this library's float32 results.
+"""Writes the errors of plain PyTorch in float32 against the golden vectors, with which this library's float32 errors are compared.
 
     python make_float32_errors.py VECTORS OUT.json [--seed 0]
 

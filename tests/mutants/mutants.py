@@ -8,6 +8,7 @@ GEMM = ("cpu", "golden")
 KERNEL = ("golden", "cpu_sdpa")
 FILES = ("golden", "io")
 RANKS = ("distributed",)
+RULE = ("score_rule",)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,14 @@ MUTANTS = [
     Mutant("no scale", ROW, "for (double& x : row.scaled) x *= problem_.scale;", "", "scores are scaled", CORE),
     Mutant("scale from H + 1", NORMAL, "1 / std::sqrt(static_cast<double>(p.qk_width))", "1 / std::sqrt(static_cast<double>(p.qk_width + 1))",
            "the scale defaults to 1/sqrt(H)", CORE),
+    Mutant("score rule dropped", ROW, "if (problem_.score_rule && keys > 0)", "if (problem_.score_rule && keys > 1000000)", "a score rule changes the scores", RULE),
+    Mutant("score rule before the scale", "src/cpu/sdpa/apply_score_rule.h", "load_vector(row + s) * factor", "load_vector(row + s)", "a score rule sees scaled scores", RULE),
+    Mutant("score rule of another query", "src/cpu/sdpa/apply_score_rule.h", "group.rule_query + rows[i].query", "group.rule_query + rows[i].query + 1", "a tile has the positions of its rows", RULE),
+    Mutant("score rule in the document", "src/cpu/sdpa/group.cc", "group.rule_key = problem.documents.front().keys.first", "group.rule_key = 0", "positions count in the packed sequence", RULE),
+    Mutant("score rule not differentiated", "src/reference/backward.cc", "if (problem.score_rule) differentiate_score_rule(", "if (problem.softcap > 1e9) differentiate_score_rule(", "eq. 8'", RULE),
+    Mutant("masked pairs differentiated", "src/cpu/sdpa/apply_score_rule.h", "load_vector(copy + s) == T{0} ?", "load_vector(copy + s) != load_vector(copy + s) ?", "a gradient of 0 stays 0", RULE),
+    Mutant("gradients of another head", "src/cpu/sdpa/apply_score_rule.h", "sums + rows[row].head * group.rule->gradient_count", "sums", "each head has sums of its own", RULE),
+    Mutant("score rule in maps dropped", MAPS_KERNEL, "if (task_.rule != nullptr && !keys.empty())", "if (task_.rule != nullptr && keys.empty())", "maps show the rule's scores", RULE),
     Mutant("softcap dropped", ROW, "if (const double c = problem_.softcap; c > 0) {", "if (const double c = problem_.softcap; c > 1e9) {",
            "scores are capped by c tanh(x/c)", CORE),
     Mutant("bias dropped", ROW, "row.score[index(s)] += bias[index(s)];", "row.score[index(s)] += 0 * bias[index(s)];", "the bias is added", CORE),
@@ -122,7 +131,7 @@ MUTANTS = [
     # Backward
     Mutant("delta dropped", BACKWARD, "delta += row.p[at] * d_p[at];", "", "d_score = p (d_p - sum p d_p)", CORE),
     Mutant("softcap derivative dropped", BACKWARD, "(1 - tanh * tanh)", "(1 - 0 * tanh)", "the gradient passes through the cap", CORE),
-    Mutant("scale missing in d_q and d_k", BACKWARD, "problem.scale * d_score[at]", "d_score[at]", "the gradient passes through the scale", CORE),
+    Mutant("scale missing in d_q and d_k", BACKWARD, "problem.scale * d_x[at]", "d_x[at]", "the gradient passes through the scale", CORE),
     Mutant("kv gradient overwritten, not summed", BACKWARD, "maker.dropout(t, row);\n", "maker.dropout(t, row);\n      if (t == 0) d_v.assign(d_v.size(), 0.0);\n",
            "heads of a group add into one key/value gradient", CORE),
     Mutant("d_v from the undropped p", BACKWARD, "add_scaled(v_width, row.dropped[at], d_out.data()", "add_scaled(v_width, row.p[at], d_out.data()",
@@ -298,8 +307,8 @@ MUTANTS = [
     Mutant("encoder: gradients of mask tokens", "src/models/bert.cc", "  if (saved.word_scales) nn::scale_rows(d_y, saved.word_scales, options.executor);\n", "", "mask tokens are embedded as 0", ("models",)),
     Mutant("encoder: a shared layer is changed in all its places", "src/models/ablation.cc", "if (encoder->config.shared_layers.empty()) return;", "if (layer >= 0) return;", "a head is switched off in its own layer", ("models",)),
     Mutant("encoder: a part without a norm adds its input twice", "src/nn/residual.h", "reads_x ? copy(x, normed)", "reads_x ? add(x, normed, part.options.executor)", "without a norm a part reads x", ("nn_layers",)),
-    Mutant("language model: windows one key wider", "src/models/language_model.cc", "attention.mask.window.left = window - 1;", "attention.mask.window.left = window;", "a token counts in its own window", ("models",)),
-    Mutant("language model: one set of angles for all layers", "src/models/language_model.cc", "window > 0 && local_rotary ? local_rotary", "window > 99 && local_rotary ? local_rotary",
+    Mutant("language model: windows one key wider", "src/models/language_model.cc", "options.mask.window.left = window - 1;", "options.mask.window.left = window;", "a token counts in its own window", ("models",)),
+    Mutant("language model: one set of angles for all layers", "src/models/language_model.cc", "window > 0 && tables.local", "window > 99 && tables.local",
            "layers with a window have their own angles", ("models",)),
     Mutant("language model: keys of other angles are kept", "src/models/generate.cc", "tokens.clear(), before = 0;", "before += 0;", "cached keys have the angles of the whole text", ("models",)),
     Mutant("language model: leftover tensors are ignored", "src/models/language_parameters.cc", "  file.require_all_taken(is_buffer);\n", "", "every tensor of a checkpoint is read", ("models",)),
@@ -507,7 +516,7 @@ MUTANTS = [
            "what a row does not have is 0, or -infinity as a score", KERNEL),
     Mutant("maps: NaN of a row in masked places", MAPS_KERNEL, "if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);", "", "a NaN is the business of the kept keys", KERNEL),
     Mutant("maps: dropped keys kept", MAPS_KERNEL, "x[s] *= keep[s] != 0 ? T{1} : T{0};", "x[s] *= T{1};", "maps drop what the output dropped", KERNEL),
-    Mutant("maps: scaled scores capped", "src/cpu/sdpa/maps.cc", "if (part.value == MapValue::scaled_score) task.softcap = 0;", "",
+    Mutant("maps: scaled scores capped", "src/cpu/sdpa/maps.cc", "task.softcap = 0, task.rule = nullptr;", "task.rule = nullptr;",
            "a scaled score is read before the cap", KERNEL),
     Mutant("maps: bits of the first head", "src/cpu/sdpa/maps.cc", "task.head = n % task.heads;", "task.head = 0;", "each head has its own bits and bias", KERNEL),
     # Blocks of masks and documents
@@ -584,7 +593,7 @@ MUTANTS = [
     Mutant("native: terms after a row's width left as they were", "src/cpu/bf16_pairs.h", "d < bf16_pairs_of(width); ++d) to[d] = {};", "d < 0; ++d) to[d] = {};", "blocks of terms are padded with zeros", KERNEL),
     Mutant("native: values after the last key left as they were", "src/cpu/bf16_pairs.h", "pair < bf16_pairs_of(count); ++pair", "pair < 0; ++pair", "blocks of terms are padded with zeros", KERNEL),
     Mutant("native: rows after the last are summed", "src/cpu/amx_product.h", "first + i < terms ? load_vector(&from->bits) : Vector<std::int32_t>{}", "load_vector(&from->bits)", "d_k and d_v have the rows of the block alone", KERNEL),
-    Mutant("native: bfloat16 of a cache beside a wider query", "src/sdpa/normal_form.cc", " && p.key_dtype == DType::bf16;", ";", "q, k and v are bfloat16", KERNEL),
+    Mutant("native: bfloat16 of a cache beside a wider query", "src/sdpa/normal_form.cc", " && p.key_dtype == DType::bf16 &&", " &&", "q, k and v are bfloat16", KERNEL),
     Mutant("elements of a word in the wrong order", "src/cpu/storage.h", "(word << (24 - 8 * i)) >> 24", "(word << (8 * i)) >> 24",
            "a word holds its elements from the lowest byte on", KERNEL),
     Mutant("kernel: bfloat16 cut off", "src/cpu/storage.h", "(bits + 0x7fffu + (bits >> 16 & 1u)) >> 16", "bits >> 16", "results are rounded to the nearest",

@@ -27,7 +27,7 @@ MAPS_WITHOUT_SINK = {"granite_swa", "granitemoe_swa"}
 
 @dataclasses.dataclass
 class Result:
-    """What one family gave. checks: the name of a check, and "equal", or what differs, or why it says nothing."""
+    """The result of comparing one family. checks: name of a check -> "equal", or what differs, or why the check is not conclusive."""
 
     verdict: str  # "right", "refused", "wrong", "unused" or "not built"
     reason: str = ""
@@ -123,7 +123,7 @@ def _gradients(model: PreTrainedModel, inputs: dict[str, Any], mask: Tensor | No
 
 
 def padded_mask(family: Family) -> Tensor | None:
-    """Padding at the side where the family's tokenizer would put it; at the end of sounds and of the patches of images."""
+    """Adds padding at the side where the family's tokenizer puts it; at the end of sounds and of image patches."""
     if "attention_mask" not in inspect.signature(family.model.forward).parameters:
         return None
     if "input_ids" not in family.inputs:
@@ -137,7 +137,7 @@ def padded_mask(family: Family) -> Tensor | None:
 
 
 def _padded_signal(family: Family) -> Tensor | None:
-    """A mask of as many samples, frames or patches as the model takes, if it changes the output."""
+    """A mask of the model's samples, frames or patches, if the mask changes the output; else None."""
     signal = next((x for name, x in family.inputs.items() if isinstance(x, Tensor) and x.is_floating_point()), None)
     if signal is None:
         return None
@@ -174,7 +174,7 @@ def _maps(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _noise(family: Family) -> float:
-    """How far eager's output moves with its parameters: what a difference of another implementation is to be measured by."""
+    """How much eager's output changes if its parameters move slightly: the scale for differences of another implementation."""
     moved = twin(family, "eager")
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -185,7 +185,7 @@ def _noise(family: Family) -> float:
 
 
 def compare(family: Family, brief: bool = False) -> Result:
-    """Every check that the family's eager model passes itself. brief: the output, with padding too, and the gradients alone."""
+    """Runs every check that the family's eager model passes itself. brief: only the output (also with padding) and the gradients."""
     result = Result("right", model_class=family.model_class.__name__)
     calls = 0
 
@@ -277,7 +277,7 @@ def _judge(result: Result) -> None:
 
 
 def compare_with_parts(family: Family) -> Result:
-    """`compare`, and the brief checks of the family with its optional parts. A part that is refused by name leaves the family right."""
+    """Runs `compare`, and the brief checks of the family with its optional parts. A part that polyhead refuses by name does not count as a failure."""
     result = compare(family)
     try:
         with torch.no_grad():

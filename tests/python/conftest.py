@@ -1,4 +1,4 @@
-"""What every test of the Python package shares: the seed, and the report's first lines."""
+"""Shared by all tests of the Python package: the seed, and lines of the report."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _summary: list[str] = []
 
 @pytest.fixture
 def summary() -> list[str]:
-    """Lines that the report ends with: counts and measurements, which are shown when tests pass too."""
+    """Lines at the end of the report: counts and measurements, which are also shown when tests pass."""
     return _summary
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With pytest-xdist each worker has lines of its own; they go to the process that reports."""
+    """With pytest-xdist each worker collects its own lines and sends them to the process that writes the report."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["summary"] = _summary
 
@@ -50,7 +50,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Numbers that depend on the seed and on the test's name only, not on which tests ran before."""
+    """Random numbers that depend only on the seed and on the test's name, not on the tests that ran before."""
     name = np.frombuffer(request.node.nodeid.encode(), np.uint8)
     print(f"seed {SEED}, {request.node.nodeid}")
     return np.random.default_rng([SEED, *name])

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# A server that has imported torch forks the ranks, which saves seconds of each.
+# The ranks are forked from a server that has imported torch already, which saves seconds for each rank.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "polyhead.torch", "polyhead.distributed._attention"])
 
@@ -48,10 +48,10 @@ class Processes:
         self.processes = [_CONTEXT.Process(target=_serve, args=(rank, ranks, str(folder / f"store{os.getpid()}"), pipes[rank][1])) for rank in range(ranks)]
         for process, (_, theirs) in zip(self.processes, pipes):
             process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
+            theirs.close()  # so that the pipe closes when the process ends
 
     def run(self, function: Callable[..., Any], *arguments: Any, ranks: int | None = None) -> list[Any]:
-        """What function(group, *arguments) returned on each rank of a group; None of a rank that ended."""
+        """Calls function(group, *arguments) on each rank of a group. Returns the results; None for a rank that ended."""
         pipes = self.pipes[: ranks or len(self.pipes)]
         for pipe in pipes:
             pipe.send((function, len(pipes), arguments))
@@ -93,7 +93,7 @@ class _Post:
 
 
 class Queues:
-    """A communicator whose messages go through queues of this process, as somebody else may write one."""
+    """A communicator whose messages go through queues of this process: an example of one written by a user."""
 
     def __init__(self, mine: int, ranks: int, network: dict[tuple[int, int, int], queue.Queue[bytes]]) -> None:
         self.mine, self.ranks, self.network = mine, ranks, network
@@ -132,7 +132,7 @@ class Queues:
 
 
 def in_threads(ranks: int, function: Callable[[Queues], Any]) -> list[Any]:
-    """What the function returned, or raised, in a thread for each rank."""
+    """Calls the function in a thread for each rank. Returns what each call returned or raised."""
     network: dict[tuple[int, int, int], queue.Queue[bytes]] = {}
     results: list[Any] = [None] * ranks
 

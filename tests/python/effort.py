@@ -1,4 +1,4 @@
-"""How much the sweeps look at: POLYHEAD_TEST_EFFORT=quick, as scripts/test sets it; without the variable a test does all that it can."""
+"""How much work the sweeps do: POLYHEAD_TEST_EFFORT=quick, as set by scripts/test; without the variable a test does its full work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of polyhead.jax share: random arrays, and how results are compared."""
+"""Helpers of the tests of polyhead.jax: random arrays and comparison of results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
 
 
 def all_close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
-    """Of gradients of one loss, relative to the largest number of all: one that is 0 is rounding of the others."""
+    """Compares the gradients of one loss, relative to the largest number of all, because a gradient that is 0 has only rounding errors."""
     leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(exact)]
     largest = max((np.abs(x).max() for x in leaves if x.size), default=0.0)
     for a, b in zip(jax.tree.leaves(ours), leaves, strict=True):

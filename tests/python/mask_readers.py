@@ -1,4 +1,4 @@
-"""Where a model of transformers reads its mask for something else than attention.
+"""Finds places where a model of transformers reads its mask for something other than attention.
 
 A boolean mask is not eager's mask of numbers: a router that takes it as padding, or a sum with a position bias, is wrong without an error. Eager's own masks
 may be read by anybody.
@@ -20,13 +20,13 @@ _VIEWS = {
     "__getitem__", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "flip", "narrow", "pad", "permute", "repeat",
     "repeat_interleave", "reshape", "select", "split", "squeeze", "stack", "transpose", "unsqueeze", "view",
 }  # fmt: skip
-# What tells nothing about the numbers of a mask.
+# Attributes and functions that do not read the numbers of a mask.
 _FACTS = {"__get__", "dim", "element_size", "is_contiguous", "is_floating_point", "numel", "size", "storage_offset", "stride"}
 
 
 @functools.cache
 def _tells_masks_apart(file: str) -> bool:
-    """Whether a module asks for the dtype of its masks, and so takes boolean ones for what they are."""
+    """True if a module checks the dtype of its masks, so that it handles boolean masks correctly."""
     return "mask.dtype == torch.bool" in Path(file).read_text()
 
 

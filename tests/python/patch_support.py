@@ -1,4 +1,4 @@
-"""What the tests of polyhead.patch share: results of a call with a package's own code and with polyhead, and how often polyhead was called."""
+"""Helpers of the tests of polyhead.patch: compare a call with a package's own code and with polyhead, and count the calls of polyhead."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
 
 def randomize(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
-    """Random parameters: the published initial values are 0 in part."""
+    """Makes all parameters random, because some published initial values are 0."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.5))

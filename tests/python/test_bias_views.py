@@ -1,4 +1,4 @@
-"""A bias whose elements share memory, as a table of relative positions is seen by queries and keys: its gradient, per pair or per number of the table."""
+"""A bias whose elements share memory, such as a view of a table of relative positions: its gradient for each pair, or for each number of the table."""
 
 from __future__ import annotations
 

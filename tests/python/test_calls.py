@@ -1,4 +1,4 @@
-"""Arguments that are missing, unknown, left at their defaults or in contradiction to each other, and which function an error names."""
+"""Arguments that are missing, unknown, left at their defaults or contradict each other; and the function that an error names."""
 
 from __future__ import annotations
 

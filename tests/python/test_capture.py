@@ -1,4 +1,4 @@
-"""What polyhead.capture takes, beside the formula in float64 and the models' own attentions; and that it changes no bit of what a model computes."""
+"""polyhead.capture compared with the formula in float64 and with the models' own attentions; it changes no bit of a model's results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def captured_of(run: Callable[[], Any], model: nn.Module | None = None, **options: Any) -> polyhead.Capture:
-    """What is captured while it runs; and the run has the bits that it has without, also of the random numbers."""
+    """Captures a run, and checks that its results and random numbers have the same bits as without the capture."""
     torch.manual_seed(1)
     plain, drawn = run(), torch.rand(3)
     torch.manual_seed(1)
@@ -301,7 +301,7 @@ def test_encoder_layers_in_one_kernel(norm_first: bool) -> None:
         assert [call.name for call in fused] == ["layers.0", "layers.1"]
         assert [call.name for call in by_steps] == ["layers.0.self_attn", "layers.1.self_attn"]
         for one, other in zip(fused, by_steps):
-            real = ~padding if mask is not None else torch.ones(B, T, dtype=torch.bool)  # what padded queries see is torch's own affair
+            real = ~padding if mask is not None else torch.ones(B, T, dtype=torch.bool)  # rows of padded queries are not compared: their values are up to torch
             assert ((one.maps - other.maps).mT.abs().amax((1, 2)) * real).max() <= 1e-6
 
 

@@ -53,7 +53,7 @@ ROWS = {"q": -2, "k": -2, "v": -2, "d_out": -2, "out": -2, "lse": -1}  # the axi
 
 
 def whole(case: Case) -> tuple[dict[str, Tensor], Case]:
-    """Tensors of the whole sequence, and other options."""
+    """The tensors of a case, for the whole sequence, and its other options."""
     b, n, k, t, s, h = case["sizes"]
     g = torch.Generator().manual_seed(case.get("number", 1))
     dtype = getattr(torch, case.get("dtype", "float32"))
@@ -80,7 +80,7 @@ def axis_of(name: str) -> int | None:
 
 
 def run(call: Any, tensors: dict[str, Tensor], options: Case) -> Results:
-    """out and the gradient of each floating tensor, by the call of an attention."""
+    """Calls an attention function. Returns out and the gradient of each floating tensor."""
     leaves = {name: x.detach().clone().requires_grad_(x.is_floating_point()) for name, x in tensors.items() if name != "d_out"}
     given: Case = dict(options)
     for name, x in leaves.items():
@@ -110,7 +110,7 @@ def of_rank(group: Group, case: Case) -> Results:
 
 
 def together(results: list[Results], case: Case, exact: Results) -> Results:
-    """The results of all ranks as those of one machine. What ranks share must have the same bits on all."""
+    """Joins the results of all ranks to those of one machine. Tensors that ranks share must have the same bits on all of them."""
     found: Results = {}
     for name, of_one in exact.items():
         axis = axis_of(name)
@@ -144,12 +144,12 @@ CASES: dict[str, Case] = {
     "float16": {"sizes": (2, 4, 4, 40, 40, 16), "dtype": "float16", "tensors": ("bias",)},
 }
 PLANS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 1), (4, 1)]
-# Of the largest magnitude. A ring rounds partial sums to the dtype of the inputs' sums, and the results once.
+# Tolerances relative to the largest magnitude. A ring rounds partial sums to the dtype of sums, and the results once more.
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 def has_the_same_bits(result: str, case: Case, plan: tuple[int, int]) -> bool:
-    """Without a ring, but for what ranks add up: tensors that they share, and where they share key/value heads gradients of those, and 16-bit d_q."""
+    """Results that must have the bits of one machine: all without a ring, except sums over ranks (shared tensors; with shared key/value heads their gradients and 16-bit d_q)."""
     heads, ring = plan
     shares_keys = case["sizes"][2] < heads
     sums = {"d_bias of all heads"} | ({"d_k", "d_v"} if shares_keys else set()) | ({"d_q"} if shares_keys and case.get("dtype", "").endswith("16") else set())
@@ -237,7 +237,7 @@ def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
 
 
 def test_one_row_says_whose_a_bias_is() -> None:
-    """Where every rank has one query, its own row and a row that all share look alike."""
+    """If every rank has one query, a rank's own row and a row shared by all ranks have the same shape."""
     q, k, v = (torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     shared = torch.randn(2, 1, 3, generator=torch.Generator().manual_seed(4))
 
@@ -285,7 +285,7 @@ def silent(seconds: float) -> bool:
 
 
 class Broken(Queues):
-    """A communicator of two ranks, the other of which never answers."""
+    """A communicator of two ranks, where the other rank never answers."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__(0, 2, {})

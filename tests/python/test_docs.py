@@ -1,4 +1,4 @@
-"""Docstrings, types, stub and README: what a reader and a type checker are told is there, complete, and true where it can be run."""
+"""Docstrings, types, stub and README exist, are complete, and are correct where they can be run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGrad
 
 
 def own_doc(value: Any) -> str:
-    """Not an inherited one, as inspect.getdoc would give."""
+    """The object's own docstring; inspect.getdoc would also return an inherited one."""
     return inspect.cleandoc(value.__doc__ or "")
 
 
@@ -117,7 +117,7 @@ def arguments(public: Public) -> dict[str, inspect.Parameter]:
 
 
 def test_the_lists_are_not_empty() -> None:
-    """What the other tests run over. A name that is added makes these grow."""
+    """The numbers of public names that the other tests check. A new public name increases them."""
     assert len(PUBLIC) >= 30 and len(CALLED) >= 15
     assert {"polyhead.sdpa", "polyhead.MultiHeadAttention.forward", "polyhead.Saved.maps", "polyhead.Page.save"} <= CALLED.keys()
 

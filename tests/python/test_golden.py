@@ -36,7 +36,7 @@ def is_expected(name: str) -> bool:
 
 
 class Case:
-    """A file, and what of it has been used: an option or a tensor that a test does not know must not pass for tested."""
+    """A file, with a record of the parts that were read: an option or tensor that the test does not know must be an error."""
 
     def __init__(self, path: Path) -> None:
         with safetensors.safe_open(path, "np") as file:

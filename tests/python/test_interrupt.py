@@ -1,4 +1,4 @@
-"""Ctrl-C in calls that take seconds: the main thread of Python looks for signals, and everything works afterwards."""
+"""Ctrl-C ends calls that take seconds, because calls on the main thread check for signals; and everything works afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Alarm(BaseException):
 
 @pytest.fixture
 def alarm() -> Iterator[Callable[[], None]]:
-    """Starts signals, the third of which raises Alarm. Python merges those that come while nobody looks, so that one call which does not look sees one."""
+    """Starts a series of signals, where the third raises Alarm. Python merges signals that arrive between checks, so a call that does not check sees only one."""
     seen = 0
 
     def ring(_signal: int, _frame: object) -> None:

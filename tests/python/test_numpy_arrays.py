@@ -1,4 +1,4 @@
-"""Arrays as they come: any strides, read-only, of other libraries; and those that are refused, with a reason."""
+"""Arrays with any strides, read-only arrays, arrays of other libraries; and arrays that are refused, with a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def problem(rng: np.random.Generator, dtype: Any = np.float64) -> tuple[Array, A
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)])
 
 
-# What a caller does to an array -> one that holds the same numbers.
+# Layout -> function that returns an array with the same numbers in that layout.
 def fortran(x: Array) -> Array:
     return np.asfortranarray(x)
 

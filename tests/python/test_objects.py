@@ -1,4 +1,4 @@
-"""How the package's objects behave in a session: copies, pickles, what they print, what is loaded when."""
+"""The package's objects: copies, pickles, their repr, and which modules an import loads."""
 
 from __future__ import annotations
 

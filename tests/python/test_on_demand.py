@@ -1,4 +1,4 @@
-"""Parts of the package that are imported when they are first used, and what is said where the package that they need is missing."""
+"""Parts of the package that are imported on first use, and the error if a package that they need is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pip and `python -m build` make: the files that are needed, few bytes, and an extension that needs the C++ runtime alone."""
+"""Packages made by pip and `python -m build`: they hold the needed files, are small, and their extension needs only the C++ runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `precision` of bfloat16 products does at every door: "exact" is what float32 gives for the same numbers, rounded once; "native" is what the processor has.
+"""`precision` of bfloat16 products in every interface: "exact" gives the result of float32 for the same numbers, rounded once; "native" uses the processor's products.
 
 Layers have identity projections, so that all doors compute one problem."""
 

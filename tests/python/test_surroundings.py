@@ -1,4 +1,4 @@
-"""Calls whose surroundings would make a wrong number of a right one: mended where polyhead can, and else named in a warning."""
+"""Calls that other packages use in a way that gives wrong results: polyhead corrects them where it can, and otherwise warns."""
 
 from __future__ import annotations
 

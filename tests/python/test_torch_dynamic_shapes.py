@@ -1,4 +1,4 @@
-"""Calls whose extents change under torch.compile, or depend on data: one compiled function serves them all, and gives what eager mode gives."""
+"""Calls under torch.compile whose extents change or depend on data: one compiled function serves all of them, with the results of eager mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyhead.torch import GatedAttention, MultiheadAttention, attention, scaled_dot_product_attention, triangle_attention
 
-BACKEND = "aot_eager"  # traces like inductor, and compiles nothing
+BACKEND = "aot_eager"  # traces like inductor, but compiles nothing
 
 
 @pytest.fixture(autouse=True)

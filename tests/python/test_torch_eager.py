@@ -1,4 +1,4 @@
-"""The short way of a call in eager mode: who else looks at a call still sees it, and what torch promises of a Function holds."""
+"""The fast path in eager mode: modes and hooks of torch still see a call, and the promises of autograd.Function hold."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
 namespace polyhead {
 
-// For a call that keeps no view of its argument.
+// Passes a temporary to a call that keeps no view of its argument.
 inline Tensor& during_call(Tensor&& temporary) { return temporary; }
 
 namespace test {

@@ -277,8 +277,8 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
   c.dtype = dtype;
   c.draw_inputs(random);
   if (random.integer(0, 4) == 0)
-    c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());              // one key head for all
-  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());  // the gradient of a sum
+    c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());              // all key heads share one head's memory
+  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());  // d_out of a loss that is a sum: one number for all elements
   SdpaOptions& o = c.options;
   switch (random.integer(0, 5)) {
     case 0:

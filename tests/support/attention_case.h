@@ -30,11 +30,11 @@ struct AttentionSizes {
   Shape keys_of() const { return with({keys}); }
 };
 
-// What a backward pass writes. The gradient of a bias lies in memory laid out as the bias itself: shared elements are shared there too.
+// The outputs of a backward pass. d_bias has the memory layout of the bias: elements that share memory in the bias share it there too.
 struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
-  TensorView attention_weights;  // absent, but for a test that asks for them
+  TensorView attention_weights;  // absent unless a test requests them
   TensorView d_sink, d_relative_bias;
 
   std::vector<std::pair<const char*, TensorView>> list() const {
@@ -64,10 +64,10 @@ class AttentionCase {
 
   void draw_inputs(Random& random, double magnitude = 1.5);
 
-  // What a forward pass writes: of a long problem the gradients are most of the memory.
+  // Makes only the outputs of a forward pass, because gradients take most of the memory of a long problem.
   AttentionOutputs make_forward_outputs(Random* random = nullptr);
 
-  // Contiguous outputs, or strided ones.
+  // Makes all outputs: strided ones if `random` is given, else contiguous ones.
   AttentionOutputs make_outputs(Random* random = nullptr);
 
   MapsInput maps() const { return {.q = q, .k = k, .k_scale = k_scale}; }
@@ -85,14 +85,14 @@ class AttentionCase {
   std::list<Tensor> tensors_;
 };
 
-// Random inputs; no options but the backend.
+// A case with random inputs and no options except the backend.
 AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, double magnitude = 1.5);
 AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, const Backend* backend);
 
-// `shape` with some extents replaced by 1 and some leading ones left out: what broadcasts to it.
+// A random shape that broadcasts to `shape`: some extents are replaced by 1, some leading ones left out.
 Shape broadcastable(Random& random, const Shape& shape);
 
-// [documents + 1] that rise from 0 to `end`; some documents are empty.
+// Random offsets [documents + 1] from 0 to `end`; some documents are empty.
 Tensor draw_offsets(Random& random, DType dtype, std::int64_t documents, std::int64_t end);
 
 void draw_mask(Random& random, AttentionCase& c);
@@ -103,16 +103,16 @@ void draw_blocks(Random& random, AttentionCase& c);
 // Lengths [D] of D sequences and D documents are refused.
 void drop_ambiguous_lengths(Mask& mask);
 
-// Documents in one of three cases, and in two of three if T = S: only those may leave out key_offsets, and they are few.
+// Adds documents to one of three cases; to two of three if T = S, because only such (rare) cases may leave out key_offsets.
 void draw_documents(Random& random, AttentionCase& c);
 
-// In a third of the cases with a causal diagonal or a window, each sequence gets a diagonal of its own. Not together with documents.
+// In a third of the cases with a causal diagonal or a window, gives each sequence its own diagonal. Not together with documents.
 void draw_diagonal_offsets(Random& random, AttentionCase& c);
 
-// In a sixth of the cases slopes or a table of buckets in place of a bias; not if a diagonal is far off.
+// In a sixth of the cases replaces the bias by slopes or a table of buckets, unless the diagonal is far away.
 void draw_relative_bias(Random& random, AttentionCase& c);
 
-// A sink or its gradient as what broadcasts to [*,N,T].
+// A view of a sink or its gradient that broadcasts to [*,N,T].
 template <class View>
 View sink_rows(const View& sink) {
   return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
@@ -120,15 +120,15 @@ View sink_rows(const View& sink) {
 
 AttentionSizes draw_sizes(Random& random);
 
-// Sink logits in one of four cases: near the scores, or far above or below them; some are -infinity.
+// Adds sink logits to one of four cases: near the scores, or far above or below them; some are -infinity.
 void draw_sink(Random& random, AttentionCase& c);
 
-// Everything but the sizes at random.
+// A case of the given sizes with everything else random.
 AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes);
 
 AttentionCase draw_case(Random& random, DType dtype);
 
-// k and v in a storage type of their own, as a key/value cache has them; there is no backward pass then.
+// Gives k and v a storage type different from q, as in a key/value cache; such a case has no backward pass.
 void draw_key_storage(Random& random, AttentionCase& c);
 
 // The values of k or v: float32(scale * int8), where the product has 32 bits and is exact in float64.
@@ -145,11 +145,11 @@ struct SpannedElements {
   std::size_t at(std::int64_t offset) const { return static_cast<std::size_t>(origin + offset); }
 };
 
-// What the naive gradients of all positions of `all` (pairs, or rows of a sink) sum to in memory laid out as `like`, one row-major element per
-// position of `like`: positions that share memory all show the sum.
+// Sums the naive gradients of all positions of `all` (pairs, or rows of a sink) into memory with the layout of `like`. Returns one row-major element for
+// each position of `like`: positions that share memory all have the sum.
 Tensor summed_gradient(const Matrix& gradients, const Shape& all, TensorView like);
 
-// Whether the gradients are those of the naive formula: agrees(actual, expected).
+// Checks the gradients against the naive formula by agrees(actual, expected).
 template <class Agrees>
 void expect_naive_gradients(const AttentionCase& c, const FullResults& expected, const AttentionOutputs& o, const Agrees& agrees) {
   EXPECT_TRUE(agrees(o.d_q, to_tensor(expected.d_q, c.sizes.q()))) << "d_q";

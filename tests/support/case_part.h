@@ -1,4 +1,4 @@
-// A part of a case as a case of its own, which must have the bits that the part has in the whole.
+// Cuts a part out of a case. Computed alone, the part must have the same bits as in the whole case.
 #pragma once
 
 #include <algorithm>
@@ -36,13 +36,13 @@ struct CasePart {
 
 inline CasePart sequence_of(const AttentionCase& c, std::int64_t b) { return {0, c.sizes.queries, 0, c.sizes.keys, b}; }
 
-// Everything that broadcasts is written out and cut. Offsets of documents and of diagonals stay: they are the caller's to replace.
+// Expands everything that broadcasts and cuts it. Leaves offsets of documents and diagonals unchanged; the caller replaces them.
 AttentionCase alone(const AttentionCase& c, const CasePart& part);
 
-// Of d_bias and d_sink where each element belongs to one part: else parts add into the same elements.
+// The outputs of a part. Includes d_bias and d_sink only if each of their elements belongs to one part.
 AttentionOutputs part_of(const AttentionCase& c, const AttentionOutputs& o, const CasePart& part);
 
-// `d` is the part as a case of its own; its outputs have the bits of the part in `whole`.
+// Checks that `d`, the part as a separate case, has outputs with the same bits as the part of `whole`.
 void expect_same_bits_alone(const AttentionCase& c, const AttentionOutputs& whole, const CasePart& part, AttentionCase& d);
 
 void expect_same_maps_alone(const AttentionCase& c, const CasePart& part, const AttentionCase& d);

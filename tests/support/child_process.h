@@ -1,4 +1,4 @@
-// Code in a forked child, whose end is waited for.
+// Runs code in a forked child process and waits for its end.
 #pragma once
 
 #include <sys/wait.h>

@@ -19,24 +19,24 @@ namespace polyhead::test {
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Row major. Exact for every dtype but 64-bit integers beyond 2^53.
+// All elements in row-major order. Exact for every dtype except 64-bit integers beyond 2^53.
 std::vector<double> to_doubles(AnyTensor view);
 
 // "[1,0,3]" for the row-major number of a position.
 inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
-// 0 for two equal infinities and for two NaN, infinity where only one of them is NaN.
+// |a - b|; 0 for two equal infinities and for two NaN, infinity if only one of them is NaN.
 double difference(double a, double b);
 
 double max_abs_difference(AnyTensor a, AnyTensor b);
 
-// Of the finite elements; 0 when there is none.
+// The largest magnitude of the finite elements; 0 if there are none.
 double largest_magnitude(AnyTensor view);
 
 // EXPECT_TRUE(near(actual, expected, 1e-12)): every element within an absolute tolerance; infinities and NaN agree in place.
 testing::AssertionResult near(AnyTensor actual, AnyTensor expected, double tolerance);
 
-// The tolerance is a share of the largest magnitude of what is expected.
+// The same with a tolerance of `share` times the largest magnitude of the expected tensor.
 testing::AssertionResult near_relative(AnyTensor actual, AnyTensor expected, double share);
 
 // Equal bit for bit (NaN payloads and the sign of zero included).

@@ -1,4 +1,4 @@
-// What two calls of attention wrote, bit for bit.
+// Compares the outputs of two calls of attention bit for bit.
 #pragma once
 
 #include "support/attention_case.h"

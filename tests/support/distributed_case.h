@@ -8,7 +8,7 @@
 namespace polyhead::test {
 
 using distributed::Positions;
-using Slices = std::vector<std::vector<Positions>>;  // of each rank
+using Slices = std::vector<std::vector<Positions>>;  // for each rank, the ranges of its positions
 
 inline std::int64_t count_of(const std::vector<Positions>& ranges) {
   std::int64_t count = 0;
@@ -157,7 +157,7 @@ inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks
   run.queries = draw_slices(random, run.order, c.sizes.queries, ranks);
   run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
   while (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
-    // A tensor of one row would be shared or the rank's own.
+    // A tensor of one row is ambiguous: shared by all ranks, or the rank's own.
     if (ranks == 1) break;
     run.order = distributed::SliceOrder::contiguous;
     run.queries = draw_slices(random, run.order, c.sizes.queries, ranks), run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);

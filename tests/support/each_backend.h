@@ -1,4 +1,4 @@
-// What attention means, asked of every backend: what holds for the fastest must hold for the specification behind it.
+// Runs a test with every backend, because kernels and reference must have the same semantics.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -22,8 +22,8 @@ double weighted_sum(ConstTensorView y, ConstTensorView weights);
 // (loss(x + step) - loss(x - step)) / (2 step) for every element x of a leaf.
 Tensor central_differences(const std::function<double()>& loss, TensorView leaf);
 
-// Each gradient within 1e-6 of the leaf's largest. A leaf whose gradient is zero or tiny beside the others (the bias of a key projection)
-// is judged against a hundredth of the largest of all: below that the differences are rounding errors of the loss.
+// Checks that each gradient is within 1e-6 of the leaf's largest. For a leaf whose gradient is zero or tiny compared with the others (the bias of a key
+// projection) the scale is a hundredth of the largest gradient of all, because smaller differences are rounding errors of the loss.
 void expect_gradients(const std::function<double()>& loss, const std::vector<Leaf>& leaves);
 
 // The parameters of a module and their gradients (a module of the same type) as leaves.

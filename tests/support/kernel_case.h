@@ -1,4 +1,4 @@
-// Kernels beside the reference: through every instruction set, within the error of the arithmetic.
+// Compares kernels of every instruction set with the reference, within the error bounds of the arithmetic.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,10 +31,10 @@ double epsilon(DType dtype);
 
 inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
-// Whether the kernels may multiply bfloat16 as such.
+// True if the kernels may use the processor's bfloat16 products.
 bool is_native(const AttentionCase& c);
 
-// What dropout multiplies the attention weights by that it keeps.
+// The factor by which dropout multiplies the attention weights that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
 double largest_distance(const AttentionCase& c);
@@ -73,12 +73,12 @@ Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value);
 // Sizes around lanes and tiles.
 AttentionSizes draw_block_sizes(Random& random);
 
-// A few that reach past a block of 512 keys or 768 queries.
+// Sizes that sometimes exceed a block of 512 keys or 768 queries.
 AttentionSizes draw_long_sizes(Random& random);
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
-// One in 24 is long: in every dtype, as 24 and the 5 dtypes have no common factor.
+// One case in 24 is long. All dtypes have long cases, because 24 and the number of dtypes (5) have no common factor.
 AttentionCase draw_kernel_case(Random& random, std::uint64_t seed);
 
 }  // namespace polyhead::test

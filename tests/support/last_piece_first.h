@@ -4,7 +4,7 @@
 
 namespace polyhead::test {
 
-// As many threads as a test wants, all of them the caller, who takes the last piece first.
+// An executor that claims any number of threads and runs all pieces on the calling thread, the last piece first.
 class LastPieceFirst final : public Executor {
  public:
   explicit LastPieceFirst(int threads) : threads_(threads) {}

@@ -1,4 +1,4 @@
-// Machines that tests describe: what depends on caches and processors is tested for all of them, whichever machine the tests run on.
+// Simulated machines: code that depends on caches and processors is tested for all of them, on whatever machine the tests run.
 #pragma once
 
 #include <gtest/gtest.h>

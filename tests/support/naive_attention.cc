@@ -35,7 +35,7 @@ PairRule::PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_
 }
 
 PairRule::Wide PairRule::distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const {
-  // From the first and from the last query and key of the document.
+  // Offsets of both corners, counted from the first and from the last query and key of the document.
   const std::int64_t begin = start_of(key_offsets_, s) - start_of(query_offsets_, t);
   const std::int64_t end = end_of(key_offsets_, s, keys_) - end_of(query_offsets_, t, queries_);
   if (diagonal_offsets_) return Wide{s} - t - diagonal_offsets_.data<std::int64_t>()[b];
@@ -237,7 +237,7 @@ FullResults naive_attention(const FullMatrices& m) {
       }
     }
     for (const std::int64_t i : kept) r.d_sink[static_cast<std::size_t>(row)] -= r.p[pair(i)] * std::exp(sink - r.lse[static_cast<std::size_t>(row)]) * d_p[static_cast<std::size_t>(i)];
-    if (masked && m.empty_rows == EmptyRows::uniform) continue;  // its scores are constants
+    if (masked && m.empty_rows == EmptyRows::uniform) continue;  // the scores of this row are constants
     for (const std::int64_t s : kept) {
       Real slope = 0;  // sum_i d p_i / d score_s * d_p_i
       for (const std::int64_t i : kept) slope += r.p[pair(i)] * ((i == s ? 1 : 0) - r.p[pair(s)]) * d_p[static_cast<std::size_t>(i)];

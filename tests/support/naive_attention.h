@@ -1,5 +1,5 @@
-// The formula of attention written once more, in another style than the library's: whole matrices in long double, every rule decided pair
-// by pair, the softmax differentiated through its full Jacobian.
+// An independent implementation of attention: whole matrices in long double, every mask rule decided pair by pair, and the softmax differentiated
+// through its full Jacobian.
 #pragma once
 
 #include <cmath>
@@ -50,7 +50,7 @@ class PairRule {
 
   __extension__ using Wide = __int128;
 
-  // From the diagonal of sequence b, or of the document of both, to key s, along row t.
+  // The distance in row t from the diagonal (of sequence b, or of the document of t and s) to key s.
   Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const;
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const;
@@ -67,10 +67,10 @@ class PairRule {
   bool length_per_query_ = false;
 };
 
-// The bucket of T5 by counting: how many distances at which a new bucket begins lie between the diagonal and the key.
+// T5's bucket by counting: the number of bucket boundaries between the diagonal and the key.
 std::int64_t naive_bucket(Real x, const RelativeBias& bias);
 
-// What a pair's relative bias is: `factor` times element (n, bucket) of the slopes [N] or the table.
+// The relative bias of a pair: `factor` times element (n, bucket) of the slopes [N] or the table.
 struct RelativePair {
   Real factor;
   std::int64_t bucket;

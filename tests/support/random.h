@@ -15,8 +15,8 @@
 
 namespace polyhead::test {
 
-// A view into a larger piece of memory whose other bytes are all ones: NaN in every floating dtype, so a stray read shows in the result,
-// and a stray write is found by padding_is_intact(). A view that was not filled yet holds the same.
+// A view into a larger piece of memory. All bits of the other bytes are 1, which is NaN in every floating dtype: a stray read shows in the result, and a
+// stray write is found by padding_is_intact(). The elements have the same bits until they are filled.
 class StridedTensor {
  public:
   StridedTensor(Tensor memory, std::int64_t start, DType dtype, const Shape& shape, const Strides& strides);
@@ -61,8 +61,8 @@ class Random {
   // Contiguous.
   Tensor tensor(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // Axes in a random order in memory, gaps between them, strides of either sign. Not filled. Of a large tensor the gaps are at most three
-  // times its elements: more is memory to clear and to check, and no other layout.
+  // A tensor, not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. Gaps of a large tensor take at most
+  // three times its elements, because clearing and checking them takes time.
   StridedTensor empty_strided(DType dtype, const Shape& shape);
 
   StridedTensor strided(DType dtype, const Shape& shape, double low = -1, double high = 1);

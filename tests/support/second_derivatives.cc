@@ -9,7 +9,7 @@ void SecondCase::run_forward() {
 
 SecondOutputs SecondCase::make_outputs(Random* random) {
   SecondOutputs o{.out_tangent = {}, .lse_tangent = {}, .d_d_out = {}, .gradients = c.make_outputs(random)};
-  o.out_tangent = o.gradients.out;  // a pass of its own: nothing else is written there
+  o.out_tangent = o.gradients.out;  // reuse the memory: no other pass writes to it
   o.lse_tangent = o.gradients.lse;
   o.gradients.out = o.gradients.lse = {};
   o.d_d_out = random ? c.keep(random->empty_strided(c.dtype, c.sizes.out())) : c.keep(Tensor(c.dtype, c.sizes.out()));
@@ -59,7 +59,7 @@ FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTang
   if (tangents.v) move(result.v, to_matrix(tangents.v));
   if (tangents.bias) move(result.bias, to_matrix(tangents.bias.expand(c.sizes.pairs())));
   if (tangents.sink) move(result.sink, to_matrix(sink_rows(tangents.sink).expand(c.sizes.lse())));
-  if (tangents.relative_bias) {  // linear in slopes and tables
+  if (tangents.relative_bias) {  // the bias is linear in slopes and tables
     SdpaOptions options = c.options;
     (options.relative_bias.slopes ? options.relative_bias.slopes : options.relative_bias.table) = tangents.relative_bias;
     move(result.bias, full_matrices(c.q, c.k, c.v, c.d_out, options).bias);

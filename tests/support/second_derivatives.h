@@ -1,4 +1,4 @@
-// Random tangents of attention, and what forward mode and the second backward pass must give: differences of the naive formula in long double.
+// Random tangents of attention, and expected results of forward mode and of the second backward pass: finite differences of the naive formula in long double.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace polyhead::test {
 
-// What sdpa_jvp and sdpa_backward_backward write; the gradients in the same layout as those of a backward pass.
+// The outputs of sdpa_jvp and sdpa_backward_backward; gradients have the layout of those of a backward pass.
 struct SecondOutputs {
   TensorView out_tangent, lse_tangent, d_d_out;
   AttentionOutputs gradients;
@@ -32,7 +32,7 @@ struct SecondCase {
   void backward_backward(const SecondOutputs& o) const;
 };
 
-// Each input moves in three of four cases.
+// Each input has a tangent in three of four cases.
 SdpaTangents draw_tangents(Random& random, AttentionCase& c, double magnitude = 1.5);
 
 // The problem with every input moved by `step` along its tangent.

@@ -1,4 +1,4 @@
-// Second derivatives by the kernels beside the reference: within the error of the arithmetic.
+// Compares second derivatives of the kernels with the reference, within the error bounds of the arithmetic.
 #pragma once
 
 #include "support/kernel_case.h"
@@ -9,7 +9,7 @@ namespace polyhead::test {
 // The same tangents in float64.
 SecondCase in_float64(const SecondCase& narrow);
 
-// How far a result may be from the exact one: the share of Tolerances of the largest that its terms can be.
+// Bounds of the error of a result: the share of Tolerances times the largest magnitude that its terms can have.
 struct SecondTolerances {
   double out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 

@@ -1,4 +1,4 @@
-// How many of its random cases a sweep looks at. For sweeps that are slow for another reason than the code under test, as those over processes.
+// The number of random cases of a sweep. For sweeps that are slow for other reasons than the code under test, such as those over processes.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace polyhead::test {
 
-// POLYHEAD_TEST_EFFORT=quick, as scripts/test sets it; without the variable a test does all that it can.
+// True if POLYHEAD_TEST_EFFORT=quick, as set by scripts/test; without the variable a test does its full work.
 inline bool quick() {
   const char* effort = std::getenv("POLYHEAD_TEST_EFFORT");
   return effort != nullptr && std::string_view(effort) == "quick";

@@ -4,7 +4,7 @@
 
 namespace polyhead::test {
 
-// Puts the number of threads, which is the process's, back.
+// Restores the number of threads, which belongs to the process.
 class ThreadCount {
  public:
   ThreadCount() = default;

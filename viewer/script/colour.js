@@ -1,6 +1,6 @@
 // Colours of attention weights.
 
-// position(): where an attention weight is on the ramp, from 0 to 1. `largest` is the largest attention weight of the same map.
+// position(): maps an attention weight to its place on the ramp, from 0 to 1. `largest` is the largest attention weight of the same map.
 const SCALES = {
   one: {
     name: () => say("linear"),
@@ -43,14 +43,14 @@ function oklabOf(hex) {
   return times(LMS_TO_OKLAB, times(RGB_TO_LMS, rgb).map(Math.cbrt));
 }
 
-// A pixel in the format of ImageData, as one little-endian word.
+// Converts a colour to a pixel of ImageData, as one little-endian 32-bit word.
 function pixelOf(oklab) {
   const rgb = times(LMS_TO_RGB, times(OKLAB_TO_LMS, oklab).map((x) => x ** 3));
   const [red, green, blue] = rgb.map((x) => Math.round(255 * fromLinear(Math.min(1, Math.max(0, x)))));
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-// 256 colours between the stops --ramp or --diverging of the style sheet, and the colour --nan for NaN.
+// A ramp of 256 colours, interpolated between the stops --ramp or --diverging of the style sheet, and the colour --nan for NaN.
 class Ramp {
   constructor(style, name = "--ramp") {
     const stops = style.getPropertyValue(name).split(",").map((stop) => oklabOf(stop.trim()));
@@ -67,7 +67,7 @@ class Ramp {
     return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
   }
 
-  // A quarter of the colour, the rest the page's.
+  // Mixes a quarter of the colour with three quarters of the page's background.
   faded(pixel) {
     if (pixel === 0) return 0;
     const mixed = [0, 8, 16].map((shift) => Math.round((((pixel >>> shift) & 255) + 3 * ((this.page >>> shift) & 255)) / 4) << shift);

@@ -1,6 +1,6 @@
-// Two heads side by side, and their difference A − B. B may be of another layer, another text, or another page that the reader opens.
+// Shows two heads side by side, and their difference A − B. B may be in another layer, another text, or another page that the reader opens.
 
-// "3.1": layer 3, head 1 of the text shown; "3.1.2": of text 2.
+// Parses the name of a head: "3.1" is layer 3, head 1 of the text shown; "3.1.2" is the same head of text 2.
 function otherHeadOf(name, texts, shown) {
   const [, layer, head, text] = /^(\d+|mean|rollout)\.(\d+|mean)(?:\.(\d+))?$/.exec(name ?? "") ?? [];
   const place = { text: text === undefined ? shown : Number(text), layer: placeOf(layer), head: placeOf(head), named: text !== undefined };
@@ -11,14 +11,14 @@ function otherHeadOf(name, texts, shown) {
 
 const nameOfOther = ({ layer, head, text, named }) => [layer, head, ...(named ? [text] : [])].join(".");
 
-// Exactly 0 only where both are: that is hatched.
+// A difference is exactly 0 (and hatched) only where both weights are 0.
 function differenceOf(a, b) {
   return Float32Array.from(a, (weight, i) => (weight === b[i] && weight !== 0 ? TINY : weight - b[i]));
 }
 
-// A scale of attention weights, mirrored for differences: the middle of the ramp is 0.
+// Mirrors a scale of attention weights for differences: 0 is in the middle of the ramp.
 function mirrored(scale) {
-  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // others would touch
+  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // the labels of closer ticks would touch
   return {
     position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
     ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],
@@ -26,7 +26,7 @@ function mirrored(scale) {
   };
 }
 
-// What is told of the difference of two weights: as many digits as both pages hold.
+// The text for a difference of two weights, with as many digits as both pages hold.
 function showDifference(difference, exact) {
   if (Number.isNaN(difference)) return "NaN";
   const size = Math.abs(difference);
@@ -53,10 +53,10 @@ class Compare {
     this.element = make("div", { className: "compare" }, partner.element, this.note, make("div", { className: "panes" }, ...this.panes.map(({ element }) => element)));
   }
 
-  // The element that takes the keys.
+  // The element that receives keyboard events.
   get body() { return this.panes[0].matrix.cells; }
 
-  // b: as { text, map, shown, title } of what draw() takes of A. names: the texts, if they are two.
+  // b: { text, map, shown, title } of B, like the arguments of draw() for A. names: the names of the texts, if A and B are in different ones.
   choose(b, names) { Object.assign(this, { b, names }); }
 
   draw(text, map, shown, look, title) {
@@ -64,7 +64,7 @@ class Compare {
     const size = ({ text }) => `${text.queries.size} × ${text.keys.size}`;
     this.a = a;
     this.same = a.text.queries.size === b.text.queries.size && a.text.keys.size === b.text.keys.size;
-    this.exact = [a, b].every(({ text }) => text.decoder.encoding === ENCODINGS.linear16);
+    this.exact = [a, b].every(({ text }) => text.decoder.encoding !== ENCODINGS.logarithmic8);
     const sides = a.text.keys === a.text.queries ? ["queries"] : ["queries", "keys"];
     const words = this.same ? sides.flatMap((side) => a.text[side].pieces.filter((one, at) => one !== b.text[side].pieces[at])).length : 0;
     this.otherWords = words > 0;
@@ -108,7 +108,7 @@ class Compare {
 
   reveal(spot) { for (const { matrix } of this.same ? this.panes : this.panes.slice(0, 1)) matrix.reveal(spot); }
 
-  // What the lists beside the maps tell: the difference where there is one.
+  // The text for the lists beside the maps: the difference, if A and B have the same shape.
   get reading() {
     const { a, b } = this;
     if (!this.same) return {};
@@ -126,7 +126,7 @@ class Compare {
     };
   }
 
-  // B of another shape has a cursor of its own.
+  // If B has another shape, it has a separate cursor.
   #hover(spot, events) {
     if (this.same) return events.hover(spot);
     const { text, map } = this.b;
@@ -137,7 +137,7 @@ class Compare {
     told.textContent = whole ? `${text.queries.word(spot.row)} → ${text.keys.word(spot.column)} ${text.decoder.show(map[spot.row * text.keys.size + spot.column])}` : this.names?.[1] ?? "";
   }
 
-  // Maps of the same extents scroll together.
+  // Maps of the same shape scroll together.
   #follow(scrolled) {
     if (this.same) for (const { scroll } of this.panes) if (scroll !== scrolled) scroll.scrollTo(scrolled.scrollLeft, scrolled.scrollTop);
   }

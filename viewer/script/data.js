@@ -1,9 +1,9 @@
 // The page's data. A head is decoded when it is first drawn.
 
-const MEAN = "mean";  // as a head: mean over the layer's heads; as layer and head: mean over all heads
+const MEAN = "mean";  // used as a head: mean over the heads of the layer; used as layer and head: mean over all heads
 const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
-// A weight that is not 0 but rounds to it. Code 0 is exactly 0, as a mask makes it.
+// Stands for a weight that is not 0 but rounds to 0. Code 0 means exactly 0, as for a masked key.
 const TINY = 2 ** -40;
 
 // code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
@@ -15,6 +15,12 @@ const ENCODINGS = {
     number: (weight) => Number(weight.toFixed(6)),
     precision: () => say("Attention weights are stored in 16 bits, with an error of at most 0.000008. Four decimals are shown."),
   },
+  float32: {
+    bytes: 4,
+    show: (weight) => (weight === 0 ? "0" : weight.toFixed(4)),
+    number: (weight) => Number(weight.toFixed(8)),
+    precision: () => say("This page computes attention weights in float32 as you type. Four decimals are shown."),
+  },
   logarithmic8: {
     bytes: 1,
     weight: (code) => (code === 255 ? NaN : code === 0 ? 0 : code === 1 ? TINY : 2 ** ((code - 254) / 14)),
@@ -24,10 +30,18 @@ const ENCODINGS = {
   },
 };
 
+const float32At = (() => {
+  const view = new DataView(new ArrayBuffer(4));
+  return (bytes, first) => {
+    for (let i = 0; i < 4; ++i) view.setUint8(i, bytes.charCodeAt(first + i));
+    return view.getFloat32(0, true);
+  };
+})();
+
 class Decoder {
   constructor(name) {
     this.encoding = ENCODINGS[name];
-    this.table = Float32Array.from({ length: 256 ** this.encoding.bytes }, (_, code) => this.encoding.weight(code));
+    if (this.encoding.weight) this.table = Float32Array.from({ length: 256 ** this.encoding.bytes }, (_, code) => this.encoding.weight(code));
   }
 
   decode(base64) {
@@ -38,6 +52,7 @@ class Decoder {
   }
 
   #weight(bytes, first) {
+    if (!this.table) return float32At(bytes, first);
     const low = bytes.charCodeAt(first);
     return this.table[this.encoding.bytes === 1 ? low : low | (bytes.charCodeAt(first + 1) << 8)];
   }
@@ -45,7 +60,7 @@ class Decoder {
   // One weight, without decoding the others.
   at(base64, index) {
     const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
-    return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
+    return this.#weight(atob(base64.slice(4 * group, 4 * group + 12)), first - 3 * group);
   }
 
   show(weight) {
@@ -62,7 +77,7 @@ class Tokens {
     this.segment = json.segment ?? json.pieces.map(() => 0);
     this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
     const words = json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece)));
-    this.long = words.some((text) => text.length > 40);  // sentences: their place and first words
+    this.long = words.some((text) => text.length > 40);  // true for sentences: the axes then show their number and first words
     this.words = this.long ? words.map((text, index) => `${index}: ${text.length > 28 ? `${text.slice(0, 28).replace(/\s+\S*$/, "")}…` : text}`) : numbered(words);
   }
 
@@ -70,16 +85,16 @@ class Tokens {
 
   word(index) { return this.words[index]; }
 
-  // A word with its place ("3: fox"): repeated words differ, and no spreadsheet takes a word for a formula.
+  // A word with its index ("3: fox"), so that repeated words differ and no spreadsheet reads a word as a formula.
   named(index) { return `${index}: ${this.unknown.get(index) ?? this.pieces[index]}`; }
 
-  // For a tooltip: place, token, and what the token stands for if the model does not know it.
+  // The tooltip of a token: index, token, and the original characters if the token is unknown to the vocabulary.
   note(index) {
     const note = `${index}: ${this.pieces[index]}`;
     return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
-  // segment: of the words that are shown; null for all.
+  // The indices of the tokens to show. segment: only tokens of this segment; null: all.
   shown(hideSpecial, segment = null) {
     return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)) && (segment === null || this.segment[index] === segment));
   }
@@ -102,7 +117,7 @@ class Text {
     this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, change]));
     this.encoded = json.weights;
     this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when a cell is worked out
-    this.leftOut = json.left_out;         // MB that they would take; absent if the page never had them
+    this.leftOut = json.left_out;         // the MB that q, k and v would take if the page left them out; absent if it never had them
     this.decoder = decoder;
     this.maps = new Map();
   }
@@ -117,7 +132,7 @@ class Text {
     return map;
   }
 
-  // One weight of a map, which need not be decoded as a whole.
+  // One weight of a map, without decoding the whole map.
   weight(layer, head, row, column) {
     const made = this.maps.get(`${layer}/${head}`);
     if (made) return made[row * this.keys.size + column];

@@ -3,13 +3,13 @@
 class Detail {
   static listed = 6;
 
-  // spot: null or { row, column }, of which one may be null. reading: what a view tells instead of attention weights (`reading` in compare.js).
+  // spot: null or { row, column }, where one of the two may be null. reading: texts that replace those about attention weights (see `reading` in compare.js).
   show(text, weights, shown, spot, reading = {}) {
     const { map = weights, suffix = "", show = (weight) => text.decoder.show(weight) } = reading;
     this.reading = reading;
     $("readout").replaceChildren(...this.#headline(text, weights, spot));
     $("where").textContent = spot && reading.where ? reading.where(spot) : Detail.#where(text, spot);
-    $("detail").classList.toggle("idle", !spot);  // invisible but keeps its space: the page must not move under the pointer
+    $("detail").classList.toggle("idle", !spot);  // invisible, but keeps its space, so that the page does not move under the pointer
     if (!spot) return;
     const width = text.keys.size;
     const ofRow = spot.row === null ? null : shown.columns.map((column) => [column, map[spot.row * width + column]]);
@@ -20,7 +20,7 @@ class Detail {
     $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
 
-  // "fox → jumps 0.1234", or the words that one word looks at most, for screen readers.
+  // For screen readers: "fox → jumps 0.1234", or for a single word the words with its largest weights.
   sentence(text, map, spot) {
     if (!spot) return "";
     const width = text.keys.size;

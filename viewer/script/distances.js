@@ -1,6 +1,6 @@
-// A small map of how unlike all heads are to each other. A click on a pair compares its two heads.
+// A small map of the distances between all heads. A click on a cell opens the comparison of its two heads.
 
-// Average linkage by nearest-neighbour chains (F. Murtagh, 1983): the order in which heads that are joined early stand beside each other.
+// Orders heads so that similar ones are neighbours: average-linkage clustering by nearest-neighbour chains (F. Murtagh, 1983).
 function orderByLikeness(distances, count) {
   const between = Float64Array.from(distances, (bits) => (Number.isNaN(bits) ? 2 : bits));
   const members = Array.from({ length: count }, (_, at) => [at]);
@@ -24,9 +24,9 @@ function orderByLikeness(distances, count) {
   return left.size ? members[left.values().next().value] : [];
 }
 
-// The distances of all pairs, as divergenceOf() has them, from H(middle) − (H(p) + H(q)) / 2, where the entropies of p and q are computed once.
+// The distances of all pairs, equal to those of divergenceOf(). Computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that each entropy is computed once.
 class DistanceTable {
-  static mostTerms = 3e8;  // a few seconds; of longer texts every second, third … word that looks is taken
+  static mostTerms = 3e8;  // terms of all sums, a few seconds; longer texts use only every second, third … query
 
   constructor(text) {
     this.text = text;
@@ -35,7 +35,7 @@ class DistanceTable {
     this.step = Math.max(1, Math.ceil((this.count ** 2 / 2) * words.length * width / DistanceTable.mostTerms));
     this.words = words.filter((_, at) => at % this.step === 0);
     this.bits = new Float32Array(this.count ** 2);
-    this.rows = [];  // of each head: its rows, divided by their sums
+    this.rows = [];  // for each head: its rows, divided by their sums
     this.entropies = [];
   }
 
@@ -49,7 +49,7 @@ class DistanceTable {
     this.words.forEach((t, at) => {
       const row = rowOf(map, width, t);
       const sum = row.reduce((total, p) => total + p, 0);
-      entropies[at] = sum === 0 ? -1 : 0;  // -1: a row without attention weights, which is left out
+      entropies[at] = sum === 0 ? -1 : 0;  // -1 marks a row without attention weights, which is skipped
       for (let s = 0; sum !== 0 && s < width; ++s) {
         const p = mine[at * width + s] = row[s] / sum;
         if (p !== 0) entropies[at] -= p * Math.log2(p);
@@ -77,7 +77,7 @@ class DistanceTable {
 }
 
 class Distances {
-  // compare(a, b): two heads { layer, head } are to be compared; reorder(whether alike heads are to stand beside each other)
+  // Callbacks: compare(a, b) with the two heads { layer, head } to compare; reorder(true) if similar heads should be neighbours
   constructor(element, compare, reorder) {
     this.element = element;
     this.tables = new Map();
@@ -102,7 +102,7 @@ class Distances {
     this.wanted = null;
   }
 
-  // pair: null or [A, B], the heads that are compared
+  // pair: null, or [A, B], the heads that are being compared
   async show(text, look, alike, pair) {
     if (this.element.hidden) this.element.replaceChildren(...this.parts);
     this.element.hidden = false;

@@ -1,5 +1,5 @@
-// How unlike two heads are: the Jensen-Shannon divergence of their rows in bits, averaged over the words that look. 0: the same rows; 1: rows
-// that share no key.
+// The distance of two heads: the Jensen-Shannon divergence of their rows in bits, averaged over the queries. 0: equal rows; 1: rows
+// without a common key.
 
 // Rows are divided by their sums, as they may not sum to 1 after dropout. NaN for a row without attention weights.
 function divergenceOfRows(p, q) {
@@ -16,7 +16,7 @@ function divergenceOfRows(p, q) {
 
 const rowOf = (map, width, t) => map.subarray(t * width, (t + 1) * width);
 
-// Of two maps with the same extents. Special tokens are not asked where they look, as in the measures; a row without attention weights is left out.
+// The divergence of two maps of the same shape. As in the measures, rows of special tokens are skipped, and so are rows without attention weights.
 function divergenceOf(text, a, b, step = 1) {
   const width = text.keys.size;
   let sum = 0, count = 0;
@@ -33,7 +33,7 @@ function divergenceOf(text, a, b, step = 1) {
 
 const headsOf = (text) => Array.from({ length: text.layers * text.heads }, (_, at) => ({ layer: Math.floor(at / text.heads), head: at % text.heads }));
 
-// The other heads of the text, the most alike first: [{ layer, head, bits }].
+// The other heads of the text, most similar first: [{ layer, head, bits }].
 function alike(text, layer, head) {
   text.alike ??= new Map();
   const name = `${layer}/${head}`;

@@ -19,7 +19,7 @@ function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...ch
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
 
 // Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
-// blocked: of keys, those that no query may attend to.
+// blocked: the keys that no query may attend to.
 function fillLabels(strip, tokens, indices, blocked) {
   const labels = indices.map((index, at) => make('bdi', {
                                className: `label${tokens.special.has(index) ? ' special' : ''}${tokens.unknown.has(index) ? ' unknown' : ''}${blocked?.has(index) ? ' blocked' : ''}`,
@@ -32,7 +32,7 @@ function fillLabels(strip, tokens, indices, blocked) {
   return new Map(indices.map((index, at) => [index, labels[at]]));
 }
 
-// Gives the labels of a spot's two words a class, and takes it from those that had it `before`. Returns the labels that have it now.
+// Moves a class from the labels `before` to the labels of a spot's two words. Returns the labels that have it now.
 function markLabels(before, className, queryLabels, keyLabels, spot) {
   for (const label of before) label.classList.remove(className);
   const labels = [queryLabels.get(spot?.row), keyLabels.get(spot?.column)].filter(Boolean);
@@ -53,7 +53,7 @@ function followLabels(strip, side, events) {
   strip.addEventListener("click", (event) => events.choose(spot(event)));
 }
 
-// Runs many small jobs, at most `budget` ms of them in each frame, so that the page stays responsive. Stops when cancelled() is true.
+// Runs many small jobs, for at most `budget` ms in each frame, so that the page stays responsive. Stops when cancelled() is true.
 async function inSlices(jobs, cancelled, budget = 12) {
   let start = performance.now();
   for (const job of jobs) {

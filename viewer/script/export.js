@@ -6,7 +6,7 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-// At two pixels for each unit of the figure, within what browsers can hold.
+// Two pixels for each unit of the figure, or fewer for a figure that exceeds the largest canvas of browsers.
 async function pngOf({ svg, width, height }) {
   const image = make("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}` });
   await image.decode();
@@ -24,7 +24,7 @@ function csvOfMap({ text, map, shown }, what = say("row word looks at column wor
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
-// A row for each pair of words. Maps of other extents have no difference: B's pairs follow A's then.
+// A line for each pair of words. Maps of different shapes have no difference: then B's pairs follow A's.
 function csvOfCompare({ a, b, same, difference }) {
   const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, text.queries.named(row), text.keys.named(column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
   const head = [say("row word"), say("column word"), `A: ${a.title}`, `B: ${b.title}`, "A - B"];
@@ -33,7 +33,7 @@ function csvOfCompare({ a, b, same, difference }) {
   return csvOf([head, ...pairs(a).map(([, row, column, weight]) => [row, column, weight, "", ""]), ...pairs(b).map(([, row, column, weight]) => [row, column, "", weight, ""])]);
 }
 
-// A row for each head, with its measures; over several texts each has a mean and a standard deviation.
+// A line for each head, with its measures; over several texts each measure has a mean and a standard deviation.
 function csvOfMeasures(text, source) {
   const names = measuresOf(text);
   const heads = [...Array(text.layers).keys()].flatMap((layer) => [...Array(text.heads).keys()].map((head) => [layer, head]));

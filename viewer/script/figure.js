@@ -1,8 +1,8 @@
 // What is on screen as one SVG figure: the head's name, the text, the colour legend, words, and cells, lines or thumbnails.
 
-const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // an address, which the page does not hold
+const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // the namespace is an address; read it from an element, because the page must not contain addresses
 
-// Characters that XML does not allow are replaced.
+// Replaces characters that XML does not allow.
 const xmlText = (text) => text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd");
 
 function draw(tag, attributes = {}, ...children) {
@@ -12,11 +12,11 @@ function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-const HATCHING = "url(#zero)";  // a pattern of the figure itself
+const HATCHING = "url(#zero)";  // refers to a pattern inside the figure
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
-// About as wide as most fonts draw it: Chinese, Japanese and Korean characters are squares.
+// An estimate of a text's width in most fonts: Chinese, Japanese and Korean characters are squares.
 const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum + (character >= "\u2e80" ? 1 : 0.62), 0);
 
 class Figure {
@@ -114,7 +114,7 @@ function distancesFigure(figure, { as, map, shown, look, note }) {
   mapFigure(figure, as, map, shown);
 }
 
-// A, B, and where there is one their difference, below each other with their names and legends.
+// Draws A, B and (if there is one) their difference below each other, with names and legends.
 function compareFigure(figure, { look }, { a, b, difference, names, look: mirrored }) {
   figure.legend();
   [a, b].forEach(({ text, map, shown, title }, at) => {
@@ -128,7 +128,7 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   mapFigure(figure, a.text, difference, a.shown);
 }
 
-// Cells with their words, below what is in the figure.
+// Adds cells with their words below the present content of the figure.
 function mapFigure(figure, text, drawn, shown) {
   const { rows, columns } = shown;
   const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));

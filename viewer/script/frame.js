@@ -1,8 +1,8 @@
-// In a notebook the page is <iframe srcdoc="…">. There it has no address that a script may change, and it is as high as its content, so
-// lengths in parts of the window's height would grow without end.
+// In a notebook the page is <iframe srcdoc="…">. There a script may not change its address. The frame is as high as
+// its content, so lengths relative to the window's height would grow without end.
 const framed = location.href.startsWith("about:srcdoc");
 
-// Browsers allow some 200 changes of the address in 10 seconds, and arrow keys make more: the last one is written a little later.
+// Browsers allow about 200 changes of the address in 10 seconds, and arrow keys make more: so delay changes, and write only the last one.
 let addressPending = 0, addressWritten = -Infinity;
 
 function writeAddress(address, push) {
@@ -22,7 +22,7 @@ function fitFrame() {
   document.documentElement.classList.toggle("framed", framed);
   let frame = null;
   try {
-    frame = framed ? frameElement : null;  // null if the notebook keeps the page apart (sandbox): the frame then scrolls
+    frame = framed ? frameElement : null;  // null if the notebook sandboxes the page: then the frame scrolls
   } catch { /* some browsers throw instead */ }
   if (!frame) return;
   const fit = () => { frame.style.height = `${Math.ceil(document.documentElement.offsetHeight)}px`; };

@@ -24,8 +24,8 @@ class Grid {
     this.shown = null;
   }
 
-  // Lays the thumbnails out: by layer, or sorted by a measure. chosen: { measure: name or "none", sort, least: 0 to 1 of what is largest }.
-  // source: what measures the heads.
+  // Lays the thumbnails out: by layer, or sorted by a measure. chosen: { measure: name or "none", sort, least: hide heads below this share of the
+  // largest value }. source: the Text or Spread that measures the heads.
   arrange(chosen, source) {
     const key = JSON.stringify(chosen);
     if (this.shown === key) return;
@@ -85,7 +85,7 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // Thumbnails are images and not canvases: with a thousand canvases each frame takes a second.
+  // Thumbnails are images, because with a thousand canvases each frame takes a second.
   draw(look) {
     const drawing = ++this.drawing;
     const { rows, columns } = look.placesOf(this.text);
@@ -97,7 +97,7 @@ class Grid {
     return inSlices(jobs, () => drawing !== this.drawing);
   }
 
-  // For a figure: where each thumbnail is, its image, and the numbers beside the first of a row or column: [text, x, y, anchor].
+  // For a figure: the position and image of each thumbnail, and the labels of rows and columns as [text, x, y, anchor].
   places() {
     return this.rows.flatMap((thumbs, row) => thumbs.map((thumb, column) => {
       if (!thumb) return null;
@@ -111,7 +111,7 @@ class Grid {
     })).filter(Boolean);
   }
 
-  // Lets thumbnails fade by a weight of each head, which name() puts into words; of = null: not.
+  // Fades thumbnails by a weight of each head, of(layer, head), which name() describes in words; of = null: no fading.
   tint(of, name, look) {
     for (const thumb of this.thumbs) {
       const weight = of ? of(...Grid.place(thumb)) : null;
@@ -138,7 +138,7 @@ class Grid {
 
   focus(layer, head) { this.find(layer, head)?.focus(); }
 
-  // The thumbnail that Tab reaches.
+  // Focuses the thumbnail that Tab reaches.
   enter() { this.thumbs.find((thumb) => thumb.tabIndex === 0)?.focus(); }
 
   // Tab reaches one thumbnail only; arrow keys reach the others.

@@ -20,7 +20,7 @@ class Lines {
     followLabels(this.right, "column", events);
   }
 
-  // state: with the names of kept heads, "3.1,2.0"
+  // state.kept: the names of kept heads, "3.1,2.0"
   draw(text, map, shown, look, title, state) {
     Object.assign(this, { text, map, shown, look, state });
     const open = `${state.layer}.${state.head}`;
@@ -104,10 +104,10 @@ class Lines {
   // Lines of several heads between the same words are drawn beside each other.
   shift(at) { return (at - (this.drawn.length - 1) / 2) * 4; }
 
-  // As SVG names them.
+  // The style of a line, as SVG attributes.
   static pen(weight, faded) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight) / (faded ? 4 : 1), "stroke-width": 1 + 3 * weight }; }
 
-  // The lines that are drawn, from a place on the left to one on the right; at: of which head.
+  // The lines to draw, each from a place on the left to one on the right; at: the index of its head.
   links() {
     const links = [];
     const { faded } = fadedIn(this.look, this.text);

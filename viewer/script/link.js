@@ -1,10 +1,10 @@
-// Which heads link two words: every head's weight from one word to another, beside what the head does anyway at that distance.
+// Shows which heads link two words: every head's weight from one word to the other, next to its mean weight at that distance.
 
-// A head that has at least this weight at a distance, on average over the other pairs, is marked: it looks there whatever the words are.
+// A head whose mean weight over the other pairs at that distance is at least this is marked: it looks there whatever the words are.
 const MOSTLY = 0.5;
 
-// Mean weight of a head from other words to those at the same distance as `column` from `row`; NaN if there are none. Special tokens count
-// only where a word of the pair is one.
+// Mean weight of a head over all other pairs at the distance of `row` and `column`; NaN if there are none. Pairs with special tokens count
+// only if a word of the given pair is one.
 function baseline(text, layer, head, row, column) {
   if (text.pooled || text.keys !== text.queries) return NaN;
   const { special } = text.queries, distance = column - row;

@@ -1,6 +1,6 @@
-// Links that are known to be right, such as those of a translation, and how far a head's own links agree with them.
+// Links that are known to be right, such as those of a translation, and how well a head's links agree with them.
 
-// From each query word to its key word with the largest weight, without special tokens; a row of zeros or NaN has none.
+// Links each query word to the key word with its largest weight, without special tokens; a row of zeros or NaN has no link.
 function linksOfHead(text, map) {
   const columns = text.keys.shown(true), width = text.keys.size;
   return text.queries.shown(true).flatMap((row) => {
@@ -10,8 +10,8 @@ function linksOfHead(text, map) {
   });
 }
 
-// Alignment error rate (Och and Ney 2003, equation 39): with A the head's links, S the sure ones, P the sure and possible ones,
-// 1 - (|A and S| + |A and P|) / (|A| + |S|), all of them between words: links of special tokens do not count.
+// Alignment error rate (Och and Ney 2003, equation 39): 1 - (|A and S| + |A and P|) / (|A| + |S|), with A the head's links, S the sure links, P the
+// sure and possible links. Links of special tokens do not count.
 function alignment(text, map) {
   const own = linksOfHead(text, map);
   const key = ({ row, column }) => `${row} ${column}`;
@@ -23,13 +23,13 @@ function alignment(text, map) {
 
 const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
 
-// The sum as one works it by hand.
+// The calculation of the rate in words, as one would do it by hand.
 function alignmentNote(text, map) {
   const { links, sure, inSure, inPossible, rate } = alignment(text, map);
   return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));
 }
 
-// Known links among the words that are shown: [{ i, j, row, column, sure }], i and j their places.
+// The known links between words that are shown: [{ i, j, row, column, sure }], where i and j are the places of the words on the screen.
 function shownLinks(text, { rows, columns }) {
   if (!text.links) return [];
   const at = (indices) => new Map(indices.map((index, place) => [index, place]));
@@ -39,10 +39,10 @@ function shownLinks(text, { rows, columns }) {
     .filter(({ row, column }) => i.has(row) && j.has(column)).map((link) => ({ ...link, i: i.get(link.row), j: j.get(link.column) }));
 }
 
-// Their outlines over the cells of a matrix.
+// Outlines of known links over the cells of a matrix.
 const linkOutlines = (text, shown) => shownLinks(text, shown).map(({ i, j, sure }) => make("div", { className: `gold${sure ? "" : " possible"}`, style: { row: i, column: j } }));
 
-// Where they are drawn, under the lines of a head: middle(place) is a word's height.
+// Draws known links under the lines of a head; middle(place) is the vertical middle of a word.
 function strokeLinks(pen, text, shown, width, middle, colour) {
   pen.save();
   pen.strokeStyle = colour;

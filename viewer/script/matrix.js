@@ -44,11 +44,11 @@ class Matrix {
     return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
-  // Chooses the size of cells: the largest with which the map fits into the width and, while words stay readable, into the height; then
-  // `zoom` steps larger or smaller. Returns it.
+  // Chooses the size of cells: the largest with which the map fits into the width and, as long as words stay readable, into the height; then
+  // `zoom` steps larger or smaller. Returns the size.
   resize({ width, height }, zoom) {
     let margin = { width: 110, height: 60 };
-    for (let pass = 0; pass < 2; ++pass) {  // twice, because the size of the words depends on the size of cells and the reverse
+    for (let pass = 0; pass < 2; ++pass) {  // twice, because the sizes of words and cells depend on each other
       const across = (width - margin.width) / Math.max(1, this.shown.columns.length);
       const down = (height - margin.height) / Math.max(1, this.shown.rows.length);
       this.size = Matrix.#step(Math.min(64, across, Math.max(14, down)), zoom);
@@ -58,7 +58,7 @@ class Matrix {
       setStyle(this.element, {'query-words': `${Math.max(longest(this.queryLabels), ...this.axes.map((name) => name.offsetWidth))}px`, 'key-words': `${longest(this.keyLabels)}px`});
       margin = { width: this.cells.offsetLeft + 8 + this.gate.space, height: this.cells.offsetTop + 8 };
     }
-    const pixels = this.size * (window.devicePixelRatio || 1);  // of the screen, for a cell
+    const pixels = this.size * (window.devicePixelRatio || 1);  // device pixels of a cell
     const block = pixels >= 1 ? 1 : Math.ceil(1 / pixels);
     if (block !== this.block) this.paint(block);
     this.block = block;
@@ -66,7 +66,7 @@ class Matrix {
     return this.size;
   }
 
-  // Whole pixels, so that all cells are equally large; below 3 pixels that would waste too much space.
+  // Rounds to whole pixels, so that all cells are equally large; not below 3 pixels, where rounding would waste too much space.
   static #step(fit, zoom) {
     const whole = Math.max(0.1, fit >= 3 ? Math.floor(fit) : fit);
     const sizes = Matrix.sizes;
@@ -76,12 +76,12 @@ class Matrix {
     return sizes[Math.min(sizes.length - 1, Math.max(0, first + zoom - Math.sign(zoom)))];
   }
 
-  // Highlights a pair, a row (column null), a column (row null) or nothing (null), and frames what is pinned.
+  // Highlights a pair, a row (column null), a column (row null) or nothing (null), and frames the pinned pair.
   light(spot, pinned = null) {
     const [pinBand, ...bands] = this.bands;
     const place = (spot) => ({ row: spot ? this.shown.rows.indexOf(spot.row) : -1, column: spot ? this.shown.columns.indexOf(spot.column) : -1 });
     const { row, column } = place(spot);
-    for (const band of bands) setStyle(band, {row, column});  // not on the whole element: every label would be styled again
+    for (const band of bands) setStyle(band, {row, column});  // set on the bands only: on the whole element every label would be restyled
     setStyle(pinBand, place(pinned));
     pinBand.hidden = pinned?.row == null || pinned.column == null;
     const [rowBand, columnBand, cellBand] = bands;
@@ -92,7 +92,7 @@ class Matrix {
     this.framed = markLabels(this.framed, "pinned", this.queryLabels, this.keyLabels, pinned);
   }
 
-  // Scrolls until the words at the edges do not cover the pair.
+  // Scrolls so that the words at the edges do not cover the pair.
   reveal(spot) {
     const stage = this.element.parentElement;
     const row = this.shown.rows.indexOf(spot.row) * this.size;

@@ -1,12 +1,12 @@
-// What a head does with this text, measured: each measure is a number for one word that looks, averaged over the words of the text.
+// Measures of a head on a text. A measure is a number for each query, averaged over the queries of the text.
 
 const share = (value) => (Number.isNaN(value) ? "NaN" : say("{0} %", Math.round(100 * value)));
 const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(value < 1 ? 2 : value < 100 ? 1 : 0));
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
-// of(row, t, text): the measure of the word t, whose attention weights are `row`; null if it has none. whole(text, map): a measure of the whole map. `self`: queries
-// are the keys. has(text): whether the text has
-// it. `without`: only of heads that were switched off when the page was made; what was measured then may have a name and a unit of the page's maker.
+// of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
+// `self`: only where the queries are the keys. has(text): whether the text has the measure.
+// `without`: only for heads that were switched off when the page was made; the maker of the page may have given its name and unit.
 const MEASURES = {
   previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
@@ -22,7 +22,7 @@ const MEASURES = {
   distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
-// The mean of value(p, s), weighted by the attention weights; they may not sum to 1, as after dropout.
+// The mean of value(p, s), weighted by the attention weights p; divides by their sum, which after dropout may differ from 1.
 function averageOf(row, value) {
   const sum = row.reduce((total, p) => total + p, 0);
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
@@ -31,7 +31,7 @@ function averageOf(row, value) {
 // The measures that this text has: those of distances only if words look at words of the same text, none of those of words if cells are blocks.
 const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
-// Special tokens are not asked where they look, unless there is nothing else.
+// The queries that count for measures: all but special tokens, or all if there is nothing else.
 function wordsThatLook({ queries }) {
   const words = queries.shown(true);
   return words.length > 0 ? words : queries.shown(false);
@@ -48,7 +48,7 @@ function measure(text, map) {
   }));
 }
 
-// A measure is a number, or over several texts { mean, spread, count }.
+// A measure is a number for one text, { mean, spread, count } for several texts.
 const meanOf = (value) => value?.mean ?? value;
 
 function showMeasure(name, value) {

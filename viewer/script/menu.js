@@ -1,4 +1,4 @@
-// Menus are <details>: they close when the choice is made elsewhere, by a click or by Escape.
+// Menus are <details> elements. They close on a click outside and on Escape.
 const openMenu = () => document.querySelector("details.menu[open]");
 
 function closeMenu() {

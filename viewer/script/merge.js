@@ -1,7 +1,7 @@
-// Words merged from pieces. Attention to a word is the sum over its pieces, attention from a word is the mean over its pieces: rows still sum
-// to what they did.
+// Merges pieces to words. Attention to a word is the sum over its pieces, attention from a word is the mean over its pieces, so that rows keep their
+// sums.
 
-// [[0], [1, 2], …]: the places of each word's pieces. Special and unknown tokens stay alone.
+// [[0], [1, 2], …]: the indices of each word's pieces. Special and unknown tokens are not merged.
 function groupsOf(tokens) {
   const alone = (index) => tokens.special.has(index) || tokens.unknown.has(index);
   const groups = [];
@@ -13,7 +13,7 @@ function groupsOf(tokens) {
   return groups;
 }
 
-// As the page's data describe tokens.
+// The merged tokens, in the format of the page's data.
 function mergedTokens(tokens, groups) {
   const of = (wanted) => [...groups.keys()].filter((at) => wanted.has(groups[at][0]));
   const joined = (places) => places.map((index, at) => (at > 0 ? tokens.spelling.text(tokens.pieces[index]).replace(/^##/, "") : tokens.spelling.text(tokens.pieces[index]))).join("");

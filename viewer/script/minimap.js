@@ -1,7 +1,7 @@
-// A small picture of the whole matrix while only a part of it is visible: a frame shows which, and the pointer moves it. By keyboard the arrow
-// keys do the same, so that screen readers are not told of it.
+// A small picture of the whole matrix, shown while only a part of it is visible. A frame marks that part, and the pointer moves it. Hidden from screen
+// readers, because the arrow keys of the matrix do the same.
 class Minimap {
-  static pixels = 96;  // of its longer side
+  static pixels = 96;  // length of its longer side
 
   constructor(element, stage) {
     this.element = element;
@@ -24,7 +24,7 @@ class Minimap {
     stage.addEventListener("scroll", () => this.#follow(), { passive: true });
   }
 
-  // matrix: what the stage shows, null if that is no matrix.
+  // matrix: the Matrix on the stage; null if another view is shown.
   show(matrix) {
     this.matrix = matrix;
     this.element.hidden = !matrix || (this.stage.scrollWidth <= this.stage.clientWidth + 1 && this.stage.scrollHeight <= this.stage.clientHeight + 1);
@@ -36,7 +36,7 @@ class Minimap {
     this.#follow();
   }
 
-  // The visible part of the cells as shares of the whole. Words at the edges stay where they are and cover the first cells.
+  // The visible part of the cells, as shares of the whole. The words at the edges do not scroll and cover the first cells.
   #visible() {
     const { stage, matrix: { cells } } = this;
     const share = (scrolled, room, size) => ({ from: Math.min(1, scrolled / size), part: Math.max(0, Math.min(1, room / size, 1 - scrolled / size)) });

@@ -1,5 +1,5 @@
-// Another page of polyhead, opened by the reader: its texts are added to those of this page, for a comparison. Nothing leaves the computer, and
-// what the file holds is data: it is checked, and its words enter the page as text only.
+// Opens another page of polyhead that the reader chooses and adds its texts to this page, for a comparison. Nothing leaves the computer. The file is
+// treated as data: it is checked, and its words enter the page as text only.
 
 function checkedTokens(tokens) {
   const count = tokens.pieces.length;
@@ -10,7 +10,7 @@ function checkedTokens(tokens) {
   return count;
 }
 
-// The data of a page of polyhead, with the texts as this page holds them. Throws an Error that says what is wrong.
+// Reads the data of a page of polyhead, and converts its texts to those of this page. Throws an Error that says what is wrong.
 function textsOfPage(html) {
   const element = new DOMParser().parseFromString(html, "text/html").getElementById("data");
   if (!element) throw new Error(say("it is no page of polyhead"));
@@ -25,12 +25,12 @@ function textsOfPage(html) {
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
     if (!sidesFit(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
-    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // numbers of another measure
+    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // the numbers belong to another measure
     return new Text(text, opened);
   });
 }
 
-// Calls opened(texts, name) or failed(message).
+// Reads the file, then calls opened(texts, name) or failed(message).
 async function openPage(file, opened, failed) {
   try {
     opened(textsOfPage(await file.text()), file.name);

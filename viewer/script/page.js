@@ -5,14 +5,15 @@ const decoder = new Decoder(data.encoding);
 const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
+if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
 if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // what the page was made for
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
-let current = {};  // drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
+let current = {};  // what was drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-// The pair chosen by keyboard or click, { row, column }, of which one may be null.
+// The pair chosen by keyboard or click: { row, column }, where one may be null, or null.
 const pinned = () => (state.row === null && state.column === null ? null : { row: state.row, column: state.column });
 const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
@@ -26,6 +27,8 @@ const worked = new Worked((feature) => update({ feature }));
 const minimap = new Minimap($("minimap"), $("stage"));
 const link = new Link({ grid, pin: (spot) => choose(spot), open: (layer, head) => update({ layer, head }, "cells"), rank: (rank) => update({ rank }) });
 
+const live = data.live && new Live({ typed, answered });
+
 // ---- State ----
 
 // The browser's Back undoes opening and closing a head; other changes replace the address.
@@ -33,12 +36,37 @@ function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
-  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // other words
+  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned pair belongs to other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
   if (focus === "grid" && state.heads === "maps") grid.focus(before.layer, before.head);
   else if (focus === "grid") distances.focus();
+}
+
+// What the reader typed, or another model for it.
+function typed(changes) {
+  Object.assign(state, changes);
+  writeAddress(addressOf(state), false);
+  live.ask(state.task, state.say);
+}
+
+// The maps of a live page: its own texts, which come before those of opened pages, are replaced. Another model opens as `try` shows it.
+function answered(json) {
+  const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
+  texts.splice(0, before, ...own);
+  mergedTexts.splice(0, before, ...own.map((text) => new MergedText(text)));
+  spreads.clear();
+  Object.assign(answered, { count: own.length, task: json.answer.task });
+  data.model = $("model").textContent = json.model;
+  const { task, say, theme, lang, letters, scale } = state;
+  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start, texts));
+  else if (other) Object.assign(state, stateOf(json.start, texts));
+  else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
+  Object.assign(state, { task, say, theme, lang, letters, scale });
+  if (other) writeAddress(addressOf(state), false);
+  fillTexts();
+  show();
 }
 
 // ---- Showing ----
@@ -51,16 +79,17 @@ function placesOf(text) {
   return { rows: text.queries.shown(hidden, block.row), columns: text.keys.shown(hidden, block.column) };
 }
 const isOpen = () => state.layer !== null;
-// The reader's choice, else what the page was written for, else the browser's language.
+// The language: the reader's choice, else the one given when the page was made, else the browser's.
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-// A long text opens as text: cells would be too small to read. An image opens as image.
+// The name of the view. By default a long text opens as text, because cells would be too small to read, and an image as image.
 const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : !texts[state.text].image && Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
 const view = () => (viewName() === "read" && texts[state.text].image ? imageView : views[viewName()]);
 const hasCells = () => ["matrix", "compare"].includes(viewName());
 const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
 function show(before = {}) {
+  if (texts.length === 0) return;  // a live page that has no answer yet
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
@@ -100,6 +129,7 @@ function show(before = {}) {
 function showLanguage() {
   speak(language());
   $("lang").value = language();
+  live?.tell();
   $("precision").textContent = decoder.encoding.precision();
   fillTexts();
   fillSelect($("special"), Object.entries(SPECIAL).map(([name, { name: said }]) => [name, said()]));
@@ -138,7 +168,7 @@ function showMeasures(name, source) {
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
-// What measures the heads: the text shown, or all texts of its page.
+// The objects that measure heads over several texts, by the texts and settings.
 const spreads = new Map();
 
 function sourceOfMeasures(text) {
@@ -153,7 +183,7 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// All heads as maps, or as distances between them.
+// Shows or hides the distances between all heads, an alternative to the maps.
 function showDistances(text, look) {
   const asMaps = state.heads === "maps";
   $("grid").parentElement.hidden = !asMaps;
@@ -242,7 +272,7 @@ function showHead(text, look) {
   point(pinned());
 }
 
-// B of a comparison: the head that the address names, else the most alike one.
+// Shows B of a comparison: the head that the address names, else the most similar one.
 function showOtherHead(text, look) {
   const near = alike(text, state.layer, state.head);
   const other = otherHeadOf(state.with, texts, state.text) ?? { text: state.text, ...(near[0] ?? { layer: state.layer, head: state.head }) };
@@ -267,7 +297,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // apart from those of this page
+    text.group += first;  // so that they differ from the groups of this page
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -284,7 +314,7 @@ function fit(step = zoom) {
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
-// What is pinned keeps the headline and the lists; a spot under the pointer that differs from it has a line of its own.
+// Shows the spot under the pointer. A pinned pair keeps the headline and the lists; a different spot is named in a separate line.
 function point(spot) {
   if (!isOpen() || !current.map || $("stage").firstChild !== view().element) return;
   const kept = pinned(), goesOn = !kept || ["row", "column"].every((side) => kept[side] === null || kept[side] === spot[side]);
@@ -303,16 +333,16 @@ function choose(spot) {
   if (isOpen()) $("status").textContent = detail.sentence(current.text, current.map, pinned());
 }
 
-// What depends on the pinned pair, besides the head's own view.
+// Updates all parts that depend on the pinned pair, except the head's own view.
 function showPinned() {
   const text = textShown();
   document.body.classList.toggle("pinned", pinned() !== null);
   link.show(text, pinned(), state.rank, current.look);
-  const model = wordsAt(state.text);  // without special tokens shared out, which no q and k give
+  const model = wordsAt(state.text);  // q and k give the weights before the attention of special tokens is shared out
   if (isOpen() && current.map && !text.pooled) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
 }
 
-// Says which head is shown and, if a pair is chosen, its weight there.
+// Tells screen readers which head is shown and, if a pair is chosen, the pair's weight.
 function announce() {
   const title = titleOf(state.layer, state.head);
   const pair = pinned() ? detail.sentence(current.text, current.map, pinned()) : "";
@@ -337,7 +367,7 @@ function moveCursor(key) {
   view().reveal(pinned());
 }
 
-// The head before (-1) or after (1), in reading order; null at the ends.
+// The previous (-1) or next (1) head in reading order; null at the ends.
 function otherHead(step) {
   const { layers, heads } = texts[state.text];
   if (!isOpen() || isWhole(state.layer)) return null;
@@ -364,7 +394,7 @@ function toggleMean() {
   update({ head: mean ? toggleMean.head ?? 0 : MEAN });
 }
 
-// step 0: the map fits again.
+// step 0: back to the size at which the map fits.
 function setZoom(step) {
   if (!hasCells()) return;
   const shown = view();
@@ -397,7 +427,7 @@ const inGrid = {}, inHead = { Escape: close };
 for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"]) inGrid[key] = () => (state.heads === "maps" ? grid.enter() : distances.focus());
 for (const key of ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"]) inHead[key] = () => moveCursor(key);
 
-// Letters, digits and signs, which a reader can switch off (WCAG 2.2, 2.1.4).
+// Shortcuts of single characters, which a reader can switch off (WCAG 2.2, 2.1.4).
 const letters = {
   s: () => update({ special: state.special === "hide" ? "show" : "hide" }),
   t: () => update({ theme: isDark() ? "light" : "dark" }),
@@ -415,7 +445,7 @@ const lettersInHead = {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && closeMenu()) return;
-  if (event.target.matches("select, input[type=range], input[type=number]") && event.key !== "Escape") return;
+  if (event.target.matches("select, input[type=range], input[type=number], input[type=text]") && event.key !== "Escape") return;
   const named = isOpen() ? inHead : inGrid;
   const lettered = state.letters === "on" ? { ...letters, ...(isOpen() ? lettersInHead : {}) } : {};
   const action = named[event.key] ?? lettered[event.key];
@@ -446,9 +476,10 @@ prefersDark.addEventListener("change", () => show({ ...state, theme: null }));
 addEventListener("popstate", () => {
   const before = { ...state };
   Object.assign(state, stateOf(location.hash, texts));
+  if (live && (state.task !== before.task || state.say !== before.say)) return void live.ask(state.task, state.say);
   show(before);
 });
-// Paper is light.
+// Uses the light colours while printing, because paper is white.
 function print(now) {
   if (now === printing) return;
   printing = now;
@@ -505,4 +536,11 @@ $("model").textContent = data.model;
 fillSelect($("lang"), Object.entries(LANGUAGES).map(([name, { name: own }]) => [name, own]));
 Object.assign(state, stateOf(location.hash || data.start || "", texts));
 fitFrame();
-if (texts.length > 0) show();
+if (live) {
+  speak(language());
+  document.documentElement.dataset.theme = isDark() ? "dark" : "light";
+  $("say").value = state.say;
+  $("task").value = state.task;
+  live.start($("engine").textContent, data.live.version).then(() => live.ask(state.task, state.say));
+}
+show();

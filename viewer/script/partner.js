@@ -1,9 +1,9 @@
-// Controls that choose B, the head that an open head is compared with.
+// The controls that choose B, the head with which the open head is compared.
 
 class Partner {
   static nearest = 5;
 
-  // changed(name): the reader has chosen another B, as `nameOfOther` writes it. opened(file): a page is to be opened.
+  // Callbacks: changed(name) when the reader chooses another B, with a name as of `nameOfOther`; opened(file) when the reader chooses another page.
   constructor({ changed, swap, opened }) {
     this.changed = changed;
     this.text = make("select", { id: "other-text" });
@@ -29,7 +29,7 @@ class Partner {
     });
   }
 
-  // names: how the texts are called, null for those that cannot be compared; other: { text, layer, head, named }; near: the most alike heads of the text shown.
+  // names: the names of the texts, null for texts that cannot be compared; other: { text, layer, head, named }; near: the most similar heads of the text shown.
   show(names, other, text, near) {
     const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);

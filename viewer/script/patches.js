@@ -1,6 +1,6 @@
-// An image and its patches, which are tinted as the words of a text are.
+// An image and its patches, which are tinted like the words of a text.
 
-// As viewer/sides.cc writes it; with `url`, the image for the page.
+// Converts an image from the format of viewer/sides.cc; `url` of the result is the image for the page.
 function imageOf(json) {
   const canvas = make("canvas", { width: json.width, height: json.height });
   const data = new ImageData(json.width, json.height), bytes = atob(json.pixels), { channels = 1 } = json;
@@ -9,7 +9,7 @@ function imageOf(json) {
   return { ...json, url: canvas.toDataURL() };
 }
 
-// Whether data of another page, which the reader has opened, are such. patches: how many tokens are not special.
+// Checks the image data of a page that the reader has opened. patches: the number of tokens that are not special.
 const imageFits = ({ width, height, rows, columns, channels = 1, pixels }, patches) => [width, height].every((size) => size > 0 && size <= 4096) && rows * columns === patches && [1, 3].includes(channels) && pixels.length === 4 * Math.ceil((channels * width * height) / 3);
 
 class Patches extends Running {
@@ -18,7 +18,7 @@ class Patches extends Running {
 
   element = make("div", { className: "running image" });
 
-  // noted: with the image itself
+  // noted: true where the image itself is shown too
   build(tokens, text, indices, noted) {
     super.build(tokens, tokens.pieces.map((piece, index) => ({ text: tokens.special.has(index) ? piece : "" })), indices, noted);
     const { image } = tokens, squares = [], special = [];

@@ -1,10 +1,10 @@
-// Texts that are too long for a map of all pairs of tokens: a cell of their pooled maps is a block of queries by a block of keys.
+// Texts that are too long for a map of all pairs of tokens have pooled maps: a cell is a block of queries by a block of keys.
 
-// The tokens along one side, as blocks of consecutive ones. To the views a block is what a token is elsewhere.
+// The tokens along one side of a pooled map, as blocks of consecutive tokens. Views treat a block like a token.
 class Blocks {
   static longest = 12;  // characters of a word within a block's name
 
-  // As attention_pooled_map() cuts `tokens` into `count` blocks.
+  // Cuts the tokens into `count` blocks, as attention_pooled_map() does.
   constructor(json, count) {
     this.tokens = json.pieces;
     this.tokenSpelling = spellingOf(json.pieces);
@@ -19,7 +19,7 @@ class Blocks {
 
   get size() { return this.words.length; }
 
-  // Tokens of the largest block.
+  // The number of tokens in the largest block.
   get most() { return Math.max(0, ...this.words.map((_, at) => this.starts[at + 1] - this.starts[at])); }
 
   word(index) { return this.words[index]; }
@@ -32,7 +32,7 @@ class Blocks {
     return first === last ? String(first) : `${first}–${last}`;
   }
 
-  // For a tooltip: the range and how its text begins.
+  // The tooltip of a block: its range and the beginning of its text.
   note(index) {
     const text = this.tokens.slice(this.starts[index], Math.min(this.starts[index + 1], this.starts[index] + 48)).map((piece) => this.tokenSpelling.text(piece)).join(this.tokenSpelling.spaced ? " " : "").replaceAll(" ##", "");
     return `${this.range(index)}: ${text.length > 240 ? text.slice(0, 239) : text}…`;
@@ -40,7 +40,7 @@ class Blocks {
 
   shown() { return [...this.words.keys()]; }
 
-  // "512–767: The … fox"; the range alone where the tokens are their positions.
+  // "512–767: The … fox"; only the range if the tokens are mere positions.
   #name(index) {
     const ends = [...new Set([this.starts[index], this.starts[index + 1] - 1])];
     if (ends.every((at) => this.tokens[at] === String(at))) return this.range(index);
@@ -59,7 +59,7 @@ function tokensOf({ pooled, blocks, queries, keys }) {
   return { queries: rows, keys: keys || blocks[0] !== blocks[1] ? new Blocks(keys ?? queries, blocks[1]) : rows };
 }
 
-// What a cell of the map says.
+// Texts about a cell, for each kind of pooling.
 const POOLED = {
   largest: {
     caption: () => say("Largest attention weight from a token of the row’s block to one of the column’s block"),
@@ -77,7 +77,7 @@ const POOLED = {
 
 const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : say("Attention from row word to column word"));
 
-// "Each cell is a block of 128 × 128 tokens": always beside the maps.
+// "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.
 function blocksNote(text) {
   const sizes = [text.queries.most, text.keys.most];
   const even = [text.queries, text.keys].every((side) => side.tokens.length % side.size === 0);
@@ -86,16 +86,16 @@ function blocksNote(text) {
     : say("Pooled maps of {0} × {1} tokens: each cell is a block of at most {2} × {3} tokens.", ...counts, ...sizes);
 }
 
-// For About: what a cell is, and what is missing.
+// For the About text: what a cell is, and what pooled maps do not have.
 const aboutBlocks = (text) => [blocksNote(text), POOLED[text.pooled].about(),
   say("The mean of several heads is the mean of their numbers. What cannot be computed from blocks is left out: the measures of a head (previous, next, same and first token, separators, entropy, distance), distances between heads, comparisons, lines, the tinted text, and how a weight is computed.")].join(" ");
 
-// What Detail tells instead of what it tells of words.
+// The texts that Detail uses for blocks, instead of those for words.
 const readingOfBlocks = (text, { layer, head }) => ({
   where: ({ row, column }) => {
     if (column === null) return say("Row of tokens {0}.", text.queries.range(row));
     if (row === null) return say("Column of tokens {0}.", text.keys.range(column));
     return POOLED[text.pooled][layer === MEAN || head === MEAN ? "whereOfMean" : "where"](text.queries.range(row), text.keys.range(column));
   },
-  ...(text.pooled === "largest" && { ofRow: () => "" }),  // the largest weights of blocks have no sum that means anything
+  ...(text.pooled === "largest" && { ofRow: () => "" }),  // a sum of largest weights has no meaning
 });

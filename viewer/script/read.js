@@ -1,10 +1,10 @@
-// One head as the text itself: where the chosen word looks, or who looks at it, tints the words. Below it the same of other heads.
+// Shows one head on the text itself: words are tinted by the chosen word's attention to them, or by their attention to it. Other heads follow below.
 
 class Read {
-  static long = 128;  // tokens, from which on this view is the one that opens
+  static long = 128;  // a text of at least this many tokens opens in this view
 
   // events: hover(spot), choose(spot), chosen(), open(layer, head), set(changes of the state)
-  // Kind: Running, or Patches where the text is an image.
+  // Kind: Running for text, Patches for an image.
   constructor(events, Kind = Running) {
     Object.assign(this, { events, Kind });
     const button = (reading) => make("button", { type: "button", data: { reading } });
@@ -37,7 +37,7 @@ class Read {
   draw(text, map, shown, look, title, place) {
     Object.assign(this, { text, map, shown, look, state: { ...place } });
     look.inks = inksOf(look.ramp);
-    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // of a block of a pair, two parts of the text
+    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // true if queries and keys are different words, or different parts of a text pair
     this.side = this.two ? this.side ?? "row" : place.reading === "looks" ? "row" : "column";
     this.original = { row: runningText(text.queries, text.text), column: this.two ? runningText(text.keys, text.text) : null };
     this.sides.row.build(text.queries, this.original.row, shown.rows, true, this.two ? null : text.blocked);
@@ -68,7 +68,7 @@ class Read {
     return (kept.includes(name) ? kept.filter((one) => one !== name) : [...kept, name]).join(",");
   }
 
-  // Of the layer, or kept: [[layer, head], …].
+  // The other heads to show, those of the layer or the kept ones: [[layer, head], …].
   #others() {
     if (this.state.beside === "kept") return this.#kept().map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
     if (this.state.beside === "none" || isWhole(this.state.layer)) return [];
@@ -129,12 +129,12 @@ class Read {
       running.tint(this.#weights(map, source), this.look, this.#largest(map));
       if (!this.two && source) running.light([source.index]);
     });
-    inSlices(jobs, () => drawing !== this.drawing, 4);  // the next move of the pointer drops the rest
+    inSlices(jobs, () => drawing !== this.drawing, 4);  // the next move of the pointer cancels the remaining jobs
   }
 
   #largest(map) { return this.look.scale === SCALES.own ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
 
-  // index -> attention weight. Without a chosen word: the mean that each key gets from the words that are shown.
+  // Returns a function from index to attention weight. Without a chosen word: the mean weight that each key gets from the words shown.
   #weights(map, source) {
     const width = this.text.keys.size, { rows } = this.shown;
     if (source?.side === "row") return (column) => map[source.index * width + column];
@@ -144,7 +144,7 @@ class Read {
 
   #spot(side, index) { return { row: null, column: null, [side]: index }; }
 
-  // While a word is chosen, pointing at another one tells the weight between the two.
+  // While a word is chosen, pointing at another one shows the weight between the two.
   #pointed(index, side) {
     if (index === null) return null;
     const chosen = this.#source(this.events.chosen());
@@ -191,7 +191,7 @@ class Read {
   }
 }
 
-// What is on screen, where it is on screen.
+// Draws the view as an SVG figure, with everything where it is on screen.
 function readFigure(figure, reader) {
   figure.legend();
   figure.line(reader.note.textContent, 13, 400);

@@ -1,17 +1,17 @@
-// Attention rollout (Abnar and Zuidema 2020, section 3): how much of each word is in a word after all layers, if only attention and residual connections count.
+// Attention rollout (Abnar and Zuidema 2020, section 3): the share of each input word in each output word, if only attention and residual connections count.
 
-const ROLLOUT = "rollout";  // as a layer, whose one head is MEAN
+const ROLLOUT = "rollout";  // used as the name of a layer, whose only head is MEAN
 
-// A map of all heads together, which has no layer.
+// True for a map of all heads together, which belongs to no layer.
 const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 
-// A page multiplies layers * T^3 numbers of about 1e9 a second: longer texts are left to polyhead.rollout.
+// The most multiplications, layers * T^3: about a second. Use polyhead.rollout for longer texts.
 const ROLLOUT_MOST = 1e9;
 
-// Between these layers others look elsewhere: at an encoder, at shifted windows, along another axis.
+// Tabs without a rollout: other attention runs between their layers (to an encoder, in shifted windows, along another axis).
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
-// Not between two texts; not for one layer; not where other layers are between; not for attention weights without a pair bias, with which no model ran.
+// No rollout for cross-attention, for a single layer, if other attention runs between the layers, and for the weights without pair bias, which no model used.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
   return !pooled && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;
@@ -40,7 +40,7 @@ function timesMatrix(a, b, size) {
     const row = product.subarray(t * size, (t + 1) * size);
     for (let k = 0; k < size; ++k) {
       const factor = a[t * size + k];
-      if (factor === 0) continue;  // as a causal mask makes half of them
+      if (factor === 0) continue;  // with a causal mask half of the factors are 0
       const start = k * size;
       for (let s = 0; s < size; ++s) row[s] += factor * b[start + s];
     }

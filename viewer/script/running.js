@@ -1,15 +1,15 @@
-// Tokens as the running text that they were made from, and their tints.
+// Shows tokens as the running text from which they were made, with tints.
 
-// How a tokenizer may spell a character: without case, accents and width.
+// Removes differences that a tokenizer may remove: case, accents and width.
 const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
 
 const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
-// [{ before, text }] of each token: its characters in the original text and the space before them; null if they are not found there.
+// For each token { before, text }: its characters in the original text, and the space before them; null if a token is not found there.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
-  const places = [];  // in the original, of each letter of `plain`
+  const places = [];  // for each letter of plain, its index in the original
   let place = 0;
   for (const character of original) {
     const spelled = plainly(character);
@@ -40,7 +40,7 @@ const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p
 const NO_SPACE_BEFORE = new RegExp(`^(?:${TIGHT}|[.,;:!?%)\\]}’”»…،؛؟])`, "u");
 const NO_SPACE_AFTER = new RegExp(`(?:${TIGHT}|[([{“«‘])$`, "u");
 
-// The same without the original text: a space before each word, but for punctuation and scripts without spaces.
+// The same without the original text: puts a space before each word, except before punctuation and in scripts without spaces.
 function joinedText(tokens) {
   let last = "";
   return tokens.pieces.map((piece, index) => {
@@ -57,7 +57,7 @@ function joinedText(tokens) {
 
 const runningText = (tokens, original) => (original && alignedText(tokens, original)) || joinedText(tokens);
 
-// A background for each colour of the ramp, with the ink, black or white, that has a contrast of 4.5 or more on it.
+// For each colour of the ramp, the ink (black or white) that has a contrast of at least 4.5 on it.
 function inksOf(ramp) {
   const css = (pixel) => {
     const light = [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * toLinear(((pixel >>> (8 * i)) & 255) / 255), 0);
@@ -73,20 +73,20 @@ class Running {
 
   constructor() { this.element = make("p", { className: "running", dir: "auto" }); }
 
-  // text: of runningText(); indices: of the tokens that are shown; noted: whether pointing at a word tells its token; blocked: masked keys
+  // text: from runningText(); indices: the tokens to show; noted: whether pointing at a word shows its token; blocked: masked keys
   build(tokens, text, indices, noted, blocked) {
     this.words = new Map();
     const parts = [];
     for (const index of indices) {
       const special = tokens.special.has(index);
-      // Not isolated, so that letters of an Arabic word join across its pieces; but what changes the direction must not reach the next words.
+      // Use span, so that the letters of an Arabic word join across its pieces; use bdi for characters that change the direction, so that they do not affect the next words.
       const element = document.createElement(special || /[\u202a-\u202e\u2066-\u2069]/.test(text[index].text) ? "bdi" : "span");
       element.className = `piece${special ? " special" : ""}${tokens.unknown.has(index) ? " unknown" : ""}${blocked?.has(index) ? " blocked" : ""}`;
       element.textContent = text[index].text;
       element.dataset.index = index;
       if (noted) element.title = tokens.note(index);
       if (text[index].before) parts.push(text[index].before);
-      else if (special) parts.push("\u200b");  // a line may break between special tokens
+      else if (special) parts.push("\u200b");  // a zero-width space, so that a line may break between special tokens
       parts.push(element);
       this.words.set(index, element);
     }
@@ -100,7 +100,7 @@ class Running {
     for (const [index, element] of this.words) {
       const weight = weightOf ? weightOf(index) : null;
       const level = weight === null ? null : weight === 0 ? "none" : Number.isNaN(weight) ? "nan" : Math.round(255 * Math.min(1, Math.max(0, look.scale.position(weight, largest))));
-      if (this.levels.get(index) === level) continue;  // most words keep theirs while the pointer moves
+      if (this.levels.get(index) === level) continue;  // most words keep their tint while the pointer moves
       this.levels.set(index, level);
       element.classList.toggle("none", level === "none");
       const [background, ink] = typeof level === "number" ? look.inks.levels[level] : level === "nan" ? look.inks.nan : ["", ""];

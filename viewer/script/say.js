@@ -1,6 +1,6 @@
 // The page's texts, in English or Chinese. The English text is the key; chinese.js has a line for each.
-//   say("{0} of {1} links", 3, 9)                  places for words and numbers
-//   say("{0} {0|head|heads}", 1)                   a word for one, a word for other numbers
+//   say("{0} of {1} links", 3, 9)                  {0} and {1} are replaced by the values
+//   say("{0} {0|head|heads}", 1)                   singular for 1, plural for other numbers
 const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "中文", tag: "zh-CN", lines: CHINESE } };
 
 let spoken = LANGUAGES.en;
@@ -18,7 +18,7 @@ function sayParts(english, ...values) {
 
 const say = (english, ...values) => sayParts(english, ...values).join("");
 
-// How the texts of page.html are written: [English, write(text)] for each that has a line. Texts of a model or reader are not translated.
+// For each text of page.html that has a translation: [English, write(text)]. Texts of a model or reader are not translated.
 const ATTRIBUTES = ["title", "aria-label", "placeholder"];
 
 const pageTexts = (() => {
@@ -34,7 +34,7 @@ const pageTexts = (() => {
   return found;
 })();
 
-// For an element that is made once: sayOn("Close", make("button")) keeps its text in the page's language; with `name` an attribute.
+// Keeps the text of an element in the page's language when that changes: sayOn("Close", make("button")). With `name`, an attribute instead of the text.
 function sayOn(english, element, name) {
   const write = (text) => { if (name) element.setAttribute(name, text); else element.textContent = text; };
   pageTexts.push([english, write]);

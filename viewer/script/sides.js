@@ -1,6 +1,6 @@
-// What a set of maps has beside words and weights, the tabs of a text's sets, and the blocks of a text with segments.
+// The parts of a set of maps other than words and weights, the tabs of a text's sets, and the blocks of a text with segments.
 
-// As viewer/sides.cc writes them.
+// Reads the format that viewer/sides.cc writes.
 function sidesOf(json, decoder) {
   const { name = "", group = 0, bias = "", axes = ["", ""], blocked = [], links = null, gate = null, gate_width: gateWidth = 0 } = json;
   return {
@@ -10,7 +10,7 @@ function sidesOf(json, decoder) {
   };
 }
 
-// Whether data of another page, which the reader has opened, are such. length: of the codes of `numbers` numbers.
+// Checks the data of a page that the reader has opened. length(numbers): the length of the base64 text for this many numbers.
 function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads, image, queries }, rows, columns, length) {
   const place = (index, count) => Number.isInteger(index) && index >= 0 && index < count;
   const within = ([row, column]) => place(row, rows) && place(column, columns);
@@ -18,7 +18,7 @@ function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// The same for words merged from pieces: a word is masked if all its pieces are, links are those of its pieces, its gate is their mean.
+// The sides of words merged from pieces: a word is masked if all its pieces are, has the links of its pieces, and the mean of their gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);
@@ -35,12 +35,12 @@ function mergedSides(source, rows, columns) {
   };
 }
 
-// Of the columns and of the rows.
+// The names of the axes: first of the columns, then of the rows.
 const axisNames = ({ axes: [query, key] }) => [key ? `${key} →` : say("key →"), query ? `${query} ↓` : say("query ↓")];
 
 // ---- Tabs ----
 
-// A name is made of such words, joined by " · "; other words stay as they are.
+// The words of tab names, which are translated; a name joins words by " · ". Other words are not translated.
 const TAB_WORDS = {
   "Self-attention": () => say("Self-attention"), "Cross-attention": () => say("Cross-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"),
   Windows: () => say("Windows"), Text: () => say("Text"), Image: () => say("Image"), Audio: () => say("Audio"), Video: () => say("Video"), Multimodal: () => say("Multimodal"),
@@ -60,7 +60,7 @@ const tabName = (text) => [text.name.split(" · ").map(tabWord).join(" · "), BI
 const tabsOf = (texts, at) => [...texts.keys()].filter((index) => texts[index].group === texts[at].group);
 const firstsOf = (texts) => [...texts.keys()].filter((index) => index === 0 || texts[index].group !== texts[index - 1].group);
 
-// Of another text, the set at the same place.
+// The set of another text that is in the same tab.
 function sameTab(texts, from, first) {
   const there = tabsOf(texts, first);
   return there[tabsOf(texts, from).indexOf(from)] ?? first;
@@ -81,7 +81,7 @@ function showTabs(element, texts, at, open) {
 const segmentsOf = (tokens) => [...new Set(tokens.segment)].sort((a, b) => a - b);
 const segmentName = (segment) => (segment < 26 ? String.fromCharCode(65 + segment) : String(segment));
 
-// ["0-0", "0-1", …]: from the words of one segment to those of another. None for a text with one segment or with very many.
+// The blocks ["0-0", "0-1", …], each from the words of one segment to those of another. Empty for a text with one segment, or with very many.
 function blocksOf(text) {
   const rows = segmentsOf(text.queries), columns = segmentsOf(text.keys);
   const several = rows.length * columns.length;
@@ -90,7 +90,7 @@ function blocksOf(text) {
 
 const blockName = (block) => block.split("-").map((segment) => segmentName(Number(segment))).join(" → ");
 
-// { row, column }: the segments whose words are shown; null for all.
+// Parses a block's name to { row, column }, the segments whose words are shown; null: all words.
 function blockOf(text, name) {
   const [row, column] = blocksOf(text).includes(name) ? name.split("-").map(Number) : [null, null];
   return { row, column };

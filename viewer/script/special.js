@@ -1,4 +1,4 @@
-// What the page does with special tokens such as [CLS]: show, fade or hide them, or share their attention out among the words.
+// Ways to treat special tokens such as [CLS]: show, fade or hide them, or distribute the attention to them over the words.
 
 const SPECIAL = {
   show: { name: () => say("shown") },
@@ -12,7 +12,7 @@ const hasSpecial = (text) => text.queries.special.size + text.keys.special.size 
 // For paint(): whether a cell is faded.
 const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
 
-// Each row is divided by what it gives to words, so that it sums to 1 over them. A row that looks at special tokens only stays empty.
+// Divides each row by its attention to words, so that its weights for words sum to 1. A row that looks only at special tokens stays empty.
 function sharedMap(text, layer, head) {
   const { size: width, special } = text.keys;
   const map = text.map(layer, head).slice();
@@ -24,7 +24,7 @@ function sharedMap(text, layer, head) {
   return map;
 }
 
-// The text with special tokens shared out, made when it is first asked for: all but the maps is that of the text.
+// The text with the attention to special tokens distributed. Made on first use; differs from the text only in its maps.
 function sharedOut(text) {
   if (!hasSpecial(text)) return text;
   if (!Object.hasOwn(text, "shared")) {

@@ -1,17 +1,17 @@
 // Measures over several texts: their mean and their standard deviation. Text and Spread both answer measures(layer, head).
 
 class Spread {
-  // texts: of one page, with the same heads
+  // texts: texts of one page that have the same heads
   constructor(texts) {
     this.texts = texts;
     this.ready = false;
     this.measured = new Map();
   }
 
-  // The texts, in the same set of maps, that can be averaged with this one. A page that the reader has opened is of another model.
+  // The texts that can be averaged with this one: the same tab, the same page, the same numbers of layers and heads.
   static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
 
-  // Measures all heads of all texts; done() is called if this is the one still wanted.
+  // Measures all heads of all texts; calls done() unless it was cancelled.
   async prepare(told, done, cancelled) {
     const jobs = this.texts.flatMap((text, at) => headsOf(text).map(({ layer, head }) => () => {
       told(at);

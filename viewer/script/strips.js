@@ -1,4 +1,4 @@
-// Beside a matrix: shaded keys that are masked, and the gates of the rows as a strip.
+// Shades the masked keys of a matrix, and shows the gates of its rows as a strip beside it.
 
 const blockedShades = (text, { columns }) => columns.flatMap((column, at) => (text.blocked.has(column) ? [make("div", { className: "blocked-shade", style: { at } })] : []));
 
@@ -23,7 +23,7 @@ class GateStrip {
     setStyle(this.element, { width: `${Math.min(GateStrip.widest, Math.max(16, 4 * this.width))}px` });
   }
 
-  // CSS pixels that it takes beside the map.
+  // The width of the strip in CSS pixels.
   get space() { return this.element.hidden ? 0 : this.element.offsetWidth + 8; }
 
   // "Gate of “fox”: mean 0.53, from 0.1 to 0.9".

@@ -1,4 +1,4 @@
-// q, k and v of a text's heads, as float32 in base64, and what an attention weight is computed from.
+// Decodes q, k and v of a text's heads (float32 in base64), and computes attention weights from them.
 
 function floatsOf(base64) {
   const text = atob(base64);
@@ -26,7 +26,7 @@ function workedRow(text, layer, head, t) {
     const score = attend?.[s] === 0 ? -Infinity : scaled + (bias?.[s] ?? 0);
     return { dot, scaled, bias: bias?.[s], attend: attend ? attend[s] !== 0 : undefined, score };
   });
-  const largest = row.reduce((most, { score }) => Math.max(most, score), -Infinity);  // NaN if a score is
+  const largest = row.reduce((most, { score }) => Math.max(most, score), -Infinity);  // NaN if any score is NaN
   for (const key of row) key.exp = largest === -Infinity ? 0 : Math.exp(key.score - largest);
   const sum = row.reduce((total, { exp }) => total + exp, 0);
   for (const key of row) key.weight = sum === 0 ? 0 : key.exp / sum;
@@ -34,12 +34,12 @@ function workedRow(text, layer, head, t) {
   return { q, keys, values, row, largest, sum, output };
 }
 
-// Copied out by hand, these digits give the attention weight to 1e-5.
+// Formats a number with enough digits that a reader who copies them gets the attention weight to 1e-5.
 function digits(x) {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "∞" : "-∞";
   const size = Math.abs(x);
   return size === 0 ? "0" : size < 1e-6 || size >= 1e6 ? x.toExponential(5) : x.toFixed(size < 1e-3 ? 8 : 6);
 }
 
-// Of a weight or exp: an error of 1e-6 of the largest is enough.
+// Formats a weight or an exponential, for which an error of 1e-6 is enough.
 const digitsOfShare = (x) => (Number.isNaN(x) ? "NaN" : x.toFixed(6));

@@ -1,13 +1,13 @@
-// Under which words tokens are shown. Tokenizers mark in three ways where a word begins or goes on.
+// Converts pieces to the words that are shown. Tokenizers mark in three ways where a word begins or continues.
 
-// Byte-level BPE (GPT-2) writes each byte as a printable character: most as themselves, the other 68 from U+0100 on. "Ġ" is the space.
+// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as themselves, the other 68 as U+0100 and following. "Ġ" is the space.
 const BYTES = (() => {
   const printable = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
   const moved = [...Array(256).keys()].filter((byte) => !printable(byte));
   return new Map([...Array(256).keys()].map((byte) => [printable(byte) ? byte : 256 + moved.indexOf(byte), byte]));
 })();
 
-// The text of a byte-level piece; the piece itself if its bytes are a part of a character.
+// The text of a byte-level piece; the piece itself if its bytes are not whole characters.
 function textOfBytes(piece) {
   const bytes = [...piece].map((character) => BYTES.get(character.codePointAt(0)));
   if (bytes.includes(undefined)) return piece;
@@ -18,7 +18,7 @@ function textOfBytes(piece) {
   }
 }
 
-// text(piece): what is shown of a piece. starts(piece): whether a word begins there. spaced: the pieces do not hold the space before a word.
+// text(piece): the text to show for a piece. starts(piece): whether it begins a word. spaced: true if pieces do not include the space before a word.
 const SPELLINGS = {
   plain: { text: (piece) => piece, starts: () => true, spaced: true },
   wordpiece: { text: (piece) => piece, starts: (piece) => !piece.startsWith("##"), spaced: true },
@@ -26,7 +26,7 @@ const SPELLINGS = {
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };
 
-// "Ġ" is also a Maltese letter: pieces are bytes only if a quarter of them begin with it and none would hold a control character.
+// Chooses the spelling. "Ġ" is also a Maltese letter: pieces count as byte-level only if a quarter of them begin with it and none decodes to a control character.
 function spellingOf(pieces) {
   const count = (start) => pieces.filter((piece) => piece.startsWith(start)).length;
   if (count("##") > 0) return SPELLINGS.wordpiece;

@@ -1,4 +1,4 @@
-// One attention weight worked out: q and k as coloured squares, their products and sum, the score, the softmax of the row, and the row's
+// Shows how one attention weight is computed: q and k as coloured squares, their products and sum, the score, the softmax of the row, and the row's
 // weights times values, which add up to the head's output for that query.
 
 class Worked {
@@ -7,7 +7,7 @@ class Worked {
     this.pickFeature = pickFeature;
   }
 
-  // spot: the pinned pair, or null. `map` is the head's map of the page, which has fewer digits.
+  // spot: the pinned pair, or null. `map` is the head's map in the page, which has fewer digits than the weight computed here.
   show({ text, layer, head, map, spot, feature, style }) {
     const pair = spot && spot.row !== null && spot.column !== null;
     const reason = pair ? Worked.#reason(text, layer, head) : null;
@@ -30,7 +30,7 @@ class Worked {
     this.body.append(this.#products(), this.#steps(), this.#row(), ...(worked.output ? [this.#output()] : []));
   }
 
-  // Why there is nothing to work out; null if there is.
+  // The reason why the weight cannot be computed; null if it can.
   static #reason(text, layer, head) {
     if (layer === ROLLOUT) return say("A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (layer === MEAN || head === MEAN) return say("This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.");
@@ -89,7 +89,7 @@ class Worked {
                       Worked.scroll(say("Numbers of q and k"), numbers));
   }
 
-  // [what is done, the number afterwards] for each step.
+  // For each step: [what is done, the number afterwards].
   steps() {
     const { text, worked, column } = this.cell;
     const key = worked.row[column], { vectors } = text;

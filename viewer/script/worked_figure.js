@@ -1,10 +1,10 @@
-// The worked cell as an SVG figure with all of its numbers.
+// Draws the computation of a weight as an SVG figure with all of its numbers.
 
 class TableFigure {
   static size = 11;
   static lineHeight = 16;
 
-  // Draws rows of texts from (x, y) down, the first column left and the others right aligned. Returns the right end.
+  // Draws rows of texts downward from (x, y), the first column left aligned, the others right aligned. Returns the right end.
   static draw(figure, names, rows, x, y) {
     const width = (column) => 0.6 * TableFigure.size * Math.max(...[names, ...rows].map((row) => [...(row[column] ?? "")].length)) + 16;
     let right = x;
@@ -42,7 +42,7 @@ function workedFigure(figure, worked) {
   strip(say("k of “{0}”", key), [...keys[column]], bound);
   strip("q × k", products, largestSize(products));
   const features = Array.from(q, (x, i) => [String(i), digits(x), digits(keys[column][i]), digits(products[i])]);
-  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));  // blocks beside one another
+  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));  // features are listed in several blocks side by side
   const top = figure.y + 28;
   let x = left;
   for (let first = 0; first < features.length; first += height) x = gap + TableFigure.draw(figure, [say("feature"), "q", "k", "q × k"], features.slice(first, first + height), x, top);

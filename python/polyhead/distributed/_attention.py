@@ -20,12 +20,12 @@ _OPTIONS = annotations_of(FormulaOptions)
 
 
 class _Call(NamedTuple):
-    """What a forward pass and its backward pass have in common, besides q, k and v."""
+    """The arguments, besides q, k and v, that a forward pass and its backward pass share."""
 
     communicator: Communicator
     settings: Settings
     given: dict[str, Any]  # options of `polyhead.sdpa`
-    names: tuple[str, ...]  # of the tensors among them
+    names: tuple[str, ...]  # names of the tensors among them
     wanted: tuple[str, ...]  # the names of those that have gradients
 
 
@@ -66,7 +66,7 @@ def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The same memory without a gradient, which the bindings refuse."""
+    """A view without requires_grad, because the bindings refuse tensors that require gradients."""
     return tensor.detach().resolve_neg()
 
 
@@ -110,17 +110,17 @@ def attention(
         x = take_slice(whole, -2, "zigzag", dist.get_rank(), dist.get_world_size())
         attention(x, x, x, order="zigzag", causal="top_left").square().sum().backward()
 
-    q, k, v, bias, sink and a relative_bias have gradients, of the sum of all ranks' losses; the same of them on all ranks. All ranks run the same backward
-    pass too, because it exchanges messages. There are no second derivatives and no forward mode; torch.compile runs the call outside of its graph.
+    q, k, v, bias, sink and a relative_bias have gradients, of the sum of all ranks' losses; the same tensors must require gradients on all ranks. All ranks
+    must run the backward pass too, because it exchanges messages. There are no second derivatives and no forward mode; torch.compile runs the call outside of its graph.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries: float32, float64, float16 or bfloat16, on the CPU.
         k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. T and S without a letter are those of the whole sequence.
         v: ``[*,K,S_r,V]``, dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
-        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`; a missing one_row is an error of this call and not of the
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`; a missing one_row is an error of this call, not of the
             backward pass.
-        seed: of dropout, the same on all ranks. None: torch's generator draws one on every rank, and rank 0's is used by all.
+        seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use that of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
         attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend, and True = may not. One of the two.
         attend_keys, block_keys: bool, ``[*,S]``, all keys: the same for a key and every query. The same on all ranks.
@@ -173,7 +173,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, sett
             raise TypeError(f"attention: {name} is a {type(tensor).__name__}; it must be a torch.Tensor itself, such as its local part")
     if given["dropout"] > 0:
         if seed is None:
-            # Every rank draws one, so that generators stay in step.
+            # Every rank draws a seed, so that the generators of all ranks stay in the same state.
             drawn = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
             seed = _core.first_number(ranks_of("attention", communicator), communicator, drawn, settings.timeout)
         given["seed"] = seed

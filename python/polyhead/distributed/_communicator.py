@@ -22,13 +22,13 @@ class Transfer(Protocol):
         """Waits until a received message is here, or the memory of a sent one may be reused.
 
         Args:
-            seconds: to wait at most, up to about 0.2; 0 looks and does not wait. It is called again until it returns True.
+            seconds: longest time to wait, up to about 0.2; 0 checks without waiting. The method is called again until it returns True.
 
         Returns:
             Whether the message is done.
 
         Raises:
-            Exception: the message cannot arrive. The distributed call then raises a ConnectionError that names the other rank, from this one.
+            Exception: the message cannot arrive. The distributed call then raises a ConnectionError that names the other rank, with this exception as its cause.
         """
         ...
 
@@ -36,8 +36,8 @@ class Transfer(Protocol):
 class Communicator(Protocol):
     """Ranks 0 to size() - 1, one for each process, and messages between them. `TorchCommunicator` and `MpiCommunicator` are two; a program may write another.
 
-    An object belongs to one rank. polyhead counts calls in its ``__dict__``, so that it must have one. Its methods are called by the thread that makes the
-    distributed call. An exception that a method raises ends the call with a ConnectionError; all later calls are refused.
+    An object belongs to one rank. polyhead keeps its count of calls in the object's ``__dict__``, so it must have one. Its methods are called by
+    the thread that makes the distributed call. An exception that a method raises ends the call with a ConnectionError; all later calls are refused.
     """
 
     def rank(self) -> int:
@@ -85,14 +85,14 @@ class Communicator(Protocol):
         ...
 
 
-# What the functions take: a Communicator, a process group of torch, or None for torch's default group.
+# The types that the functions accept: a Communicator, a process group of torch, or None for torch's default group.
 Group = Union[Communicator, "ProcessGroup", None]
 
 _METHODS = ("rank", "size", "send", "receive", "progress")
 
 
 def communicator_of(where: str, group: Group) -> Communicator:
-    """The communicator itself, or that of a process group, which has one."""
+    """Returns the communicator itself, or the one that belongs to a process group."""
     if group is not None and all(callable(getattr(group, name, None)) for name in _METHODS):
         return cast("Communicator", group)
     if group is not None and not any(kind.__module__.partition(".")[0] == "torch" for kind in type(group).__mro__):
@@ -107,7 +107,7 @@ def communicator_of(where: str, group: Group) -> Communicator:
 
 
 def ranks_of(where: str, communicator: Communicator) -> _core.Ranks:
-    """What the calls of a communicator have in common: their number so far, and the error after which there are no more."""
+    """The state that the calls of a communicator share: their number so far, and the error after which calls are refused."""
     try:
         ranks: _core.Ranks = communicator.__dict__.setdefault("_polyhead_ranks", _core.Ranks())
     except AttributeError:
@@ -125,6 +125,6 @@ class Settings(NamedTuple):
     ranks_per_machine: int | None
 
     def on(self, communicator: Communicator) -> Settings:
-        """With the communicator's own number of ranks on a machine, if it knows one and none is given."""
+        """Returns the settings, where ranks_per_machine defaults to the communicator's own number, if it knows one."""
         known = getattr(communicator, "ranks_per_machine", None)
         return self if self.ranks_per_machine is not None or known is None else self._replace(ranks_per_machine=known)

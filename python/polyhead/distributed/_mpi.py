@@ -8,7 +8,7 @@ from typing import Any
 from .._options import NumPyArray
 from ._communicator import Transfer
 
-_PIECE = 2**30  # bytes: an MPI before version 4 counts in int
+_PIECE = 2**30  # most bytes of one MPI message, because MPI before version 4 counts in int
 _UNDER_WAY: set[_MpiTransfer] = set()
 """Keeps the memory of messages that nobody waits for any more: MPI may still use it, whatever became of the communicator."""
 
@@ -25,7 +25,7 @@ class _MpiTransfer:
             waited = time.monotonic() - begin
             if waited >= seconds:
                 return False
-            time.sleep(0 if waited < 1e-3 else min(1e-4, seconds - waited))  # MPI has no wait that ends
+            time.sleep(0 if waited < 1e-3 else min(1e-4, seconds - waited))  # MPI has no wait with a timeout
         _UNDER_WAY.discard(self)
         if self._source is not None:
             size = sum(status.Get_count(self._mpi.BYTE) for status in statuses)
@@ -37,8 +37,8 @@ class _MpiTransfer:
 class MpiCommunicator:
     """The ranks of an MPI communicator of mpi4py, as a `Communicator`.
 
-    MPI's errors are exceptions where MPI reports them; a rank that has ended it may not report, and the timeout of the call then names it. Memory of messages
-    that were given up is never freed, because MPI may still use it.
+    Errors that MPI reports are exceptions. MPI may not report that a rank has ended; then the timeout of the call names the rank. Memory of abandoned
+    messages is never freed, because MPI may still use it.
 
     Args:
         comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. All ranks construct theirs together: it is duplicated, so that messages of the program do
@@ -60,7 +60,7 @@ class MpiCommunicator:
             raise TypeError(f"MpiCommunicator: comm is of type {type(comm).__name__}; it must be an mpi4py.MPI.Intracomm or None")
         self._mpi: Any = MPI
         self._comm: Any = comm.Dup()
-        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py makes exceptions of them
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py turns returned errors into exceptions
         self._rank, self._size = self._comm.Get_rank(), self._comm.Get_size()
 
     def __reduce__(self) -> Any:

@@ -57,8 +57,8 @@ def sdpa(
         plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: groups of head_ranks consecutive ranks share heads, and keys travel between
             groups. None: chosen by sizes; `explain` says how.
         timeout: seconds that a rank may be silent. Where it computes before it can answer, 4 times the time of its work at this rank's speed is added.
-        one_row: what a bias or sink with one row is where every rank has one query, and its gradient is wanted: the rank's ``"own"``, or ``"shared"`` by all.
-            `sdpa_backward` asks for it where it is missing; out and lse are the same with both.
+        one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or one that is ``"shared"`` by all ranks.
+            Only the gradient differs; `sdpa_backward` raises an error if it is needed and missing.
         ranks_per_machine: for the choice of the plan: heads are shared inside a machine only. None: of torchrun for torch's default group, else 1.
         attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. With one row instead of T_r they are
             shared: all ranks give the same.

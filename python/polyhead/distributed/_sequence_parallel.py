@@ -24,7 +24,7 @@ _WHERE = "sequence_parallel"
 
 
 class _Block:
-    """A block that runs."""
+    """The state of a ``with`` block that is active."""
 
     def __init__(self, communicator: Communicator, settings: dict[str, Any]) -> None:
         self.communicator, self.settings = communicator, settings
@@ -45,7 +45,7 @@ class _Block:
         return out.squeeze(0) if problem.is_unbatched else out
 
 
-_blocks: list[_Block] = []  # the innermost is the last
+_blocks: list[_Block] = []  # active blocks, the innermost last
 _replacements = Replacements()
 
 
@@ -70,7 +70,7 @@ def _replaced() -> list[Replacement]:
 
 
 def _require_sliceable(call: inspect.BoundArguments) -> None:
-    """nn.MultiheadAttention calls the function above only without attention weights, and may add keys or a mask of this rank's keys alone."""
+    """Refuses calls of nn.MultiheadAttention that do not work on a slice: with attention weights, added keys, or a mask of this rank's keys."""
     call.apply_defaults()
     given = call.arguments
     if given["need_weights"]:
@@ -103,10 +103,10 @@ def sequence_parallel(
             loss(y).backward()                                      # parameters: sum their gradients over the ranks
 
     A call there takes this rank's slices of query, key and value. is_causal is causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
-    queries and all keys. Position embeddings are the model's own matter: they need the positions of `slice_of`.
+    queries and all keys. The model must use the positions of `slice_of` for its position embeddings.
 
-    Replaced is the attribute of ``torch.nn.functional``, in the whole process, which models, ``nn.MultiheadAttention`` (with need_weights=False) and
-    ``nn.TransformerEncoderLayer`` call; the fused kernels of the latter two are switched off. Other attention sees the rank's keys alone: a name imported
+    The attribute of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with need_weights=False) and
+    ``nn.TransformerEncoderLayer`` call it, and the fused kernels of the latter two are switched off. Other attention sees the rank's keys alone: a name imported
     from torch.nn.functional before the block, a product of a softmax and values, FlexAttention, the functions and layers of polyhead, and models compiled
     before. A block in which no call was seen warns. A pass that torch.utils.checkpoint repeats must do so within the block. Blocks may be nested; the
     innermost counts.
@@ -117,7 +117,7 @@ def sequence_parallel(
         precision: of bfloat16 products, as in `polyhead.sdpa`.
 
     Returns:
-        A context manager. Leaving its block brings torch's functions back, with or without an exception.
+        A context manager. Leaving its block restores torch's functions, with or without an exception.
 
     Raises:
         ValueError, TypeError: for a group that is none; in the block, as `polyhead.distributed.attention`.

@@ -19,14 +19,14 @@ from ._communicator import Transfer
 # Tags of this module's messages, so that they do not mix with those that the program sends through the group: "PH" in the upper half.
 _TAGS = 0x50480000
 
-# Gloo knows no other way to learn that a message is done than Work.wait(): is_completed() is False until it was called. And a wait() that runs into its timeout
-# closes all connections of the group ("Application timeout caused pair closure"), also the group's own timeout, which counts where none is given. So a thread
-# waits without an end, and the caller for that thread.
+# With gloo only Work.wait() tells that a message is done: is_completed() is False until wait() was called. But a wait() that times out closes all connections
+# of the group ("Application timeout caused pair closure"), and without an argument it uses the timeout of the group. So a thread waits without a timeout, and
+# the caller waits for that thread.
 _NO_TIMEOUT = datetime.timedelta(days=3650)
 
 
 class _Waiter(threading.Thread):
-    """Waits for one message after the other. A daemon, because a message may never come."""
+    """A thread that waits for one message after the other. A daemon, because a message may never come."""
 
     idle: list[_Waiter] = []
 
@@ -50,7 +50,7 @@ class _Waiter(threading.Thread):
 def _end(under_way: set[_TorchTransfer], process: int) -> None:
     """Ends the waits of a group that is gone, and of all groups before the interpreter ends: a thread that comes back from torch later would abort the process."""
     waited_for = [transfer for transfer in under_way if transfer.has_waiter and not transfer.done.is_set()]
-    if not waited_for or os.getpid() != process:  # a forked process has the sockets, and no threads
+    if not waited_for or os.getpid() != process:  # a forked process inherits the sockets, but not the threads
         return
     for transfer in waited_for:
         with contextlib.suppress(Exception):
@@ -60,7 +60,7 @@ def _end(under_way: set[_TorchTransfer], process: int) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # threads are not copied
+    os.register_at_fork(after_in_child=_Waiter.idle.clear)  # a fork does not copy threads
 
 
 class _TorchTransfer:
@@ -104,7 +104,7 @@ class TorchCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         found = _found("TorchCommunicator", group)
-        # Weak: a group that the program destroys closes its connections then.
+        # A weak reference, so that a group that the program destroys can close its connections.
         self._group = weakref.ref(found)
         self._ranks = dist.get_process_group_ranks(found)
         self._rank = dist.get_rank(found)
@@ -186,7 +186,7 @@ _communicators: weakref.WeakKeyDictionary[dist.ProcessGroup, TorchCommunicator] 
 
 
 def of_group(where: str, group: Any) -> TorchCommunicator:
-    """The communicator of a group. Always the same one, because it counts calls."""
+    """Returns the communicator of a group, always the same object, because it counts calls."""
     found = _found(where, group)
     if found not in _communicators:
         _communicators[found] = TorchCommunicator(found)

@@ -21,7 +21,7 @@ _OPTIONS = annotations_of(SdpaOptions)
 _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None")
 _INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
 _checked: set[str] = set()
-_FIRST_NUMBER = 1009  # of the symbolic extents in a check
+_FIRST_NUMBER = 1009  # first number that stands for a symbolic extent in a check
 
 
 @overload
@@ -139,7 +139,7 @@ def attention(
 
 
 def array(where: str, name: str, x: Any) -> Any:
-    """A JAX or NumPy array as one of JAX, in its own dtype."""
+    """Converts a JAX or NumPy array to a JAX array of the same dtype."""
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise TypeError(f"{where}: {name} is of type {type(x).__name__}; it must be a JAX or NumPy array")
     if isinstance(x, jax.Array):
@@ -174,7 +174,7 @@ def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tupl
 
 
 def require_flags(where: str, **flags: Any) -> None:
-    """TypeError for what is not True or False."""
+    """Raises TypeError unless all values are True or False."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{where}: {name} is of type {type(flag).__name__}; it must be True or False")
@@ -187,7 +187,7 @@ def _require_plain(where: str, name: str, x: jax.Array) -> None:
 
 
 def _words(seed: Any) -> Any:
-    """uint32 [2]: the high and the low half."""
+    """The seed as uint32 [2]: high half, low half."""
     if isinstance(seed, (jax.Array, np.ndarray)) and not isinstance(seed, jax.core.Tracer) and seed.shape == () and jnp.issubdtype(seed.dtype, np.integer):
         seed = int(seed)
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
@@ -215,14 +215,14 @@ def _require_known(name: str, value: Any) -> None:
 
 
 def _constant(value: Any) -> Any:
-    """A hashable value that is equal where the option is: a word, or integers."""
+    """Converts an option to a hashable value (a word or integers); equal options give equal values."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_constant, value))
     return value if value is None or isinstance(value, str) else int(value)
 
 
 def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given: dict[str, Any], relative: Any, seeded: bool) -> None:
-    """The errors of `polyhead.sdpa` for arrays of these shapes and dtypes, and for the integers that are values already."""
+    """Raises the errors of `polyhead.sdpa` for these shapes and dtypes, and for integers whose values are known when the function is traced."""
     shapes = [(name, x.shape, x.dtype, values[name].tobytes() if name in values else None) for name, x in arrays.items()]
     key = repr([layout, seeded, given, type(relative), relative[2:] if isinstance(relative, RelativeBias) else None, shapes])
     if key in _checked:
@@ -242,7 +242,7 @@ def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given
 
 
 def _numbers(arrays: dict[str, Any]) -> dict[Any, int]:
-    """A number for each symbolic extent of jax.export, other than those of the other symbols."""
+    """Assigns a different number to each symbolic extent of jax.export."""
     symbols = dict.fromkeys(extent for x in arrays.values() for extent in x.shape if not isinstance(extent, int))
     return {symbol: _FIRST_NUMBER + i for i, symbol in enumerate(symbols)}
 
@@ -254,7 +254,7 @@ def _with_symbols(message: str, numbers: dict[Any, int]) -> str:
 
 
 def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout, numbers: dict[Any, int]) -> Any:
-    """A NumPy array with the dtype of x, and its shape with numbers for symbols, that occupies one number."""
+    """A NumPy array with the dtype and shape of x, with numbers for symbolic extents. It takes the memory of one element."""
     shape = tuple(numbers.get(extent, extent) for extent in x.shape)
     if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
         shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])

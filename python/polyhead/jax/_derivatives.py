@@ -47,7 +47,7 @@ _THIRD = "polyhead.jax has no third derivatives of attention; second derivatives
 
 
 def _moves(tangent: Any) -> bool:
-    return type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0  # float0: of integers
+    return type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0  # integers have tangents of dtype float0
 
 
 def _moving(names: Sequence[str], tangents: Sequence[Any]) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def _refuse_scales(moves: dict[str, Any]) -> None:
 
 
 def _targets(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
-    """The shapes of the linear inputs by which a cotangent is wanted."""
+    """The shapes of the linear inputs whose cotangents are wanted, by name."""
     return {name: x.aval for name, x in zip(names, arrays) if isinstance(x, ad.UndefinedPrimal)}
 
 
 def _cotangents(known: int, names: Sequence[str], targets: dict[str, Any], *parts: dict[str, Any]) -> list[Any]:
-    """The sum of the parts as JAX wants it: None for the first `known` inputs, which are not linear."""
+    """Sums the parts to the list that JAX expects: None for the first `known` inputs, which are not linear."""
     sums: dict[str, Any] = {}
     for name, gradient in (item for part in parts for item in part.items()):
         gradient = gradient.astype(targets[name].dtype)
@@ -124,7 +124,7 @@ def _backward_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
 
 
 def _linear_jvp(primitive: Any) -> Callable[..., Any]:
-    """Of a primitive whose derivative by its other inputs is a third derivative."""
+    """The jvp of a linear primitive. Its derivative by the other inputs is a third derivative, which is refused."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], *, given: tuple[str, ...], **params: Any) -> Any:
         results = primitive.bind(*primals, given=given, **params)
@@ -209,7 +209,7 @@ def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Cal
 
 
 def _of_lse_moved(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, moves: dict[str, Any], lse_moved: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of `_of_lse` along moves."""
+    """The derivative of `_of_lse` along the tangents `moves`."""
 
     def alike(x: Any, other: Any) -> Any:  # mapped where either is
         return jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, other.shape))
@@ -254,7 +254,7 @@ def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: di
 
 
 def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Sequence[Any], targets: dict[str, Any]) -> Extents:
-    """The extents in front of each gradient: 1 where the library sums over the examples."""
+    """The leading extents of each gradient, one for each level of vmap: 1 if the library sums over the examples."""
     full = extents_of([*arrays, *moves.values()], call.levels)
     shared = [x for named in (of, moves, targets) for name, x in named.items() if name in SHARED]
     # As in bindings/jax.cc, which then has a gradient of each example.
@@ -279,10 +279,10 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
     if rule == "uniform":
         raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
     call = call.without("dropout", "seed", "dropout_keep")
-    if rule == "unmasked":  # refuses a sink
+    if rule == "unmasked":  # this rule refuses a sink
         p = forward_p.bind(*(of[name] for name in call.operands), call=call._replace(attention_weights=True))[2]
         return _of_scores(call, of, {"p": p, "d_lse": d_lse}, targets)
-    sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: of the sink in the sum of the softmax
+    sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: the sink's part of the softmax' sum
     if sink is not None:
         rows = jnp.expand_dims(sink, -1) if sink.ndim == call.levels + 1 else sink
         rows = rows.reshape(*rows.shape[: call.levels], *(1,) * (lse.ndim - rows.ndim), *rows.shape[call.levels :])
@@ -306,6 +306,6 @@ def _of_weights(call: Call, of: dict[str, Any], p: Any, d_p: Any, targets: dict[
 
 
 def _of_scores(call: Call, of: dict[str, Any], pairs: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """Gradients through a tensor of all pairs, of each example."""
+    """Computes gradients through a [T,S] tensor, for each example."""
     found = each_example(lambda of: _scores.gradients(of, call, tuple(targets)), of | pairs, call.levels)
     return _summed(found, targets, call.levels)

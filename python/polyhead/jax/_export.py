@@ -8,7 +8,7 @@ from ._primitives import TARGET
 
 
 def export_checks() -> list[export.DisabledSafetyCheck]:
-    """What `jax.export.export` must not check, so that a function with polyhead's attention can be serialised.
+    """The checks that `jax.export.export` must skip, so that a function with polyhead's attention can be serialised.
 
     ::
 

@@ -114,7 +114,7 @@ def attention_fn(
 
 
 def _of_products(where: str, precision: Any) -> Precision:
-    """The precision of bfloat16 products for one of JAX: more than the default asks for exact products."""
+    """Converts JAX's precision to polyhead's: anything above JAX's default means exact products of bfloat16."""
     parts = precision if isinstance(precision, tuple) else (precision,)
     if not all(part is None or isinstance(part, jax.lax.Precision) or (isinstance(part, str) and part in _PRECISIONS) for part in parts):
         raise ValueError(f"{where}: precision is {precision!r}; it must be one of jax.lax.Precision or None")

@@ -28,13 +28,13 @@ Extents = tuple[tuple[int, ...], ...]
 
 
 class Call(NamedTuple):
-    """What a primitive computes, besides its arrays. bindings/jax.cc reads the same from a text."""
+    """The parameters of a primitive: everything that it computes with except arrays. bindings/jax.cc reads the same from a text."""
 
     operands: tuple[str, ...]  # their names, q, k and v first
     options: tuple[tuple[str, Any], ...]  # those of `polyhead.sdpa` that are no arrays
     layout: str = "NTH"  # or "TNH", of q, k, v and out
     attention_weights: bool = False
-    levels: int = 0  # of jax.vmap: each array has so many dimensions more in front, of extent 1 where it is not mapped
+    levels: int = 0  # number of enclosing jax.vmap: each array has this many leading dimensions, of extent 1 where it is not mapped
 
     def option(self, name: str, default: Any = None) -> Any:
         """The value of an option."""
@@ -207,7 +207,7 @@ def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list
 def _batched(primitive: Any) -> Callable[..., Any]:
     def rule(arrays: Sequence[Any], dims: Sequence[int | None], *, call: Call, **params: Any) -> Any:
         arrays, size = _with_level(arrays, dims)
-        if "extents" in params:  # each example has its own gradients
+        if "extents" in params:  # there is one gradient for each example
             params["extents"] = tuple((size, *front) for front in params["extents"])
         results = primitive.bind(*arrays, call=call._replace(levels=call.levels + 1), **params)
         return results, [0] * len(results)
@@ -220,7 +220,7 @@ for _p in (forward_p, backward_p, second_p, tangent_p, map_tangent_p, backward_t
 
 
 def in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, dict[str, Any], tuple[Any, ...]]:
-    """As `polyhead.sdpa_backward` needs them: keys and values of another dtype than q make all of them float32, in which each is exact."""
+    """Converts the arrays to one dtype for `polyhead.sdpa_backward`: if keys and values differ from q, all become float32, which represents each exactly."""
     if all(x.dtype == of["q"].dtype for x in (of["k"], of["v"], *others)):
         return call, of, others
     wide = jnp.promote_types(of["q"].dtype, jnp.float32)
@@ -242,7 +242,7 @@ def as_inputs(of: dict[str, Any], moves: dict[str, Any]) -> dict[str, Any]:
 
 
 def each_example(f: Callable[[dict[str, Any]], Any], arrays: dict[str, Any], levels: int) -> Any:
-    """f of each example, for arrays with levels of vmap."""
+    """Calls f for each example of arrays with levels of vmap."""
     full = extents_of(list(arrays.values()), levels)
 
     def example(level: int, arrays: dict[str, Any]) -> Any:

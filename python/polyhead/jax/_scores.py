@@ -27,7 +27,7 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
             p_d_p = jnp.where(p == 0, 0, p * of["d_p"])
             delta = jnp.sum(p_d_p, -1, keepdims=True)
             d_score = jnp.where(p == 0, 0, p_d_p - p * delta)
-            if "sink" in wanted:  # it has what the keys' p lack to 1
+            if "sink" in wanted:  # p of the sink is 1 - the sum of p over the keys
                 sink = of["sink"]
                 rows = sink[:, None] if sink.ndim == 1 else sink
                 d_rows = jnp.where(rows == -jnp.inf, 0, (jnp.sum(p, -1) - 1) * delta[..., 0])

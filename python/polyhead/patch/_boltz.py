@@ -48,7 +48,7 @@ def _of_pairs(
         return None
     to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, heads, module.head_dim)
     if bias.size(0) * multiplicity == batch:
-        # The samples of a structure share its bias, which is not repeated.
+        # The samples of a structure share its bias, so do not repeat it.
         shared = (batch // multiplicity, multiplicity)
         q_x = s.unflatten(0, shared)
         kv_x = q_x if k_in is s else k_in.unflatten(0, shared)
@@ -62,7 +62,7 @@ def pair_bias(
     own: Callable[..., Tensor], precision: Precision, self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int = 1,
     to_keys: Callable[[Tensor], Tensor] | None = None, model_cache: dict[str, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Boltz-1's."""
+    """Replaces forward of Boltz-1's AttentionPairBias."""
     if is_ours(s, z, mask) and s.dim() == 3 and mask.dim() == 2:
         normed = self.norm_s(s) if self.initial_norm else s
         k_in, of_keys = (normed, mask) if to_keys is None else (to_keys(normed), to_keys(mask.unsqueeze(-1)).squeeze(-1))
@@ -85,7 +85,7 @@ def pair_bias(
 def pair_bias_2(
     own: Callable[..., Tensor], precision: Precision, self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int = 1
 ) -> Tensor:
-    """Boltz-2's."""
+    """Replaces forward of Boltz-2's AttentionPairBias."""
     if is_ours(s, z, mask, k_in) and s.dim() == 3 and mask.dim() == 2:
 
         def by_boltz(index: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def pair_bias_2(
 
 
 def _repeated(x: Tensor, index: Tensor, multiplicity: int) -> Tensor:
-    """x of the samples of an index: of the structures that they are samples of."""
+    """The rows of x for some samples. x has a row for each structure, and each structure has `multiplicity` samples."""
     return x[torch.div(index, multiplicity, rounding_mode="floor") if x.size(0) > 1 else torch.zeros_like(index)]
 
 

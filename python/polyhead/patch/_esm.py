@@ -33,14 +33,14 @@ def _of_module(
     self: Any, precision: Precision, query: Tensor, key: Tensor, value: Tensor, blocked: Tensor | None, mask: Tensor | None, need_weights: bool,
     need_head_weights: bool,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """blocked: key_padding_mask. None if it is left to esm."""
+    """Computes a call; None if esm must compute it. blocked: key_padding_mask."""
     dropout = float(self.dropout) if self.training else 0.0
     weights = need_weights or need_head_weights
     if (dropout > 0 and weights) or not is_ours(query, key, value):
         return None
     projections = (self.q_proj, self.k_proj, self.v_proj)
     if not self.rot_emb and self.enable_torch_version and not need_head_weights:
-        # esm calls torch's function: with key and value as they are given, and parameters of the layers, which it does not call.
+        # esm passes key and value unchanged to torch's function, with the parameters of the layers, and does not call the layers.
         if passes.is_watched(*projections, self.out_proj) or any(layer.bias is None for layer in projections):
             return None
         sources = (query, key, value)
@@ -51,7 +51,7 @@ def _of_module(
     queries, batch, keys = query.size(0), query.size(1), sources[1].size(0)
     if mask is not None and (not is_ours(mask) or mask.dtype != query.dtype or mask.shape != (queries, keys)):
         return None
-    # A floating mask of keys is added by torch's function, and is a boolean one to esm's own code.
+    # A floating mask of keys means two things: torch's function adds it, esm's own code reads it as boolean.
     if blocked is not None and (not passes.are_plain_masks((blocked,)) or blocked.shape != (batch, keys)):
         return None
     k_bias, v_bias = self.bias_k, self.bias_v
@@ -63,7 +63,7 @@ def _of_module(
         k, v = (torch.cat([x, bias.expand(1, x.size(1), -1).to(x.dtype)]) for x, bias in ((k, k_bias), (v, v_bias)))
     if self.add_zero_attn:
         k, v = (torch.cat([x, x.new_zeros(1, *x.shape[1:])]) for x in (k, v))
-    if added:  # always attended to
+    if added:  # every query attends to the added keys
         blocked = None if blocked is None else torch.nn.functional.pad(blocked, (0, added), value=False)
         mask = None if mask is None else torch.nn.functional.pad(mask, (0, added))
     q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for x in (q, k, v))  # [B,N,T,H]
@@ -94,7 +94,7 @@ def column(
 ) -> tuple[Tensor, Tensor]:
     """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's code runs for one row, and in training with dropout. It also splits
     large calls, into calls of the module that come here."""
-    # dropout_module has a mode of its own.
+    # dropout_module has its own training flag.
     by_esm = self_attn_mask is not None or not is_ours(x) or x.dim() != 4 or x.size(0) == 1 or torch.is_autocast_enabled("cpu")
     by_esm = by_esm or self.dropout_module.training and self.dropout_module.p > 0
     by_esm = by_esm or x.size(0) * x.size(1) > self.max_tokens_per_msa and not torch.is_grad_enabled()
@@ -103,7 +103,7 @@ def column(
         return own(self, x, self_attn_mask, padding)  # type: ignore[no-any-return]
     q, k, v = (linear(x).unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 3, 0, 4) for linear in (self.q_proj, self.k_proj, self.v_proj))
     blocked = None if padding is None else padding.permute(2, 0, 1)  # [columns, B, rows]
-    # Scores of masked keys are replaced by one number, so that a column of nothing else has equal weights and no gradient of its scores.
+    # esm replaces the scores of masked keys by one number, so a column with only masked keys has equal weights, and its scores have no gradient.
     empty_rows: Literal["uniform", "zero"] = "uniform" if blocked is not None and bool(blocked.all(-1).any()) else "zero"
     out, p = attention(q, k, v, block_keys=blocked, scale=self.scaling, empty_rows=empty_rows, precision=precision, return_attention_weights=True)
     return self.out_proj(out.permute(3, 0, 1, 2, 4).flatten(-2)), p.permute(2, 0, 1, 3, 4)

@@ -21,10 +21,10 @@ from ..torch._ops import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3")
 _OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. Wrong if other scores of the row are as low.
-_LARGEST = _OFFSET / 4  # of a bias beside masks: at most half of the offset is lost to it
+_LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks, so that it cancels at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
-SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # of the gate
-_PIECE = 2**24  # elements of the scores of sequences that are left to the package at a time
+SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # the module of the gate
+_PIECE = 2**24  # most scores of the sequences that the package's own code computes at a time
 
 
 class Projections(NamedTuple):
@@ -44,7 +44,7 @@ class Projections(NamedTuple):
 
 
 def is_ours(*tensors: object) -> bool:
-    """Whether these are tensors that polyhead computes with."""
+    """True if polyhead computes with all of these tensors."""
     return all(type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.numel() > 0 for x in tensors)  # type: ignore[attr-defined]
 
 
@@ -71,7 +71,7 @@ def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> 
 
 
 def is_small(bias: Tensor) -> bool:
-    """Whether masked keys have a weight of 0 beside this bias. Where it has large numbers itself, masked keys may weigh as much as others."""
+    """True if masked keys keep a weight of 0 with this bias. If the bias has large numbers itself, masked keys may weigh as much as others."""
     low, high = bias.detach().aminmax()
     return -_LARGEST < float(low) and float(high) < _LARGEST
 

@@ -1,4 +1,4 @@
-"""Replaces methods of another package's classes, and brings them back."""
+"""Replaces methods of another package's classes, and restores them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Method(NamedTuple):
     module: str
     owner: str
     name: str
-    parameters: tuple[str, ...]  # that the method must begin with
-    known: tuple[str, ...]  # further ones that it may have
+    parameters: tuple[str, ...]  # the first parameters that the method must have
+    known: tuple[str, ...]  # further parameters that it may have
     replacement: Callable[..., Any]  # called with the package's own method, the precision of the patch, and the method's arguments
-    helpers: tuple[str, ...] = ()  # methods that the package's own calls and the replacement does not
+    helpers: tuple[str, ...] = ()  # methods that the original calls and the replacement does not
     parts: tuple[str, ...] = ()  # modules, parameters and buffers that the replacement calls or reads
-    bypassed: Mapping[str, str] = {}  # modules that the package's own calls and the replacement computes or leaves out, and their classes
+    bypassed: Mapping[str, str] = {}  # modules that the original calls and the replacement computes or leaves out, with their classes
 
     def is_known(self, owner: type, module: Any) -> bool:
         """Whether the object computes what polyhead does: with helper methods of the patched class, without further parts, and with bypassed modules that
@@ -55,12 +55,12 @@ class _Package:
 
     def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
         self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
-        self.precision: Precision = "native"  # of the applied patches
+        self.precision: Precision = "native"  # precision of the applied patches
         self.replacements = Replacements()
 
     @property
     def patches(self) -> int:
-        """How many are applied."""
+        """The number of applied patches."""
         return self.replacements.users
 
     def apply(self, precision: Precision) -> None:
@@ -80,7 +80,7 @@ class _Package:
 
         @functools.wraps(own)
         def replaced(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            # Ours where no compiler, tracer, transform or dispatch mode is active.
+            # Use the replacement only if no compiler, tracer, transform or dispatch mode is active.
             ours = package.patches and not watched() and method.is_known(owner, self)
             return method.replacement(own, package.precision, self, *arguments, **keywords) if ours else own(self, *arguments, **keywords)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, Literal, TypedDict, overload
 
@@ -19,7 +20,7 @@ from ._ops import Options
 
 
 class FormulaOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` that the formula reads, of floating keys and values."""
+    """Keyword arguments of `attention` for floating keys and values, except outputs and the cache."""
 
     attend: Tensor | None
     block: Tensor | None
@@ -44,10 +45,12 @@ class FormulaOptions(TypedDict, total=False):
 
 
 class AttentionOptions(FormulaOptions, total=False):
-    """And of int8 keys and values."""
+    """And of int8 keys and values, and FlexAttention's."""
 
     k_scale: Tensor | None
     v_scale: Tensor | None
+    score_mod: Callable[..., Any] | None
+    block_mask: Any
 
 
 _OPTIONS = annotations_of(AttentionOptions)
@@ -128,6 +131,10 @@ def attention(
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
         precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
+        score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` as FlexAttention takes it, of the scaled score, before softcap and bias. It is traced once a call and run
+            by an interpreter on tiles of scores; tensors that it captures and indexes have gradients. Operations that it may use: docs/flex_attention.md.
+            An index outside of a captured tensor gives NaN.
+        block_mask: a BlockMask of torch; polyhead makes a boolean mask of it, one byte for each pair.
         cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to it, and q attends to all
             tokens of its sequence; with causal (either corner) or a window each query counts from its own token. Only without gradients. Not with
             key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
@@ -145,16 +152,22 @@ def attention(
             a __torch_function__ of its own.
         NotImplementedError: a gradient that is not defined or not there: of k_scale and v_scale; with cache or out; of lse and attention weights with
             empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets. Third derivatives, forward mode of forward
-            mode (jacfwd of jacfwd), and forward mode under torch.compile.
+            mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that is not traced; with score_mod also a gradient of lse or of attention weights, and
+            forward mode.
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
     given: dict[str, Any] = DEFAULTS | options
+    score_mod, block_mask = given.pop("score_mod", None), given.pop("block_mask", None)
     for name in options:
         if name not in _OPTIONS:
             refuse("attention", name, inspect.signature(attention))
     dropout = given["dropout"]
-    if cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
+    if score_mod is not None or block_mask is not None:
+        if cache is not None or new_tokens is not None:
+            raise NotImplementedError("attention: a cache has no score_mod and no block_mask; give its keys and values as tensors")
+        given["score_mod"], given["block_mask"] = score_mod, block_mask
+    elif cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
         # A call that needs no conversion; what is wrong with another one is said below.
         found = _plain(q, k, v, given, return_lse, return_attention_weights, out)
         if found is not None:
@@ -169,7 +182,7 @@ def attention(
     else:
         require_tensors(q, k, v, given)
         q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
-        result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
+        result = (_with_score_mod if "score_mod" in given else attention_of)("attention", q, k, v, attention_weights=return_attention_weights, **given)
     if return_lse and given["empty_rows"] == "uniform" and (result[0].requires_grad or core.has_tangent(result[0])):
         raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
     if out is not None:
@@ -193,7 +206,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
     for name in ("empty_rows", "precision"):
         if given[name] == DEFAULTS[name]:
             del chosen[name]
-    if type(chosen.get("window")) is list:  # the caller may change it before backward
+    if type(chosen.get("window")) is list:  # copy it, because the caller may change the list before backward
         chosen["window"] = tuple(chosen["window"])
     if type(chosen.get("block_size")) is list:
         chosen["block_size"] = tuple(chosen["block_size"])
@@ -209,7 +222,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
-    """TypeError for what is no tensor that polyhead computes with. given: the options of `attention`."""
+    """Raises TypeError unless polyhead computes with all tensors. given: the options of `attention`."""
     require("attention", q=q)
     require("attention", also=(torch.int8,), k=k, v=v)
     tensors = {"q": q, "k": k, "v": v} | {name: given.get(name) for name in _TENSORS}
@@ -223,6 +236,21 @@ def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> N
 def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``(out, lse, attention weights or [0])`` for the arguments of `attention`, whose tensors the caller has checked."""
     return core.attend_all(q, k, v, core.with_seed(q, read_options(where, q, **given)))
+
+
+@torch.compiler.disable(reason="a score_mod is traced by polyhead itself")  # type: ignore[untyped-decorator]
+def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    from . import _score_mod  # it imports FlexAttention
+
+    if block_mask is not None:
+        for name in ("attend", "block"):
+            if given.get(name) is not None:
+                raise ValueError(f"{where}: block_mask and {name} are both given; only one of them may be")
+        given["attend"] = _score_mod.attend_of(block_mask, q, k)
+    options = core.with_seed(q, read_options(where, q, **given))
+    if score_mod is None:
+        return core.attend_all(q, k, v, options)
+    return _score_mod.attention(q, k, v, score_mod, options)
 
 
 def read_options(

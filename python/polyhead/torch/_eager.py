@@ -1,7 +1,7 @@
-"""The short way of a call in eager mode: the tensors go straight to the kernel, beside an autograd.Function if a gradient is recorded.
+"""The fast path in eager mode: tensors go directly to the kernel, inside an autograd.Function if a gradient is recorded.
 
-torch's dispatcher takes longer than a small attention. Where more than autograd looks at a call (torch.compile, modes, transforms, tracing), or a tensor is more
-than memory on the CPU, the operators of `_ops` are called.
+torch's dispatcher takes longer than a small attention. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a
+tensor is not plain memory on the CPU, the operators of `_ops` are called instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ recorders: list[Any] = []
 
 
 def watched() -> bool:
-    """Whether something other than autograd looks at each operator of torch now."""
+    """True if something other than autograd observes torch's operators now."""
     return (
         not _READ_BY_C
         or torch.compiler.is_compiling()
@@ -56,7 +56,7 @@ _Call = tuple[dict[str, Any], tuple[str, ...], int]
 
 
 def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """For what autograd keeps itself."""
+    """The options with None for tensors, which autograd saves itself."""
     given = {name: value for name, value in given.items() if name not in names}
     if "relative_bias" in given:
         given["relative_bias"] = given["relative_bias"]._replace(slopes=None, table=None)
@@ -88,7 +88,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, 
 
 
 class _Attention(torch.autograd.Function):
-    """Returns out, or a tuple of as many outputs as the call wants."""
+    """Returns out, or a tuple with the number of outputs that the call wants."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Any:
@@ -98,7 +98,7 @@ class _Attention(torch.autograd.Function):
         # torch notices when a saved tensor is written to, a mask too.
         if outputs == 1:
             ctx.save_for_backward(q, k, v, out, *tensors)
-            ctx.lse = lse  # nobody else has it
+            ctx.lse = lse  # not an output, so it needs no check for changes
             return out
         ctx.save_for_backward(q, k, v, out, *tensors, lse, p)
         ctx.set_materialize_grads(False)
@@ -122,7 +122,7 @@ class _Attention(torch.autograd.Function):
             _limit_threads(given)
             try:
                 found = _core.sdpa_backward(q, k, v, out, lse, d_out, given, None, d_q, d_k, d_v, *more)
-            except _REFUSALS:  # the operator sees to it, or says why
+            except _REFUSALS:  # let the operator compute it or raise the error
                 pass
             else:
                 if not tensors:
@@ -138,7 +138,7 @@ def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> lis
     return [by_name.get(name) for name in names]
 
 
-# Without the part of Function.apply that is for transforms.
+# Function.apply without its part for transforms, which takes time.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
 
@@ -173,7 +173,7 @@ def attention(
                 torch.autograd.graph.increment_version(out)
             return found
         if tensors and any(name in tensors and tensors[name].requires_grad for name in _SCALES):
-            return None  # there is no such gradient, nor of what follows
+            return None  # such a gradient does not exist: let the operator raise the error
         if out is not None or (lse and given.get("empty_rows") == "uniform"):
             return None
         outputs = 3 if attention_weights else 2 if lse else 1

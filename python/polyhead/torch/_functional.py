@@ -1,4 +1,4 @@
-"""What the functions and modules of polyhead.torch share: attention of tensors with the operators' options, its maps, and torch.autocast."""
+"""Helpers of the functions and modules of polyhead.torch: attention of tensors with the operators' options, its maps, and torch.autocast."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """Whether one of them is a dual tensor, which moves in forward mode."""
+    """True if one of them is a dual tensor, which has a tangent in forward mode."""
     return forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def _refuse_forward_mode() -> None:
-    """Where `_transforms` does not act: torch.compile shows no tangent of a dual tensor, and a custom operator ignores it, so the derivative would be 0."""
+    """Raises NotImplementedError under torch.compile: it hides the tangent of a dual tensor, and a custom operator ignores it, so the derivative would be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
             "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it without"
@@ -40,7 +40,7 @@ def _refuse_forward_mode() -> None:
 
 
 def refuse_script(layer: str) -> None:
-    """What torch.jit.script is told by a layer."""
+    """Raises the error for torch.jit.script of a layer."""
     raise NotImplementedError(f"{layer}: torch.jit.script does not compile polyhead's layers; use torch.compile, torch.export or torch.jit.trace")
 
 
@@ -52,7 +52,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, O
 
 
 def with_seed(q: Tensor, options: Options) -> Options:
-    """The options with a new seed if there is dropout, and none yet."""
+    """The options, with a new seed if there is dropout and no seed yet."""
     if not options.dropout > 0 or options.seed is not None:
         return options
     return options._replace(seed=_seed.draw(q.device))
@@ -101,7 +101,7 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
     if causal is not None:
         if diagonal not in (None, causal):
             raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r} and the causal diagonal {causal!r}; they must be the same")
-        diagonal = None  # the causal one
+        diagonal = None  # means the causal diagonal
     if not isinstance(relative.bidirectional, bool):
         raise TypeError(f"{where}: relative_bias.bidirectional is of type {type(relative.bidirectional).__name__}; it must be True or False")
     if isinstance(relative.max_distance, bool) or not isinstance(relative.max_distance, int):

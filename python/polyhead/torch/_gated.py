@@ -54,7 +54,7 @@ class GatedAttention(nn.Module):
     ``bias``, initialised as torch.nn.Linear's.
     """
 
-    precision: Precision = "native"  # of layers that were pickled without it
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(
@@ -105,7 +105,7 @@ class GatedAttention(nn.Module):
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        """Initialises all parameters again, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -172,7 +172,7 @@ class GatedAttention(nn.Module):
         __call__ = forward
 
     def extra_repr(self) -> str:
-        """What repr() shows of the layer: sizes, and settings that differ from their defaults."""
+        """The text inside repr(): sizes, and settings that differ from their defaults."""
         named = {name: getattr(self, name) for name, usual in self._usual.items() if getattr(self, name) != usual}
         return ", ".join([f"{self.c_in}, {self.c}, heads={self.heads}, axis={self.axis}", *(f"{name}={value!r}" for name, value in named.items())])
 
@@ -181,7 +181,7 @@ class GatedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
-        empty_rows = self._empty_rows(x, keep) if is_plain else None  # it reads keep, which torch.export cannot
+        empty_rows = self._empty_rows(x, keep) if is_plain else None  # it reads the values of keep, which is impossible under torch.export
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
             if passes.is_plain(x.dtype, (bias, *parameters)) and passes.are_plain_masks((keep,)):
@@ -207,7 +207,7 @@ class GatedAttention(nn.Module):
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
     def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
-        """What the library is told; None if it does not have it: with gradients, "offset" in float32 and below (see `_offset`)."""
+        """The library's value of empty_rows; None if it has no equivalent: "offset" in float32 and below with gradients (see `_offset`)."""
         if self.empty_rows != "offset" or keep is None:
             return self.empty_rows if keep is not None else "zero"
         if x.dtype == torch.float64:
@@ -217,7 +217,7 @@ class GatedAttention(nn.Module):
     def _by_torch(
         self, of: Any, x: Tensor, axis: int, bias: Tensor | None, keep: Tensor | None, dropout: float, attention_weights: bool, seed: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The projections in torch's operators, and the attention in polyhead's. of: what has the projections, this layer if they are its own."""
+        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the projections, usually this layer."""
         source = mean(x, axis, None if self.query_mean == "all" else keep) if self.is_global else x
         q, k, v = (self._split(linear(y), axis) for linear, y in ((of.linear_q, source), (of.linear_k, x), (of.linear_v, x)))
         options = Options(

@@ -12,7 +12,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def require(where: str, *, also: tuple[torch.dtype, ...] = (), **tensors: object) -> None:
-    """TypeError unless polyhead computes with the tensors; the message says what is allowed. also: further dtypes."""
+    """Raises TypeError unless polyhead computes with the tensors; the message says what is allowed. also: further allowed dtypes."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
@@ -45,7 +45,7 @@ def require_memory(where: str, **tensors: Tensor | None) -> None:
 
 
 def require_one_device(where: str, **tensors: Tensor | None) -> None:
-    """TypeError unless all tensors are on the CPU, or all are meta tensors, which have shapes alone."""
+    """Raises TypeError unless all tensors are on the CPU, or all are meta tensors, which have only shapes."""
     away = {name: tensor for name, tensor in tensors.items() if tensor is not None and not tensor.is_cpu}
     if not away:
         return

@@ -29,17 +29,17 @@ def form(*, dtype: torch.dtype, **config: Any) -> _core.LayerForm:
 
 
 def is_eager() -> bool:
-    """Whether torch runs operators at once and as they are called: no compiler, tracer, functorch transform, mode, autocast or dual tensors."""
+    """True in plain eager mode: without a compiler, tracer, functorch transform, mode, autocast or dual tensors."""
     return not watched() and not torch.is_autocast_enabled("cpu")
 
 
 def is_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> bool:
-    """Whether all of them are dense tensors of that dtype, one that polyhead computes with, in the CPU's memory, with elements, and not subclasses."""
+    """True if all tensors are dense, of this dtype (which polyhead must support), on the CPU, not empty, and of no subclass."""
     return dtype in DTYPES and _all_plain(dtype, tensors)
 
 
 def are_plain_masks(tensors: Sequence[Tensor | None]) -> bool:
-    """The same of boolean tensors."""
+    """The same for boolean masks."""
     return _all_plain(torch.bool, tensors)
 
 
@@ -70,15 +70,15 @@ def has_hooks(*modules: nn.Module) -> bool:
 
 
 class Pass(NamedTuple):
-    """A pass but for its differentiable tensors."""
+    """The arguments of a pass, except its differentiable tensors."""
 
     form: _core.LayerForm
-    places: tuple[int, ...]  # of the tensors that it is given, among all that a layer may have
+    places: tuple[int, ...]  # indices of the given tensors, among all tensors that a layer may have
     masks: dict[str, Any]  # boolean
     settings: dict[str, Any]  # the other keyword arguments of `polyhead.MultiHeadAttention.forward`
     attention_weights: str | None  # "probability" or "dropped": which attention weights are returned
     by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # the same pass in torch's operators: (query, key, value, bias, masks, parameters, seed)
-    seed: Tensor | None  # of dropout
+    seed: Tensor | None  # seed of dropout
 
     def every(self, tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, ...]]:
         """query, key, value, bias, options and parameters, from the tensors at `places`."""
@@ -112,7 +112,7 @@ def run(
     places = tuple([i for i, x in enumerate(every) if x is not None])
     this = Pass(layer, places, masks, settings, attention_weights, by_torch, seed)
     tensors = [x for x in every if x is not None]
-    if recorders:  # they are told of q and k where torch's operators compute them
+    if recorders:  # recorders see q and k only if torch's operators compute them
         with torch.no_grad():
             by_torch(query, key, value, bias, masks, parameters, seed)
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
@@ -143,8 +143,8 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, this: Pass, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         out, weights, activations = forward(this, tensors, True)
-        ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # torch is to free the masks with the rest
-        # Not a parameter itself, whose .data may become other memory: the gradients are those of this pass.
+        ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # let torch free the masks with the saved tensors
+        # Save a detached tensor instead of a parameter: its .data may be replaced, and the gradients must be those of this pass.
         kept = [x.detach() if type(x) is nn.Parameter else x for x in tensors]
         ctx.save_for_backward(*kept, *this.masks.values(), *activations)  # type: ignore[misc]
         ctx.set_materialize_grads(False)
@@ -171,7 +171,7 @@ def _is_memory(d_out: Tensor) -> bool:
     return not watched() and is_plain(d_out.dtype, (d_out,)) and not torch._C._functorch.is_legacy_batchedtensor(d_out)
 
 
-# Without the part of Function.apply that is for transforms.
+# Function.apply without its part for transforms, which takes time.
 _apply: Any = super(torch.autograd.Function, _Pass).apply
 
 

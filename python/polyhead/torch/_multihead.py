@@ -54,7 +54,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
 
-    precision: Precision = "native"  # of layers that were pickled without it
+    precision: Precision = "native"  # for layers that were pickled before this attribute existed
     if TYPE_CHECKING:  # torch has Any
 
         def __call__(
@@ -86,12 +86,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self.register_forward_pre_hook(_stay)
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        """Initialises all parameters again, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
         self.out_proj.reset_parameters()
         self._reset_parameters()
 
     def extra_repr(self) -> str:
-        """What repr() shows of the layer: sizes, and settings that differ from their defaults."""
+        """The text inside repr(): sizes, and settings that differ from their defaults."""
         usual = {"kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0, "add_zero_attn": False, "batch_first": False, "precision": "native"}
         named = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
         if self.in_proj_bias is None:
@@ -205,9 +205,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return self._by_torch(self, query, key, value, sequence, masks, dropout, need_weights)
 
     def _ordered_parameters(self, out: nn.Linear) -> tuple[Tensor | None, ...]:
-        """In the order of `_layer_pass`."""
+        """The parameters in the order that `_layer_pass` expects."""
         own = self._parameters
-        weight = own["in_proj_weight"] if "in_proj_weight" in own else self.in_proj_weight  # a parametrized one is an attribute
+        weight = own["in_proj_weight"] if "in_proj_weight" in own else self.in_proj_weight  # a parametrized weight is an attribute, not a parameter
         bias = own["in_proj_bias"] if "in_proj_bias" in own else self.in_proj_bias
         projections: tuple[Tensor | None, ...] = (weight, bias, None, None, None, None)
         if weight is None:
@@ -218,7 +218,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], dropout: float, need_weights: bool,
         seed: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The projections in torch's operators, and the attention in polyhead's. of: what has the parameters, this layer if they are its own."""
+        """Computes the projections by torch's operators and the attention by polyhead's. of: the object with the parameters, usually this layer."""
         q, k, v = (self._split(x, sequence) for x in self._project(of, query, key, value, sequence))
         options, dtype = self._options(masks, q, k.size(-2) - key.size(sequence)), q.dtype
         if options.bias is not None and options.bias.dtype != dtype:
@@ -230,7 +230,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return output, core.maps(q, k, options).to(dtype) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
-        """Self-attention of nested sequences: of padded ones, whose padding does not exist."""
+        """Self-attention of nested sequences: pads them, and masks the padding."""
         lengths = [sequence.size(0) for sequence in x.unbind()]
         padded = x.to_padded_tensor(0.0)
         positions = torch.arange(padded.size(1), device=padded.device)
@@ -323,7 +323,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             masks["block"], attn_mask = attn_mask, None
         for mask in (attn_mask, None if key_padding_mask is None else key_padding_mask[:, None, None, :]):
             if mask is not None:
-                mask = mask.to(torch.promote_types(like.dtype, mask.dtype))  # a wider one keeps its numbers
+                mask = mask.to(torch.promote_types(like.dtype, mask.dtype))  # a wider dtype represents the mask's numbers exactly
                 masks["bias"] = masks["bias"] + mask if "bias" in masks else mask
         return masks
 

@@ -1,4 +1,4 @@
-"""Numbers about attention weights that a model has made: as `polyhead.head_statistics`, `maps` with top_k and `pooled_map` give them from q and k."""
+"""Statistics, strongest keys and pooled maps of attention weights that a model has computed, equal to those that polyhead computes from q and k."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers_of(p: Tensor, kind: str, top_k: int, pooled: tuple[int, int]) -> Any
 def _statistics(p: Tensor) -> dict[str, Tensor]:
     queries, keys = p.shape[-2:]
     away = (torch.arange(keys) - torch.arange(queries)[:, None]).abs().to(p.dtype)
-    rows = (p.sum(-1) > 0).sum(-1).clamp(min=1)  # that are not empty
+    rows = (p.sum(-1) > 0).sum(-1).clamp(min=1)  # number of rows that are not empty
 
     def mean(of_rows: Tensor) -> Tensor:
         return of_rows.sum(-1) / rows
@@ -32,7 +32,7 @@ def _statistics(p: Tensor) -> dict[str, Tensor]:
     def diagonal(offset: int) -> Tensor:
         return p.diagonal(offset, -2, -1).sum(-1) / rows
 
-    one_head = [(matrix, away) for matrix in p.reshape(-1, queries, keys)]  # a head at a time, for memory
+    one_head = [(matrix, away) for matrix in p.reshape(-1, queries, keys)]  # one head at a time, to save memory
     return {
         "entropy": mean(torch.stack([-torch.xlogy(m, m).sum(-1) for m, _ in one_head]).view(p.shape[:-1])),
         "largest": mean(p.amax(-1)),

@@ -16,7 +16,7 @@ def add_score_gradients(
     grads: tuple[Tensor, ...], wanted: list[bool], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *, attend: Tensor, bias: Tensor | None, scale: float,
     dropout: float, seed: int | None,
 ) -> None:  # fmt: skip
-    """Adds what the empty rows of `attend` lack to d_q, d_k and d_bias, one sequence at a time, so that no tensor ``[*,N,T,S]`` is made.
+    """Adds the gradients of the scores of empty rows to d_q, d_k and d_bias, one sequence at a time, so that no tensor ``[*,N,T,S]`` is made.
     With dropout, its bits take one byte for each of those."""
     d_q, d_k, _, d_bias, *_ = grads
     lead, rank = q.shape[:-3], q.dim()

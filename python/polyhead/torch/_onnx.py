@@ -23,7 +23,7 @@ _Value = Any  # a value of the ONNX graph
 
 
 def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What torch.onnx.export needs for models that use polyhead: each attention becomes a node `Attention` of ONNX (opset 23).
+    """The translation table that torch.onnx.export needs for models with polyhead: each attention becomes a node `Attention` of ONNX (opset 23).
 
     ::
 
@@ -44,14 +44,14 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 class _Problem(NamedTuple):
-    """What a node Attention is given, with the leading dimensions of the operator."""
+    """The inputs of a node Attention, with the leading dimensions of the operator."""
 
     q: _Value
     k: _Value
     v: _Value
     mask: _Value | None  # broadcasts to [*,N,T,S]
-    is_causal: bool  # top left, without a mask
-    is_floating: bool  # of the mask: added to the scores
+    is_causal: bool  # causal from the top left corner, without a mask
+    is_floating: bool  # the mask has numbers, which are added to the scores
     any_key: _Value | None  # bool [*,N,T,1], or broadcasts to it; False: the result of the row is 0. None: every row has a key
     scale: float
     softcap: float
@@ -73,7 +73,7 @@ def _attention(q: _Value, k: _Value, v: _Value, *given: Any) -> tuple[_Value, ..
     problem = graph.problem(q, k, v, options)
     p = graph.weights(problem) if options.attention_weights else graph.constant(np.empty(0), q.dtype)
     dtype = graph.ir.DataType.DOUBLE if q.dtype == graph.ir.DataType.DOUBLE else graph.ir.DataType.FLOAT
-    # torch.onnx.export removes what nobody reads, in most models lse.
+    # torch.onnx.export removes results that are not used, in most models lse.
     serves = not problem.is_causal and problem.q.dtype == dtype
     return graph.output(problem), graph.lse(problem if serves else graph.problem(q, k, v, options, dtype)), p
 
@@ -323,7 +323,7 @@ class _Graph:
         return self.squeeze(self.rows_with_keys(problem, lse, -np.inf), -1)
 
     def in_4(self, x: _Value) -> _Value:
-        """The operator takes [B,N,T,H] only."""
+        """Reshapes x to [B,N,T,H], the only rank that the operator takes."""
         if self.rank == 4:
             return x
         if self.rank == 3:
@@ -361,7 +361,7 @@ def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:
 
 
 def _causal_offset(o: Options) -> int | _Value | None:
-    """None: S - T."""
+    """The offset of the causal diagonal; None for S - T."""
     return 0 if o.causal == "top_left" else o.offset
 
 

@@ -1,4 +1,4 @@
-"""Operators of torch that compute attention as a whole, as q, k and options of `polyhead.sdpa`."""
+"""Translates torch's own attention operators to q, k and options of `polyhead.sdpa`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: 
 
 
 def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Nested sequences as ``[B,T,E]``, and which of the positions they have, ``[B,T]``."""
+    """Pads nested sequences to ``[B,T,E]``. Also returns a mask ``[B,T]``, False for padding."""
     if sequences.layout != torch.strided:
         raise ValueError("nested tensors of the layout torch.jagged have no maps here")
     lengths = torch.tensor([x.size(0) for x in sequences.unbind()], device=sequences.device)
@@ -74,7 +74,7 @@ def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:
-    """kind of the mask: 0 of [T,S], 1 of the keys [B,S], 2 of [B,N,T,S]; bool: True may not attend."""
+    """kind: the shape of the mask: 0 is [T,S], 1 is [B,S] (keys), 2 is [B,N,T,S]. In a boolean mask True means may not attend."""
     there = None
     if query.is_nested or key.is_nested:
         if mask is not None:

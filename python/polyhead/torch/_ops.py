@@ -197,12 +197,12 @@ transforms: Any = None
 
 
 def operators() -> Any:
-    """What has the operators `attention` and `attention_...` for a call now."""
+    """The module whose operators `attention` and `attention_...` serve the current call."""
     return transforms if transforms.active() else sys.modules[__name__]
 
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
-    """As `polyhead.sdpa_backward` needs them: keys and values of another dtype than q make all of them float32, in which each is exact."""
+    """Converts the tensors to one dtype for `polyhead.sdpa_backward`: if keys and values differ from q, all become float32, which represents each exactly."""
     if q.dtype == k.dtype == v.dtype and all(other.dtype == q.dtype for other in others):
         return q, k, v, options, *others
     k, v = (x.float() if scale is None else x * scale.unsqueeze(-1) for x, scale in ((k, options.k_scale), (v, options.v_scale)))
@@ -316,7 +316,7 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """What the gradients of `attention` need."""
+    """Saves the tensors that the gradients of `attention` need."""
     ctx.options = inputs[_SAVED:]
     ctx.set_materialize_grads(False)
     options = Options(*inputs[3:])
@@ -336,7 +336,7 @@ def input_gradients(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: T
 
 
 def refuse_gradient_of_scales(k_scale: bool, v_scale: bool) -> None:
-    """NotImplementedError if one of them is wanted."""
+    """Raises NotImplementedError if a gradient of the scales is wanted."""
     if k_scale or v_scale:
         raise NotImplementedError(f"{'k_scale' if k_scale else 'v_scale'} requires grad; polyhead has no gradient of the scales of int8 keys and values")
 
@@ -345,7 +345,7 @@ def gradients(
     d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
     wanted: list[bool],
 ) -> list[Tensor | None]:  # fmt: skip
-    """Of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None where it is not wanted."""
+    """The gradients of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None if not wanted."""
     parts: list[tuple[Tensor | None, ...]] = []
     if d_out is not None:
         found = operators().attention_backward(d_out, q, k, v, out, lse, *options, wanted)
@@ -366,7 +366,7 @@ attention.register_autograd(input_gradients, setup_context=save)
 
 
 def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """What the gradients of `attention_backward` need."""
+    """Saves the tensors that the gradients of `attention_backward` need."""
     count = 3 + _SAVED
     ctx.options, ctx.wanted = inputs[count:-1], inputs[-1]
     ctx.set_materialize_grads(False)
@@ -374,7 +374,7 @@ def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def second_gradients(ctx: Any, *d_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention_backward`. out and lse have none: the others count what changes through them."""
+    """The gradient of each input of `attention_backward`. out and lse have none, because they count as functions of the other inputs."""
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     names = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
     needed = dict(zip(names, ctx.needs_input_grad))
@@ -392,7 +392,7 @@ attention_backward.register_autograd(second_gradients, setup_context=save_backwa
 
 
 def save_backward_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """What the gradients of `attention_backward_backward` need."""
+    """Saves the tensors that the gradients of `attention_backward_backward` need."""
     count = 3 + len(GRADIENTS) + _SAVED
     ctx.options, ctx.wanted = inputs[count:-1], inputs[-1]
     ctx.tensors = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
@@ -423,7 +423,7 @@ def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None,
 
 
 def _needed(ctx: Any) -> list[int]:
-    """The inputs whose gradients this pass of backward uses: torch.autograd.functional.hvp differentiates by the tangents alone."""
+    """Indices of the inputs whose gradients this backward pass needs: torch.autograd.functional.hvp differentiates only by the tangents."""
     needed = [i for i in ctx.tensors if ctx.needs_input_grad[i]]
     if _C._current_graph_task_id() == -1 or _C._are_functorch_transforms_active():
         return needed
@@ -442,7 +442,7 @@ attention_backward_backward.register_autograd(third_gradients, setup_context=sav
 
 
 def refuse_third_derivative(*_: Any) -> None:
-    """NotImplementedError."""
+    """Raises NotImplementedError."""
     raise NotImplementedError(
         "polyhead's attention has no third derivative; "
         "for that use torch.nn.functional.scaled_dot_product_attention under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
@@ -453,9 +453,9 @@ attention_jvp.register_autograd(refuse_third_derivative)  # `_transforms` has it
 
 
 class HalvedProblem(NamedTuple):
-    """A problem whose out ``[*,N,T,1]`` tells how lse changes: with attention weights p / 2, values of 1, and a sink that has the other half of the softmax."""
+    """A problem whose out ``[*,N,T,1]`` has the derivatives of lse: its attention weights are p / 2, its values 1, and its sink has the other half of the softmax."""
 
-    share: Tensor  # of the sink of the given problem in the sum of its softmax
+    share: Tensor  # the part of the softmax' sum that the sink of the given problem has
     arguments: tuple[Any, ...]  # of `attention_backward` after d_out, without `wanted`
     options: Options
 
@@ -516,7 +516,7 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """What the gradients of `attention_map` need."""
+    """Saves the tensors that the gradients of `attention_map` need."""
     tensors = _SAVED - 1  # without v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)

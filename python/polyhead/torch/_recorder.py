@@ -1,4 +1,4 @@
-"""Watches the operators of a running model, and keeps the maps of those that are attention (for `polyhead.capture`).
+"""Watches the operators of a running model, and keeps the maps of attention (for `polyhead.capture`).
 
 A dispatch mode sees every operator after torch has chosen it, so that no choice of a path, and no bit of the output, depends on the capture. Hooks and
 function modes would switch off torch's fused layers.
@@ -28,11 +28,11 @@ _NO_CALL = re.compile("backward|fused_sdp_choice|_fill|_mask$")
 
 _SOFTMAX = {"_softmax", "softmax", "special_softmax", "_safe_softmax"}
 _PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # where the two factors begin
-_COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # the same attention weights in other memory
+_COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # copy attention weights to other memory
 _DROPOUT = {"dropout", "native_dropout", "feature_dropout"}
-_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # other attention weights, if it is them that are multiplied by values
+_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # change attention weights; the changed ones count if they are multiplied by values
 _PARTS = {"slice", "narrow"}
-_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # not attention of their own
+_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # helpers of another attention call, so not recorded
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 
 
@@ -41,7 +41,7 @@ class _Module(NamedTuple):
 
     name: str
     module: nn.Module
-    seen: int  # calls and missed ones before it
+    seen: int  # number of calls and missed calls before it
 
 
 class _Weights:
@@ -49,18 +49,18 @@ class _Weights:
 
     def __init__(self, tensor: Tensor, p: Tensor | None, depth: int, is_dropped: bool = False, why: str = "") -> None:
         self.tensor = tensor  # kept alive, because memory that is free again may become another tensor's
-        self.p = p  # before dropout; None: not known, because of why
+        self.p = p  # attention weights before dropout; None: not known, for the reason `why`
         self.depth = depth
         self.is_dropped = is_dropped
         self.why = why
 
     def is_same(self, tensor: Tensor) -> bool:
-        """Whether the other has the same numbers, whatever its shape and order."""
+        """True if the other tensor has the same numbers, in any shape and order."""
         one, other = self.tensor, tensor
         return _memory(one) == _memory(other) and one.storage_offset() == other.storage_offset() and one.numel() == other.numel() and one.dtype == other.dtype
 
     def has_keys(self, tensor: Tensor, axis: int) -> bool:
-        """Whether an axis of the other is that of the keys."""
+        """True if this axis of the other tensor is the axis of the keys."""
         return tensor.size(axis) == self.tensor.size(-1) and (tensor.size(axis) == 1 or tensor.stride(axis) == self.tensor.stride(-1))
 
 
@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _try(self, what: str, record: Callable[[], None]) -> None:
-        """Recording never ends the model's run."""
+        """Runs `record` and turns its errors into missed calls: recording must never end the model's run."""
         try:
             record()
         except (TypeError, ValueError, RuntimeError, NotImplementedError, MemoryError, KeyError, IndexError) as error:
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
             del self._weights[0]
 
     def _save(self, tensor: Tensor) -> None:
-        """Before an operator writes to the tensor."""
+        """Called before an operator writes to the tensor."""
         for weights in self._weights:
             if weights.p is not None and _memory(weights.p) == _memory(tensor):
                 weights.p = weights.p.clone()
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):
     # Operators that compute attention as a whole.
 
     def record(self, q: Tensor, k: Tensor, options: dict[str, Any]) -> None:
-        """A call of polyhead's own. options: of `polyhead.sdpa`."""
+        """Records a call of polyhead. options: options of `polyhead.sdpa`."""
         if threading.get_ident() == self._thread and _C._current_graph_task_id() == -1:
             self._try("polyhead.attention", lambda: self._record_problem(Problem("polyhead.attention", q, k, options)))
 
@@ -343,7 +343,7 @@ class Recorder(TorchDispatchMode):
         self._calls.append(CapturedCall(self._name(), operation, shape, is_window=self._is_window(shape), **values))
 
     def _is_window(self, shape: tuple[int, ...]) -> bool:
-        """Whether the innermost module that has a size of windows has one of so many queries and keys."""
+        """True if this number of queries and keys is the window size of the innermost module that has one."""
         for running in reversed(self._running):
             size = getattr(running.module, "window_size", None)
             if isinstance(size, int):
@@ -354,7 +354,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In host memory, and float32 where it is narrower: maps have more digits than the model's numbers."""
+    """Copies the tensor to host memory, and converts 16-bit dtypes to float32, because maps have more digits than the model's numbers."""
     tensor = tensor.detach().cpu()
     return tensor if tensor.dtype in (torch.float32, torch.float64, torch.int8) else tensor.float()
 

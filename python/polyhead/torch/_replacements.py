@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-Replacement = tuple[Any, str, Any, Any]  # the class or module, the name, what is there, and what comes there
+Replacement = tuple[Any, str, Any, Any]  # class or module, name of the attribute, old value, new value
 
 
 class Replacements:

@@ -1,7 +1,7 @@
 """Comparisons of extents that may be symbols, while torch.compile or torch.export traces a call.
 
-An extent may depend on data, as that of ``x[mask]``. Where only the data can tell whether two extents are equal, they count as equal: the operator checks
-the numbers when it runs. torch.compile does not trace ``in`` on a tuple of symbols.
+An extent may depend on data, like that of ``x[mask]``. If only the data can tell whether two extents are equal, they count as equal: the operator checks
+the extents when it runs. torch.compile does not trace ``in`` on a tuple of symbols.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _with_first(size: int, dim: int | None, tensor: Tensor, rank: int) -> Tensor
 def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...], arguments: tuple[Any, ...], wanted: set[str]) -> list[Any] | None:
     """The arguments of one call whose sequences are those of all calls; None if there is none. wanted: has a gradient for each call."""
     dims, given = dict(zip(names, in_dims)), dict(zip(names, arguments))
-    if given["dropout"] > 0:  # the bits depend on a sequence's place
+    if given["dropout"] > 0:  # dropout bits depend on the position of a sequence in the batch
         return None
     # A tangent has the shape of its input.
     wanted = wanted | {of for name in GRADIENTS for of in (name, f"{name}_tangent") if dims[name] is not None or dims.get(f"{name}_tangent") is not None}
@@ -84,7 +84,7 @@ def _gradients_in_a_batch(
     call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
 ) -> Any:
     """Of an operator whose last argument says which of its results, the gradients of the inputs of those names, are wanted."""
-    in_dims = (*in_dims[: len(names) - 1], None)  # that of `wanted` is a list
+    in_dims = (*in_dims[: len(names) - 1], None)  # `wanted` is a list, so its entry would be a list too
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
     if together is None:
@@ -180,7 +180,7 @@ class _Backward(torch.autograd.Function):
         if not parts:
             return (None,) * len(GRADIENTS)
         sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
-        return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient of their dtype
+        return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient, which must be None here
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:

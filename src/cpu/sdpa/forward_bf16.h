@@ -9,17 +9,17 @@ namespace {
 
 // Values as they are stored, two keys to a term. Keys outside of `keys` count as 0.
 struct StoredBf16Values {
-  const bf16* data;  // of key 0
+  const bf16* data;  // address of key 0
   std::int64_t stride;
   KeyRange keys;
   const bf16* zeros;  // a row
 
   const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
 
-  // Pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
+  // Loads pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
   template <bool kFinite>
   POLYHEAD_INLINE void load_pairs(std::int64_t term, std::int64_t column, Vector<std::int32_t> (&pairs)[kTileVectors]) const {
-    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // prefetched so many keys ahead
+    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // kNear, kFar: distances of the prefetches in keys
     const std::int64_t key = keys.first / (2 * kTermBlock) * (2 * kTermBlock) + 2 * term;
     const bf16 *first = row(key) + column, *second = row(key + 1) + column;
 #pragma GCC unroll 2
@@ -109,7 +109,7 @@ class Bf16Operands {
   }
 
   // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel must be
-  // packed. rows 0 only asks.
+  // packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;

@@ -7,7 +7,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Computes a product with v as it is stored by multiply(product, only_finite). If a result is not finite, writes c (never the
+// Calls multiply(product, only_finite), which computes a product with v as it is stored. If a result is not finite, writes c (never the
 // quotient) from the finite values of v, and sets `finite` to false. Returns whether the quotient was stored.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
@@ -89,7 +89,7 @@ class ForwardOperands {
   }
 
   // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel
-  // must be packed. rows 0 only asks.
+  // must be packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -192,7 +192,7 @@ class ForwardOperands {
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
-  // Copies v with NaN and infinities replaced by 0. Returns whether there were none.
+  // Copies v with NaN and infinities replaced by 0. Returns true if all elements were finite.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
     const bool finite = with_key_storage<T>(task_.key_dtype, v.data, [&](auto* data) {

@@ -1,6 +1,6 @@
-// What a call finds once about its masks: for each boolean mask and each block of (query, key) pairs skip, partial or full, so that a
-// kernel neither computes masked blocks nor reads masks of full ones; and the rows that are empty, if SdpaOptions::empty_rows fills them.
-// Sequences, heads and rows that share booleans (stride 0) share blocks.
+// Analyses the boolean masks once for each call. It finds which blocks of (query, key) pairs a mask skips, allows in part or allows completely, so
+// that kernels neither compute masked blocks nor read masks of full ones. It also finds the empty rows that SdpaOptions::empty_rows fills. Sequences,
+// heads and rows that share booleans (stride 0) share blocks.
 #pragma once
 
 #include <vector>

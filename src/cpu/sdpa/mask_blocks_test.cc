@@ -1,4 +1,4 @@
-// Boolean masks by blocks: the answers, and that skipped and full blocks change no result.
+// Tests the block kinds of boolean masks, and that skipped and full blocks do not change results.
 #include "cpu/sdpa/mask_blocks.h"
 
 #include "sdpa/normal_form.h"
@@ -8,7 +8,7 @@
 namespace polyhead::test {
 namespace {
 
-// Booleans that are all true or all false over blocks of `height` x `width` pairs, some of them with one pair of the other truth.
+// Booleans that are all true or all false over blocks of `height` x `width` pairs, some of them with one pair of the opposite value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
   const std::int64_t rows = shape[-2], columns = shape[-1], planes = mask.numel() / std::max<std::int64_t>(1, rows * columns);

@@ -1,5 +1,5 @@
-// docs/promises.md: a row has the same bits however it is asked for. Each random problem is computed as a whole by one thread; then in
-// other ways, whose rows must have the same bits.
+// docs/promises.md: a row has the same bits however the call is cut. Each random problem is computed as a whole by one thread, then in other ways,
+// whose rows must have the same bits.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // The operands of a call but q and the outputs: f of the keys, values and scales.
+  // Sets the operands of a call other than q and the outputs: f applied to the keys, values and scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -149,7 +149,7 @@ class Problem {
 
   Part all() const { return {0, z.batch, 0, z.heads(), 0, z.queries, z.keys}; }
 
-  // The keys [0, end) contain all that query t of sequence b attends to.
+  // Returns an `end` such that query t of sequence b attends only to keys in [0, end).
   std::int64_t visible(std::int64_t b, std::int64_t t) const {
     std::int64_t end = z.keys;
     if (causal) end = std::min(end, t + *causal + 1);
@@ -291,7 +291,7 @@ void one_head_at_a_time(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Every query head with a key/value head of its own.
+// Repeats the key/value heads, so that every query head has its own.
 void without_groups(Problem& p, const Result& whole) {
   const auto repeated = [&](const ConstTensorView& x) -> ConstTensorView {
     Shape shape = x.shape();
@@ -305,7 +305,7 @@ void without_groups(Problem& p, const Result& whole) {
   expect_same("heads not grouped", whole, p.all(), r);
 }
 
-// More keys than there are, NaN, and lengths that leave them out.
+// Appends keys of NaN that key_lengths exclude.
 void padded(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;
   const std::int64_t keys = p.z.keys + random.integer(1, 700);
@@ -330,7 +330,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
-// The sequences as documents of one: their queries and keys one after the other.
+// Packs the sequences as documents of one sequence.
 void packed(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
   const Sizes& z = p.z;
@@ -400,7 +400,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Chunks of a batch whose sequences are at different queries: each has a diagonal of its own.
+// Cuts chunks of a batch at different queries for each sequence, so each needs its own diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);

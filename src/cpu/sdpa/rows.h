@@ -15,7 +15,7 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// The scratch that a kernel with this layout needs, and its run, in the compute type of the task.
+// Return the size of the scratch that a kernel needs, and run the kernel, in the compute type of the task.
 template <template <class> class Scratch, class Task>
 std::int64_t scratch_bytes(const Task& task) {
   const auto bytes_of = [&](auto scratch) { return decltype(scratch)::layout(task, nullptr, scratch); };
@@ -65,7 +65,7 @@ POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t 
   return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
 }
 
-// For a row whose sum is NaN or infinite: each key that it attends to gets the sum, masked keys get 0.
+// For a row whose sum is NaN or infinite: sets each attended key to the sum and masked keys to 0.
 template <class T>
 POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, KeyRange own, T sum, T* x) {
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
@@ -125,15 +125,16 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
-      : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
+      : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
   // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, factor;
+  T power, of_products;  // of_products: that of <q, k>
+  T factor;              // of the scores that become p: 1 with a score rule, which sees scaled scores
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
-// What finish_scores() returns for every row.
+// The number that finish_scores() returns; it is the same for every row.
 template <class T>
 POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;

@@ -9,7 +9,7 @@ namespace {
 
 static_assert(kRowMultiple == 2 * kTileRows);
 
-// A tile must lie in one column of blocks, or a block's kind would hold for some of its keys only.
+// A tile must lie in one column of blocks; otherwise the kind of a block would hold for some of the tile's keys only.
 static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
 class StripBlocks {

@@ -1,4 +1,4 @@
-// One file of golden vectors: what goes in, what must come out, and the rules that its metadata names.
+// One file of golden vectors: inputs, expected results, and the rules that its metadata names.
 #pragma once
 
 #include <filesystem>
@@ -28,8 +28,8 @@ Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);
 
-// Gives an operation its rules and tensors and records which were read: finish() refuses a case with an unread one, which the test would not
-// cover.
+// Gives an operation its rules and tensors, and records which were read. finish() refuses a case with an unread one, because the test would not
+// cover it.
 class Reader {
  public:
   Reader(const nlohmann::json& options, Tensors inputs) : options_(options), inputs_(std::move(inputs)) {}

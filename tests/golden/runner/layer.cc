@@ -4,7 +4,7 @@
 namespace polyhead::golden {
 namespace {
 
-// The metadata's `layer` -> the naming of its parameters.
+// Converts the metadata's `layer` to the layout of its parameters.
 std::string layout_of(const std::string& layer) {
   static const std::map<std::string, std::string> kLayouts{
       {"Multi_atten", "multi_atten"},
@@ -29,7 +29,7 @@ void require_option(Reader& in, const char* key, const T& actual) {
 
 struct Loaded {
   nn::MultiHeadAttention layer;
-  std::vector<std::string> names;  // of the parameters in the file
+  std::vector<std::string> names;  // names of the parameters in the file
 };
 
 Loaded load_layer(Reader& in, const std::string& layout) {
@@ -99,7 +99,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   layer.forward(input, make("out", layer.output_shape(input)), options, &saved);
   attention_map(saved.maps(), make("weights", layer.maps_shape(input)), saved.sdpa);
   results["lse"] = saved.lse;
-  results["q_heads"] = Tensor::copy_of(saved.q_heads);  // what bounds are computed from
+  results["q_heads"] = Tensor::copy_of(saved.q_heads);  // the error bounds are computed from these
   results["k_heads"] = Tensor::copy_of(saved.k_heads);
   layer.backward(saved, d_out, gradients);
   for (io::NamedTensor& named : io::store_attention(models::attention_parameters(parameters, layout))) {

@@ -1,4 +1,4 @@
-// From the inputs of a case to everything that the file lists as expected.
+// Computes all results that the file lists as expected.
 #pragma once
 
 #include "golden/runner/case.h"
@@ -13,7 +13,7 @@ struct Setting {
 // Error when the case names an operation, a rule or a tensor that the runner does not know.
 Tensors compute(const Case& which, Tensors inputs, const Setting& setting);
 
-// The inputs with float64 tensors in another dtype. A narrower one is part of the case and stays.
+// The inputs with float64 tensors converted to `dtype`. Narrower tensors are part of the case and stay unchanged.
 Tensors inputs_as(const Case& which, DType dtype);
 
 // The dtype of the query, which that of the results follows.

@@ -15,7 +15,7 @@ Diagonal diagonal(const nlohmann::json& given) {
   return given.is_string() ? corner(given.get<std::string>()) : Diagonal::offset(given.get<std::int64_t>());
 }
 
-// The inputs and the rules of a case, and what the forward pass makes of them.
+// The inputs and rules of a case, and the results of the forward pass.
 struct Problem {
   Problem(Reader& in, const Setting& setting);
   void forward(Tensors& results);

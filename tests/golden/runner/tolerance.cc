@@ -9,8 +9,8 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// PyTorch's error is one random sample: in a tensor of few elements it can be far below the error from rounding the inputs, by luck and not by
-// accuracy. So it counts as at least that error.
+// PyTorch's error is one random sample: in a tensor of few elements it can by chance be far below the error from rounding the inputs. Therefore it
+// counts as at least that error.
 //
 // Without a recorded error of PyTorch: each rounding of a float32 computation perturbs the result about as much as rounding the inputs does, so a
 // good computation errs by a small multiple of the latter. Over the seed-0 vectors the error of plain PyTorch is at most kTorchOverRounding times
@@ -24,7 +24,7 @@ std::vector<double> constant(const Tensor& like, double value) {
 
 // The largest change of each result when every input is moved by up to one unit of float32 in its last place.
 std::map<std::string, double> rounding_effect(const Case& which) {
-  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the file's: a wrong file must not widen its own bound
+  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // computed, not read: a wrong file must not widen its own bound
   std::map<std::string, double> effect;
   for (std::uint64_t sample = 0; sample < kSamples; ++sample) {
     test::Random random(sample);
@@ -48,7 +48,7 @@ struct CoreRows {
   std::int64_t keys = 0, v_width = 0;
 };
 
-// In float64. v may be absent: of a layer, only the attention weights and lse are judged by this bound.
+// Computed in float64. v may be absent: for a layer only the attention weights and lse use this bound.
 CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Tensor& v) {
   const Tensor& weights = which.expected.at("weights");
   const std::int64_t heads = q.extent(-3), group = heads / k.extent(-3), queries = q.extent(-2), keys = k.extent(-2);

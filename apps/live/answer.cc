@@ -1,0 +1,56 @@
+#include "answer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "answer_page.h"  // of apps/polyhead
+#include "core/text.h"
+#include "known_words.h"
+#include "polyhead/models/default_models.h"
+#include "polyhead/models/text_classifier.h"
+#include "polyhead/models/translator.h"
+#include "viewer/live_answer.h"
+
+namespace polyhead::live {
+namespace {
+
+using Json = nlohmann::json;
+
+template <class Model, class Answer>
+std::string page_of(const char* name, const Model& model, const std::string& text, const Answer& answer, const Json& told) {
+  const app::AnswerPage shown(model, text, answer);
+  viewer::Page page{.title = {}, .model = cat(name, ": ", shown.kind), .texts = {shown.text}, .start = shown.start};
+  page.vector_megabytes = 64;
+  return viewer::live_answer(page, told.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string rate(const std::string& text) {
+  static const models::TextModel model = models::load_text_model(models::default_model("sentiment"));
+  const models::ClassifiedText answer = models::classify(model, text);
+  Json told{{"task", "sentiment"}, {"unknown", words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
+            {"known_terms", answer.known_terms}};
+  return page_of("sentiment", model, text, answer, told);
+}
+
+std::string translate(const std::string& text) {
+  static const models::Translator model = models::load_translator(models::default_model("grammar"));
+  const models::Translation answer = models::translate(model, text);
+  const std::vector<std::string> sources = answer.source.words_in(text), targets = answer.target.words_in(answer.text);
+  Json told{{"task", "translate"}, {"unknown", words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
+  for (std::size_t j = 0; j < targets.size(); ++j)
+    told["alignment"].push_back({targets[j], answer.alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(answer.alignment[j])])});
+  return page_of("grammar", model, text, answer, told);
+}
+
+}  // namespace
+
+std::string answer(const std::string& task, const std::string& text) {
+  if (task == "sentiment") return rate(text);
+  if (task == "translate") return translate(text);
+  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; sentiment and translate are there");
+}
+
+}  // namespace polyhead::live

@@ -1,0 +1,30 @@
+// What a page shows of a trained model's answer: `polyhead try -o` writes it to a file, the engine of a live page (apps/live) answers with it.
+#pragma once
+
+#include <string>
+
+#include "core/text.h"
+#include "polyhead/models/text_classifier.h"
+#include "polyhead/models/translator.h"
+#include "polyhead/viewer.h"
+#include "training/figures.h"
+
+namespace polyhead::app {
+
+// "translator, 2 layers of 4 heads"
+template <class Config>
+std::string kind_of(const char* name, const Config& config) {
+  return cat(name, ", ", training::counted(config.layers, "layer"), " of ", training::counted(config.heads, "head"));
+}
+
+struct AnswerPage {
+  AnswerPage(const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
+  AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
+
+  std::string kind;    // of the model
+  viewer::Text text;   // with its tabs; views of `answer` and of `causal`
+  std::string start;   // what the page opens with
+  Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
+};
+
+}  // namespace polyhead::app

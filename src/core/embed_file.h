@@ -1,0 +1,16 @@
+// POLYHEAD_EMBED_FILE(label, path): the file's bytes are read-only data of the program, from label to label_end. The assembler reads the file; a C++ array of its bytes would take
+// the compiler seconds and hundreds of megabytes. A byte after the last one keeps the labels of an empty file apart.
+#pragma once
+
+#ifdef __wasm__  // a section for each file and sizes of its symbols, without which there are none in its object files
+#define POLYHEAD_EMBED_OPEN(label) ".section .rodata." #label ",\"\",@\n.p2align 4\n.type " #label ",@object\n.type " #label "_end,@object\n"
+#define POLYHEAD_EMBED_CLOSE(label) ".size " #label ", " #label "_end-" #label "\n.size " #label "_end, 1\n.text\n"
+#else
+#define POLYHEAD_EMBED_OPEN(label) ".pushsection .rodata\n.balign 16\n"
+#define POLYHEAD_EMBED_CLOSE(label) ".popsection\n"
+#endif
+#define POLYHEAD_EMBED_FILE(label, path)                                                                                                           \
+  asm(POLYHEAD_EMBED_OPEN(label) ".globl " #label "\n.hidden " #label "\n" #label ":\n.incbin \"" path "\"\n.globl " #label "_end\n.hidden " #label \
+                                 "_end\n" #label "_end:\n.byte 0\n" POLYHEAD_EMBED_CLOSE(label));                                                  \
+  extern "C" [[gnu::visibility("hidden")]] const char label[];                                                                                     \
+  extern "C" [[gnu::visibility("hidden")]] const char label##_end[];

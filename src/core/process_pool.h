@@ -1,0 +1,16 @@
+// The threads that all calls without an executor share: process_pool.cc, or one_thread.cc in a build with POLYHEAD_THREADS=OFF.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace polyhead::inline internal {
+
+// Processors of the machine, at least 1.
+int hardware_threads();
+// Calls task(i) once for each i in [0, count), on at most `threads` threads; ThreadPool::run has the rules.
+void run_in_pool(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);
+// True when the process ends and has no workers any more.
+bool pool_has_ended();
+
+}  // namespace polyhead::inline internal

@@ -1,0 +1,16 @@
+// node answer.mjs ENGINE TASK TEXT...: what the engine of live pages answers, a line of JSON for each text. The script of the page itself (viewer/script/live.js) talks to the engine.
+import { readFileSync } from "node:fs";
+
+const source = readFileSync(new URL("../../viewer/script/live.js", import.meta.url), "utf8");
+const { Engine } = new Function("say", "$", "make", `${source}; return { Engine };`)((text, ...values) => text.replace(/\{(\d)[^}]*\}/g, (_, at) => values[at]));
+const [path, task, ...texts] = process.argv.slice(2);
+const engine = await Engine.unpack(readFileSync(path).toString("base64"));
+for (const text of texts) {
+  const begin = performance.now();
+  try {
+    const json = await engine.answer(task, text);
+    console.log(JSON.stringify({ ...json, milliseconds: performance.now() - begin }));
+  } catch (error) {
+    console.log(JSON.stringify({ error: error.message }));
+  }
+}

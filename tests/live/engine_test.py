@@ -1,0 +1,90 @@
+"""The module of live pages under node, beside native programs: the same answers, the same results of the kernels.
+
+    python3 tests/live/engine_test.py NATIVE_ANSWER NATIVE_SWEEP MODULES
+
+MODULES: the folder of polyhead_live.wasm.gz and polyhead_sweep.wasm, which `scripts/live-engine` builds. Exits with 77, and says why, where they or node are missing.
+"""
+import base64
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+ALLOWED = 1e-6
+SENTENCES = {
+    "sentiment": ["I am very happy with how it looks, but the manual is too complicated.", "Terrible. It broke after two days and nobody answered!", "good", "Die Übersetzung naïve café 中文 ﬁ Å",
+                  "a" * 60, "Nice screen, but far too heavy.", "...", "", "good " * 300],
+    "translate": ["The small red car is parked outside", "The big dog eats the food", "I do not see the old house.", "Do they read a book?", "ß ünïcödé", "the", "", "dog " * 60],
+}
+here = pathlib.Path(__file__).parent
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def lines(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def floats(text):
+    raw = base64.b64decode(text)
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
+
+
+def compare(one, other, path, worst):
+    """Adds to `worst` how far numbers are apart; everything else must be equal."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), f"{path}: {one.keys()} and {other.keys()}"
+        for key in one:
+            compare(one[key], other[key], f"{path}.{key}", worst)
+    elif isinstance(one, list):
+        assert len(one) == len(other), f"{path}: {len(one)} and {len(other)} entries"
+        for at, (a, b) in enumerate(zip(one, other)):
+            compare(a, b, f"{path}[{at}]", worst)
+    elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
+        a, b = floats(one), floats(other)
+        assert len(a) == len(b), path
+        # Attention weights are in [0, 1]; q, k and v are as large as the model makes them, and float32 through two layers keeps six digits of the largest.
+        size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
+        worst.append((max((abs(x - y) for x, y in zip(a, b)), default=0) / size, path))
+    elif isinstance(one, float) or isinstance(other, float):
+        worst.append((abs(one - other), path))
+    else:
+        assert one == other, f"{path}: {one!r} and {other!r}"
+
+
+def main(native_answer, native_sweep, modules):
+    engine, sweep = pathlib.Path(modules) / "polyhead_live.wasm.gz", pathlib.Path(modules) / "polyhead_sweep.wasm"
+    node = shutil.which("node")
+    if node is None:
+        skip("there is no node on the path")
+    if not engine.exists() or not sweep.exists():
+        skip(f"{engine} is not there; `scripts/live-engine` builds it")
+    passed = 0
+    for task, texts in SENTENCES.items():
+        there, here_ = lines(node, "--no-warnings", str(here / "answer.mjs"), str(engine), task, *texts), lines(native_answer, task, *texts)
+        assert len(there) == len(here_) == len(texts)
+        for text, a, b in zip(texts, map(json.loads, there), map(json.loads, here_)):
+            a.pop("milliseconds", None)
+            worst = []
+            compare(a, b, task, worst)
+            assert max(worst, default=(0, ""))[0] <= ALLOWED, f"{text[:60]!r}: {max(worst)}"
+            passed += 1
+            print(f"{task} {text[:40]!r}: {a.get('error') or f'{max(worst)[0]:.2g} apart'}")
+    count = "60" if os.environ.get("POLYHEAD_TEST_EFFORT") == "quick" else "400"
+    there, here_ = lines(node, "--no-warnings", str(here / "run.mjs"), str(sweep), count), lines(native_sweep, count)
+    assert there[-1] == here_[-1] == f"{count} passed, 0 failed", (there[-1], here_[-1])
+    for a, b in zip(there[:-1], here_[:-1]):
+        (seed, dtype, *of_module, _), (_, dtype_here, *own, _) = a.split(), b.split()
+        share = {"float64": 1e-10, "float32": 1e-4}.get(dtype, 5e-2)  # digests are sums of many signs
+        assert dtype == dtype_here and all(abs(float(x) - float(y)) <= share * max(20, abs(float(y))) for x, y in zip(of_module, own)), (a, b)
+        passed += 1
+    print(f"{passed} passed, 0 failed")
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,132 @@
+"""A live page in Chromium, opened from the disk: what it shows of typed sentences equals what the program computes.
+
+    python3 tests/live/page_test.py POLYHEAD NATIVE_ANSWER MODULES FOLDER
+
+MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: for what is written. Exits with 77, and says why, where the module is missing.
+"""
+import base64
+import csv
+import io
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "browser"))
+sys.dont_write_bytecode = True
+program, native_answer, modules, folder = sys.argv[1:]
+engine = pathlib.Path(modules) / "polyhead_live.wasm.gz"
+if not engine.exists():
+    print(f"skipped: {engine} is not there; `scripts/live-engine` builds it")
+    sys.exit(77)
+
+from playwright.sync_api import sync_playwright  # noqa: E402
+import os  # noqa: E402
+import shutil  # noqa: E402
+
+ALLOWED = 1e-6
+MOST_BYTES = 4_000_000
+page_file = pathlib.Path(folder) / "live.html"
+passed = 0
+
+
+def claim(holds, what):
+    global passed
+    if not holds:
+        sys.exit(f"FAILED: {what}")
+    passed += 1
+
+
+def refused(*arguments):
+    done = subprocess.run([program, "view", "--live", *arguments], capture_output=True, text=True)
+    return done.returncode == 2 and done.stderr
+
+
+def native(task, text):
+    return json.loads(subprocess.run([native_answer, task, text], check=True, capture_output=True, text=True).stdout)
+
+
+def weights(text, layer, head):
+    raw = base64.b64decode(text["weights"][layer][head])
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
+
+
+subprocess.run([program, "view", "--live", "--engine", str(engine), "-o", str(page_file)], check=True)
+claim(page_file.stat().st_size <= MOST_BYTES, f"the page has {page_file.stat().st_size} bytes, at most {MOST_BYTES} are allowed")
+claim("not supported" in refused("some_folder", "--engine", str(engine), "-o", "x.html"), "--live MODEL_DIR is refused by name")
+claim("-o" in refused("--engine", str(engine)), "--live without -o is refused")
+claim("--json" in refused("--json", "--engine", str(engine), "-o", "x.html"), "--live --json is refused")
+claim("gzip" in refused("--engine", str(page_file), "-o", "x.html"), "an engine that is no module is refused")
+
+with sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=["--no-sandbox"])
+    for width in (1280, 390):
+        page = browser.new_page(viewport={"width": width, "height": 900}, accept_downloads=True)
+        requests, errors = [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+
+        def answer():
+            return page.text_content("#live-answer")
+
+        def say(text, wanted, task=None):
+            if task:
+                page.select_option("#task", task)
+            page.fill("#say", text)
+            page.wait_for_function("(wanted) => document.getElementById('live-answer').textContent.includes(wanted)", arg=wanted, timeout=60000)
+
+        def check_map(task, text, tab, layer, head):
+            """The numbers of the open head, as the page exports them."""
+            page.click("#export summary")
+            with page.expect_download() as download:
+                page.click("[data-export=csv]")
+            rows = list(csv.reader(io.StringIO(pathlib.Path(download.value.path()).read_text(encoding="utf-8-sig"))))
+            shown = [float(cell) for row in rows[1:] for cell in row[1:]]
+            wanted = weights(native(task, text)["texts"][tab], layer, head)
+            claim(len(shown) == len(wanted) and max(abs(a - b) for a, b in zip(shown, wanted)) <= ALLOWED, f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
+
+        page.goto(page_file.as_uri())
+        page.wait_for_function("() => document.getElementById('live-answer').textContent !== ''", timeout=60000)
+        claim(answer().startswith("Rating 1.02, positive"), answer())
+        claim("“complicated”" in page.text_content("#live-unknown"), "words without a score are named")
+        claim(page.evaluate("() => document.getElementById('live-unknown').compareDocumentPosition(document.getElementById('live-answer')) === Node.DOCUMENT_POSITION_FOLLOWING"), "unknown words come before the rating")
+        text = "Nice screen, but far too heavy for my small hands today."
+        rating = native("sentiment", text)["answer"]["rating"]
+        say(text, f"Rating {rating:.2f}")
+        claim(page.evaluate("() => document.activeElement.id") == "say", "the line keeps the focus")
+        check_map("sentiment", text, 0, 0, 0)
+        page.click("#tabs button >> text=Encoder")
+        page.evaluate("() => { location.hash = location.hash.replace(/layer=\\d+&head=\\d+/, 'layer=0&head=1'); }")
+        page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 0 · Head 1'")
+        check_map("sentiment", text, 1, 0, 1)
+        # A cell worked out gives its weight, as in any page.
+        page.click("[data-view=matrix]")
+        page.locator("#stage").click(position={"x": 150, "y": 150})
+        claim(page.is_visible("#worked"), "a pinned cell is worked out")
+        say("The small red car is parked outside", "La petite voiture rouge", "translate")
+        claim(page.is_hidden("#live-unknown"), "all words of the grammar are known")
+        claim("task=translate" in page.url and "small+red+car" in page.url and "layer=1" in page.url, page.url)
+        claim(page.text_content("#tabs").startswith("Cross-attention"), "the cross-attention opens")
+        page.uncheck("#merge")
+        check_map("translate", "The small red car is parked outside", 0, 1, 0)
+        address = page.url
+        say("The big dog eats the food", "chien")
+        claim("“food”" in page.text_content("#live-unknown"), "a word outside the grammar is named")
+        say("dog " * 60, "at most 48")
+        claim(page.is_hidden("#head"), "no map is shown of a text that has no answer")
+        say(" ", "Type a sentence.")
+        say("The dog sleeps", "chien")
+        claim(page.is_visible("#head"), "the engine answers again after an error")
+        claim(page.evaluate("() => document.documentElement.scrollWidth") <= width, "nothing is cut at the side")
+        page.goto("about:blank")
+        page.goto(address)
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.includes('voiture')", timeout=60000)
+        claim(page.input_value("#say") == "The small red car is parked outside", "the address brings the sentence back")
+        claim(page.text_content("#head-title") == "Layer 1 · Head 0", page.text_content("#head-title"))
+        claim(all(url.split("#")[0] in (page_file.as_uri(), "about:blank") or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
+        claim(not errors, errors)
+        page.close()
+    browser.close()
+print(f"{passed} passed, 0 failed")

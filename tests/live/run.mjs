@@ -1,0 +1,11 @@
+// node run.mjs PROGRAM.wasm ARGUMENT...: a program of the preset wasm. What it throws ends it with its message.
+import { readFileSync } from "node:fs";
+import { WASI } from "node:wasi";
+
+const [path, ...rest] = process.argv.slice(2);
+const wasi = new WASI({ version: "preview1", args: [path, ...rest], env: process.env, returnOnExit: true });
+let memory;
+const failed = (at, bytes) => { throw new Error(new TextDecoder().decode(new Uint8Array(memory.buffer, at, bytes))); };
+const { instance } = await WebAssembly.instantiate(readFileSync(path), { ...wasi.getImportObject(), polyhead: { failed } });
+memory = instance.exports.memory;
+process.exitCode = wasi.start(instance);

@@ -1,0 +1,124 @@
+// A live page: the library as a module of WebAssembly, which the page carries, computes the maps of what the reader types.
+
+// What a module of WASI asks of a system that has nothing: no environment, no files (8, "bad file descriptor"), and 52, "not supported", for everything else.
+function systemOf(module, memory, failed) {
+  const imports = { polyhead: { failed } };
+  const none = (first, second) => {
+    new DataView(memory().buffer).setUint32(first, 0, true);
+    new DataView(memory().buffer).setUint32(second, 0, true);
+    return 0;
+  };
+  const known = { environ_sizes_get: none, environ_get: () => 0, proc_exit: () => { throw new Error(say("the engine ended")); } };
+  for (const { module: from, name } of WebAssembly.Module.imports(module)) {
+    if (from === "polyhead") continue;
+    imports[from] ??= {};
+    imports[from][name] = known[name] ?? (() => (name.startsWith("fd_") ? 8 : 52));
+  }
+  return imports;
+}
+
+class Engine {
+  static async unpack(base64) {
+    const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+    const engine = new Engine();
+    engine.module = await WebAssembly.compile(bytes);
+    await engine.start();
+    return engine;
+  }
+
+  async start() {
+    this.exports = null;
+    let memory = null;
+    const text = (at, bytes) => new TextDecoder().decode(new Uint8Array(memory.buffer, at, bytes));
+    const failed = (at, bytes) => { throw new Error(text(at, bytes)); };
+    const { exports } = await WebAssembly.instantiate(this.module, systemOf(this.module, () => memory, failed));
+    memory = exports.memory;
+    exports._initialize();
+    this.read = (at) => text(at, exports.bytes());
+    this.exports = exports;
+  }
+
+  version() { return this.read(this.exports.version()); }
+
+  // The data of a page about the text. Throws an Error with the library's message; a module that threw is not used again.
+  async answer(task, text) {
+    if (!this.exports) await this.start();
+    const { exports } = this, encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
+    this.exports = null;  // until it has answered
+    const room = exports.room(named.length + given.length);
+    const bytes = new Uint8Array(exports.memory.buffer);
+    bytes.set(named, room);
+    bytes.set(given, room + named.length);
+    const json = JSON.parse(this.read(exports.answer(named.length)));
+    this.exports = exports;
+    return json;
+  }
+}
+
+// The line in which the reader types, and what is said of the answer: first the words that the model does not know.
+class Live {
+  constructor({ typed, answered }) {
+    this.answered = answered;
+    this.engine = null;
+    this.asked = 0;
+    $("live").hidden = false;
+    $("live").addEventListener("submit", (event) => event.preventDefault());
+    $("say").addEventListener("input", () => typed({ say: $("say").value }));
+    $("task").addEventListener("change", () => typed({ task: $("task").value }));
+  }
+
+  async start(base64, version) {
+    try {
+      this.engine = await Engine.unpack(base64);
+      if (this.engine.version() !== version) throw new Error(say("it is of polyhead {0}, the page of {1}", this.engine.version(), version));
+    } catch (error) {
+      this.engine = null;
+      this.#refuse(say("The engine of this page does not run here: {0}.", error.message));
+    }
+  }
+
+  // Computes the maps of a text. Of several calls the last one is answered.
+  async ask(task, text) {
+    if (!this.engine) return;
+    const asked = ++this.asked;
+    if ($("say").value !== text) $("say").value = text;
+    $("task").value = task;
+    if (text.trim() === "") return this.#refuse(say("Type a sentence."));
+    let json = null;
+    try {
+      json = await this.engine.answer(task, text);
+    } catch (error) {
+      if (asked === this.asked) this.#refuse(say("No answer: {0}.", error.message));
+      return;
+    }
+    if (asked !== this.asked) return;
+    document.body.classList.remove("unanswered");
+    this.last = json.answer;
+    this.tell();
+    this.answered(json);
+  }
+
+  // Old maps would be taken for those of the text in the line.
+  #refuse(message) {
+    this.last = null;
+    document.body.classList.add("unanswered");
+    $("live-unknown").hidden = true;
+    $("live-answer").textContent = message;
+  }
+
+  tell() {
+    if (!this.last) return;
+    const { task, unknown } = this.last, rates = task === "sentiment";
+    const words = unknown.map((one) => `“${one}”`).join(", ");
+    $("live-unknown").hidden = unknown.length === 0;
+    $("live-unknown").textContent = unknown.length === 0 ? "" : rates && this.last.known_terms === 0 ? say("The model knows no word of this text; its rating means nothing. Unknown: {0}.", words)
+      : rates ? say("Unknown to the model, which has no score for {1|this word|these words}: {0}.", words, unknown.length)
+      : say("Unknown to the model, which invents something for {1|this word|these words}: {0}.", words, unknown.length);
+    const parts = (list) => list.map((part) => part.toFixed(2)).join(", ");
+    const side = this.last.rating > 0 ? say("positive") : this.last.rating < 0 ? say("negative") : say("neither");
+    $("live-answer").replaceChildren(...(rates
+      ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), " ", say("Pooling heads add {0}, words and word pairs {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))]
+      : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
+  }
+}
