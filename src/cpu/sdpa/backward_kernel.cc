@@ -260,12 +260,8 @@ class Backward {
       for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
       if (paths[i] != RowPath::memory) continue;
       const int row = begin + i;
-      if (!ruled) {
+      if (!ruled)
         of_rows().multiply_panels(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
-      } else if (tiles) {  // tiles have replaced the scores of all rows
-        for (std::int64_t at = i * s_.stride; at < end * s_.stride; ++at) p[at] = s_.before_rule[at];
-        apply_score_rule<T>(task_, 1, s_.rows + block + row, end - i, first, keys, strip.blocks, s_.stride, p + i * s_.stride, nullptr);
-      }
       of_rows().multiply_panels(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
     KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
@@ -361,7 +357,7 @@ class Backward {
   const ScoreScale<T> scale_;
   BackwardScratch<T> s_;
   GradientSums<T> sums_;
-  const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout;
+  const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout && task_.rule == nullptr;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
   mutable Tiles<Operand> tiles_;  // scratch of a product
 };

@@ -80,11 +80,7 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int 
   if constexpr (kBias) strip.bias.template fetch<Rows>(row, begin - panel);
   T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
   Vector<T> x[Rows][Columns];
-  if (strip.task.rule != nullptr) {  // p holds the scores that the rule made
-    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(p + i * s.stride + j); });
-  } else {
-    multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
-  }
+  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
   finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
