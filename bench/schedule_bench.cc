@@ -1,6 +1,6 @@
 // How well each number of threads is filled, by schedule.cc and by the chunks of a layer: work / (threads x longest thread), in per cent.
 //
-//     bench_schedule          the table of docs/performance.md
+//     bench_schedule          the table "Many threads" of docs/experiments.md
 //     bench_schedule --csv    every number of threads from 1 to 128, for bench/plot_schedule.py
 #include <cmath>
 #include <cstdio>

@@ -10,6 +10,7 @@ function(polyhead_library name)
   else()
     list(JOIN POLYHEAD_CORE_FOLDERS "|" core)
     list(TRANSFORM arg_PUBLIC REPLACE "^polyhead::(${core})$" polyhead::polyhead)
+    list(REMOVE_DUPLICATES arg_PUBLIC)
     add_library(polyhead_${name} ${arg_SOURCES})
     polyhead_installed(polyhead_${name} ${name})
   endif()
@@ -61,7 +62,7 @@ function(polyhead_installed target name)
   set_property(GLOBAL APPEND PROPERTY POLYHEAD_INSTALLED ${target})
 endfunction()
 
-# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few of namespaces internal
+# Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few private ones
 # that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)

@@ -91,7 +91,7 @@ endfunction()
 polyhead_pkg_config(polyhead polyhead "Multi-head attention: forward, backward and the layers around it")
 set(components)
 set(component_dependencies)  # what find_package() must find for a component: only archives need at link time what they use inside
-foreach(component io models mpi viewer)
+foreach(component io models distributed mpi viewer)
   if(NOT TARGET polyhead_${component})
     continue()
   endif()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many heads? Trains the models of docs/heads.md and writes its table and its picture.
+"""How many heads? Trains the models of docs/use-cases.md and writes its table and its picture.
 
     python3 scripts/heads.py PROGRAM DATA_FOLDER [--steps 1200] [--threads 2]
 
@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 root = pathlib.Path(__file__).resolve().parents[1]
 work = root / "build/heads"
-page, picture = root / "docs/heads.md", root / "docs/images/heads.svg"
+page, picture = root / "docs/use-cases.md", root / "docs/images/heads.svg"
 MEASURES = {"grammar": "sentences exactly right", "sentiment": "correlation with ratings"}
 
 

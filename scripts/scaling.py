@@ -231,7 +231,7 @@ def fit(points, transport, adding):
 # ---- predictions ----
 
 SERVER_CORES = 32
-FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/performance.md, "Many threads"
+FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 LATENCY, MESSAGE = 50e-6, 5e-6  # seconds: TCP in a data centre and the communicator's sleep; processor time of a small message

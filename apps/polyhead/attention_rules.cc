@@ -33,6 +33,12 @@ Window read_window(const std::string& word) {
   return window;
 }
 
+BlockSize read_block_size(const std::string& word) {
+  const std::size_t comma = word.find(',');
+  const std::int64_t queries = read_positive(word.substr(0, comma));
+  return {.queries = queries, .keys = comma == std::string::npos ? queries : read_positive(word.substr(comma + 1))};
+}
+
 std::string read_causal(const std::string& word) {
   if (word.empty() || word == "true") return std::string(kBareCausal);  // the option without a value
   if (word != kOff) read_diagonal(word);
@@ -85,6 +91,7 @@ Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
             "the queries are several documents, one after the other: where each begins, and T; queries attend to keys of their document only");
   add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the same for the keys (default: the query offsets)");
+  add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "sizes of the blocks that the tensor blocks lists (default: 128,128)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
   add_value(parser, "--softcap", &rules->softcap, read_number, "C", "replace each score by C tanh(score/C)");
@@ -147,6 +154,7 @@ Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t querie
   const auto list = [](const std::optional<std::vector<std::int64_t>>& given) {
     return given ? ConstTensorView(given->data(), {std::ssize(*given)}) : ConstTensorView();
   };
+  mask.blocks.size = rules.block_size;
   mask.query_offsets = list(rules.query_offsets);
   mask.key_offsets = list(rules.key_offsets);
   if (rules.diagonal_offsets) {

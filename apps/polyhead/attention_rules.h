@@ -17,6 +17,7 @@ struct AttentionRules {
   Window window;
   std::optional<Diagonal> window_diagonal;
   std::optional<std::vector<std::int64_t>> key_lengths, diagonal_offsets, query_offsets, key_offsets;
+  BlockSize block_size;  // of the tensor blocks
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;

@@ -38,6 +38,7 @@ constexpr std::array<MaskOption, 4> kMaskOptions{
 struct ExplainOptions {
   Shape q, k;
   std::optional<Shape> v, bias, keep;
+  std::optional<Shape> blocks;
   std::array<std::optional<Shape>, kMaskOptions.size()> masks;
   DType dtype = DType::f32;
   AttentionRules rules;
@@ -76,6 +77,7 @@ std::string facts_of(const ExplainOptions& o) {
   if (o.key_lengths == "query" && sizes) lengths.push_back(o.q[-2]);
   if (!o.key_lengths.empty()) options.mask.key_lengths = placeholder(DType::i64, lengths);
   for (std::size_t i = 0; i < o.masks.size(); ++i) options.mask.*kMaskOptions[i].view = placeholder_of(DType::boolean, o.masks[i]);
+  options.mask.blocks.lists = placeholder_of(DType::i32, o.blocks);
   options.bias = placeholder_of(o.dtype, o.bias);
   options.dropout.keep = placeholder_of(DType::boolean, o.keep);
   if (!o.backend.empty()) options.backend = &find_backend(o.backend);
@@ -118,6 +120,7 @@ Subcommand declare_explain(Parser& parser) {
       "PER", "key lengths are given, one for each 'sequence' or one for each 'query'");
   for (std::size_t i = 0; i < o->masks.size(); ++i)
     add_value(parser, kMaskOptions[i].name, &o->masks[i], read_shape, "SHAPE", kMaskOptions[i].meaning);
+  add_value(parser, "--blocks", &o->blocks, read_shape, "SHAPE", "lists of blocks of this shape are given, [*,N,Tb,count] for Tb blocks of queries (see --block-size)");
   add_value(parser, "--bias", &o->bias, read_shape, "SHAPE", "a tensor of this shape is added to the scores; it broadcasts to [*,N,T,S]");
   add_value(parser, "--dropout-keep", &o->keep, read_shape, "SHAPE", "a boolean tensor of this shape tells which attention weights dropout keeps")->needs(dropout);
   add_value(

@@ -15,20 +15,6 @@ namespace {
 
 std::string listed(const std::vector<std::string>& names) { return join(names, printable, ", ", 6); }
 
-struct MaskTensor {
-  const char* name;
-  ConstTensorView Mask::* view;
-};
-
-constexpr std::array<MaskTensor, 8> kMaskTensors{{{"attend", &Mask::attend},
-                                                  {"block", &Mask::block},
-                                                  {"attend_keys", &Mask::attend_keys},
-                                                  {"block_keys", &Mask::block_keys},
-                                                  {"key_lengths", &Mask::key_lengths},
-                                                  {"diagonal_offsets", &Mask::diagonal_offsets},
-                                                  {"query_offsets", &Mask::query_offsets},
-                                                  {"key_offsets", &Mask::key_offsets}}};
-
 bool is_result(const std::string& name) {
   constexpr std::array<std::string_view, 11> kResults{"out", "attention_weights", "lse", "top_keys", "top_attention_weights", "pooled_map", "key_sums", "head_divergence", "map_window", "key_mass", "rollout"};
   return std::find(kResults.begin(), kResults.end(), name) != kResults.end() || name.starts_with("statistics.") || (name.starts_with("d_") && name != "d_out");
@@ -62,17 +48,18 @@ Tensor InputTensors::as(Tensor tensor, const std::string& name, DType dtype, std
 }
 
 void InputTensors::read_masks(Mask* mask) {
-  for (const auto& [name, view] : kMaskTensors) {
-    if (!has(name)) continue;
-    if (mask->*view) fail(ErrorCode::invalid_argument, "both an option and '", printable(path_), "' give ", name, "; give it once");
-    mask->*view = masks_.emplace_back(take(name));
-  }
+  Mask::visit_tensors(*mask, [&](std::string_view name, ConstTensorView& view) {
+    if (!has(name)) return;
+    if (view) fail(ErrorCode::invalid_argument, "both an option and '", printable(path_), "' give ", name, "; give it once");
+    view = masks_.emplace_back(take(std::string(name)));
+  });
 }
 
 void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
   std::vector<std::string> known = std::move(inputs);
   known.insert(known.end(), {"bias", "sink", kSlopes, kTable, "dropout_keep", "d_out", "key_sets"});
-  for (const MaskTensor& mask : kMaskTensors) known.emplace_back(mask.name);
+  const Mask masks;
+  Mask::visit_tensors(masks, [&](std::string_view name, const ConstTensorView&) { known.emplace_back(name); });
   std::vector<std::string> free_names, others;
   const std::string file = cat("'", printable(path_), "'");
   const auto note = [](const auto&... parts) { print_note(cat(parts...)); };

@@ -119,6 +119,11 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
       *pairs = split_heads(*pairs, config.heads, call->lead);
     }
   }
+  if (loaded.layout == "multi_atten" && call->lead.size() == 1) {  // its masks are [B,T,S], without a dimension for heads
+    for (ConstTensorView* pairs : {&call->options.mask.attend, &call->options.mask.block}) {
+      if (pairs->rank() == 3) *pairs = pairs->unsqueeze(-3);
+    }
+  }
   if (config.dropout > 0) {
     call->options.mode = nn::Mode::training;
     call->options.dropout_seed = rules.dropout_seed;

@@ -23,6 +23,7 @@
 #include "terminal.h"
 #include "text_layout.h"
 #include "trace_cell.h"
+#include "trace_model.h"
 #include "trace_sentences.h"
 #include "trace_table.h"
 #include "view_input.h"
@@ -226,31 +227,17 @@ void print_steps(const TraceOptions& o, const TracedLayer& traced, const LayerCa
   print(text);
 }
 
-// One layer of a model on a text: its input is what the layers before it make of the text.
 void trace_text(const TraceOptions& o) {
-  models::SentenceModel model = open_model(o.cell.model);
-  const models::BertConfig& config = model.encoder.config;
-  const std::optional<std::int64_t> layer = o.layer.empty() ? 0 : parse<std::int64_t>(o.layer);
-  if (!layer || *layer < 0 || *layer >= config.layers) throw UsageError(cat("--layer: there is no layer '", printable(o.layer), "'; with a model it is a number, 0 to ", config.layers - 1));
-  models::TokenizedText tokens = tokenize(model, o.cell.text);
-  const std::int64_t length = std::ssize(tokens.ids);
-  require_small({1, config.heads, length, length});
-  const models::SentenceResult result = model.run(std::move(tokens), {.attentions = false, .all_hidden = true});
+  ModelLayer layer = model_layer(o.cell.model, o.cell.text, o.layer, kMaxScores);
   LayerCall call;
-  models::EncoderLayer& own = model.encoder.layers[model.encoder.parameters_of(*layer)];
-  call.query = Tensor::copy_of(result.all_hidden.view().select(0, *layer).unsqueeze(0));
-  const bool norms_first = own.norm_position == nn::NormPosition::pre && own.attention_norm.weight;
-  if (norms_first) {
-    const Tensor unnormed = Tensor::copy_of(call.query);
-    own.attention_norm.forward(unnormed, call.query);
-  }
-  const models::BertEncoder::RotaryTables rotary = model.encoder.rotary_tables(length);
-  call.options = model.encoder.attention_options(*layer, rotary);
-  TracedLayer traced{.loaded = {.layer = std::move(own.attention), .layout = config.family},
-                     .title = cat("layer ", *layer, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", config.layers - 1),
-                     .names = models::attention_names(config.family)};
+  call.query = std::move(layer.input);
+  call.options = layer.options;
+  const std::int64_t length = std::ssize(layer.pieces);
+  TracedLayer traced{.loaded = {.layer = std::move(layer.attention), .layout = layer.family},
+                     .title = cat("layer ", layer.index, " of ", printable(model_name(o.cell.model)), ", which has the layers 0 to ", layer.layers - 1),
+                     .names = std::move(layer.names)};
   set_input(traced.loaded, &call);
-  print_steps(o, traced, call, cat(counted(length, "token"), norms_first ? ", normed" : "", ": ", join(result.tokens.pieces, printable, " ")));
+  print_steps(o, traced, call, cat(counted(length, "token"), layer.normed ? ", normed" : "", ": ", join(layer.pieces, printable, " ")));
 }
 
 void run_trace(const TraceOptions& o) {
@@ -329,7 +316,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
 
 Subcommand declare_trace(Parser& parser) {
   const auto o = std::make_shared<TraceOptions>();
-  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder of BERT's kind; with --cell also a decoder)");
+  parser.add_option("MODEL_DIR", o->cell.model, "with --text: folder with config.json, model.safetensors and tokenizer.json or vocab.txt (an encoder or a decoder)");
   Option* text = parser.add_option("--text", o->cell.text, "a text for the model in MODEL_DIR; traces how the layer that --layer names reads it, or with --cell one attention weight")->type_name("TEXT");
   Option* cell = parser.add_option("--cell", o->cell.cell, "with --text: show how one attention weight is computed from q and k, and the head's output. QUERY and KEY are places in the text, from 0, or words of it")
                           ->type_name("LAYER,HEAD,QUERY,KEY")
@@ -340,7 +327,7 @@ Subcommand declare_trace(Parser& parser) {
   for (Option* option : add_layer_file(parser, &o->file)) option->needs(parameters);
   add_value(parser, "--heads", &o->file.heads, read_positive, "N", "number of heads; for every --layer, whatever its own argument is called");
   add_constructor_arguments(parser, o);
-  Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets] from this file")->type_name("FILE");
+  Option* input = parser.add_option("--input", o->input, "read the tensors query[, key, value, bias, attend or block, attend_keys or block_keys, key_lengths, diagonal_offsets, query_offsets, key_offsets, blocks] from this file")->type_name("FILE");
   Option* shape = add_value(parser, "--shape", &o->shape, read_shape, "SHAPE", "shape of the query input, width included, instead of --batch and --length");
   std::vector<Option*> sizes{
       add_value(parser, "--batch", &o->batch, read_count, "B", "number of sequences (default: 2)")->excludes(shape),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "core/join.h"
 #include "format.h"
 #include "heatmap.h"
 #include "json.h"
@@ -50,7 +51,7 @@ void check(ViewOptions& o) {
     throw UsageError(cat("texts are given twice, in '", o.source, "' and with --file '", o.file, "'; give them once"));
   if (o.file.empty()) o.file = o.source;
   if (!o.images.empty()) {
-    if (!o.texts.empty() || !o.file.empty() || o.pair) throw UsageError("--image cannot be combined with texts; a model shows one kind at a time");
+    if (!o.file.empty() || o.pair || o.texts.size() > 1) throw UsageError("--image goes with one --text at most, which a model with both sides (CLIP, SigLIP) reads beside each image; for more texts leave out --image, or call it for each");
     if (o.model.empty()) throw UsageError("--image needs MODEL_DIR, a folder of a model of images such as ViT or CLIP");
     if (!o.without.empty() || o.generate > 0 || o.truncate) throw UsageError("--without, --generate and --truncate are for texts");
   }
@@ -193,6 +194,8 @@ class View {
     if (!heads_off_.empty() && sizes.kind != Kind::encoder) throw UsageError("--without compares embeddings of texts, which this model does not have");
     if (o_.generate > 0 && sizes.kind == Kind::encoder) throw UsageError("--generate is for models that predict the next token; this one is an encoder");
     if (o_.pair && sizes.kind != Kind::encoder) throw UsageError("--text-pair is for encoders; this model reads one text");
+    if (o_.generate > 0 && !sizes.rules_not_followed.empty())
+      print_note(cat("each token is the likeliest one; not followed of the model's generation_config.json: ", join(sizes.rules_not_followed)));
     const auto tokenizer = [&](const InputText& text) { return model_->tokenize(text.text, text.pair, models::WhenTooLong::longest_first, o_.generate); };
     tokens_ = tokenize(tokenizer, sizes.longest ? std::optional(*sizes.longest - (sizes.kind == Kind::decoder ? o_.generate : 0)) : std::nullopt, texts_, o_.truncate);
     check_sizes();
@@ -350,7 +353,7 @@ void view_live(const ViewOptions& o, const Parser& parser) {
 
 void view_given_images(ViewOptions& o) {
   check(o);
-  view_images({.model = o.model, .images = o.images, .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
+  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
 }
 
 }  // namespace
@@ -416,7 +419,8 @@ Subcommand declare_view(Parser& parser) {
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "
           "patch. Arrays: pixels [3,height,width], attentions, hidden, and of what the model has pooled, logits and embedding. JSON: images: [{path, map, pooled, "
-          "embedding, logits, label}] in place of texts.\n\n"
+          "embedding, similarity, logits, label}] in place of texts, and text. One --text beside them is for a model with both sides: the page has a tab for each, the "
+          "arrays text_ids, text_attentions and text_embedding, and similarity is CLIP's logits_per_image.\n\n"
           "A decoder has no embedding; row t of its map is what a head read to choose the token after t. `generated` and segment 1 are what it wrote with --generate.\n\n"
           "A model with two sides shows its encoder; with --generate, the map is what its decoder read of the text: its rows are target_tokens, the start token first, and row t is what a head "
           "read to choose the token after t. Further arrays: target_ids [T], cross_attentions [layers,heads,T,S], target_attentions [layers,heads,T,T]; `targets` of the metadata. JSON has "

@@ -1,21 +1,24 @@
 #include "view_image.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/text.h"
 #include "format.h"
 #include "heatmap.h"
+#include "image_page.h"
 #include "json.h"
 #include "polyhead/io/atomic_file.h"
 #include "polyhead/io/image_file.h"
 #include "polyhead/io/tensor_file.h"
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/models/image_processor.h"
+#include "polyhead/models/image_text_model.h"
 #include "polyhead/models/vision_encoder.h"
+#include "run_page.h"
 #include "terminal.h"
 #include "text_layout.h"
 #include "view_input.h"
@@ -23,14 +26,36 @@
 namespace polyhead::app {
 namespace {
 
-// An image and what the model made of it.
-struct Seen {
-  std::string path;
-  Tensor fitted, pixels;  // [height,width,3] uint8 and [3,height,width] float32
-  Tensor attentions, hidden, pooled, logits, embedding;
-  Tensor q, k, v;
-  std::int64_t left_out = 0;  // numbers of q, k and v that the page leaves out
+// A text beside the images, and what the model's text side made of it.
+struct TextBeside {
+  std::string text;
+  models::TextRun run;
+  std::int64_t left_out = 0;                      // as SeenImage::left_out
+  std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
 };
+
+// `budget`: as of see_image().
+TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget) {
+  const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
+  if (models::image_model_kind(model) != models::ImageModelKind::both) fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; --image and --text together need a model with both, such as CLIP or SigLIP");
+  const auto tokenizer = [&](const InputText& input) { return side->tokenize(input.text, input.pair, models::WhenTooLong::longest_first); };
+  models::TokenizedText tokens = std::move(tokenize(tokenizer, side->sizes().longest, {{text, std::nullopt}}, false)[0]);
+  const std::int64_t numbers = side->sizes().head_vectors * std::ssize(tokens.ids);
+  const bool fits = budget != nullptr && budget->take(numbers);
+  TextBeside beside{.text = text, .run = side->run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
+  const models::ImageTextModel both = models::load_image_text_model(model);
+  // A text side that reads the last token was trained on texts padded to one length, which this one is not.
+  if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
+  return beside;
+}
+
+// transformers' logits_per_image.
+std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen) {
+  if (!beside.scale) return std::nullopt;
+  Tensor result(DType::f32, {1, 1});
+  models::similarity(seen.embedding.view().unsqueeze(0), beside.run.embedding.view().unsqueeze(0), *beside.scale, result);
+  return result.data<float>()[0];
+}
 
 class Viewed {
  public:
@@ -39,13 +64,13 @@ class Viewed {
   void run() {
     const models::VisionConfig& c = encoder_.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, c.layers, c.layer.heads);
-    const std::int64_t weights = numel({std::ssize(o_.images), c.layers, c.layer.heads, c.tokens(), c.tokens()});
-    if (!o_.page.empty() && weights > viewer::kMaxAttentionWeights)
-      fail(ErrorCode::invalid_argument, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ", counted(o_.images.size(), "image"), " have ", weights, "; give fewer images, or --arrays");
+    if (!o_.page.empty()) require_page_of_images(c, std::ssize(o_.images));
     viewer::VectorBudget budget(o_.values);
+    if (o_.text) text_ = read_text_beside(o_.model, *o_.text, o_.page.empty() ? nullptr : &budget);
     Json list = Json::array();
     for (const std::string& path : o_.images) {
-      Seen seen = see(path, budget);
+      const Tensor image = io::read_image(path);
+      SeenImage seen = see_image(encoder_, processor_, path, image, o_.page.empty() ? nullptr : &budget, &workspace_);
       const Tensor map = chosen_map(seen.attentions, choice_);
       if (o_.json) list.push_back(to_json(seen, map));
       if (o_.page.empty() && !o_.json) draw(seen, map);
@@ -55,39 +80,7 @@ class Viewed {
   }
 
  private:
-  Seen see(const std::string& path, viewer::VectorBudget& budget) const {
-    const models::VisionConfig& c = encoder_.config;
-    Seen seen{.path = path};
-    const Tensor image = io::read_image(path);
-    seen.fitted = fitted(processor_, image);
-    seen.pixels = normalised(processor_, seen.fitted);
-    const std::int64_t tokens = c.tokens(), numbers = 3 * c.layers * tokens * c.layer.width;
-    const auto made = [](const Shape& shape) { return shape[-1] == 0 ? Tensor() : Tensor(DType::f32, shape); };
-    seen.attentions = made({c.layers, c.layer.heads, tokens, tokens});
-    seen.hidden = made({tokens, c.layer.width});
-    seen.pooled = made({encoder_.pooled_width()}), seen.logits = made({encoder_.classes()}), seen.embedding = made({encoder_.embedding_width()});
-    const bool fits = !o_.page.empty() && budget.take(numbers);
-    seen.left_out = fits || o_.page.empty() ? 0 : numbers;
-    if (fits)
-      for (Tensor* one : {&seen.q, &seen.k, &seen.v}) *one = made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});
-    encoder_.forward(seen.pixels, {.hidden = seen.hidden, .attentions = seen.attentions, .q = seen.q, .k = seen.k, .v = seen.v, .pooled = seen.pooled, .logits = seen.logits, .embedding = seen.embedding},
-                     {.workspace = &workspace_});
-    return seen;
-  }
-
-  std::string label(std::int64_t index) const {
-    const std::vector<std::string>& labels = encoder_.config.labels;
-    return index < std::ssize(labels) ? labels[static_cast<std::size_t>(index)] : cat("class ", index);
-  }
-
-  // The classes of the largest logits, first ones first.
-  std::vector<std::int64_t> best_classes(const Seen& seen, std::size_t most) const {
-    std::vector<std::int64_t> order(static_cast<std::size_t>(encoder_.classes()));
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-    std::ranges::stable_sort(order, std::greater(), [&](std::int64_t i) { return seen.logits.data<float>()[i]; });
-    order.resize(std::min(order.size(), most));
-    return order;
-  }
+  std::optional<double> similarity(const SeenImage& seen) const { return text_ ? similarity_to(*text_, seen) : std::nullopt; }
 
   // What the class token reads, or the mean of all tokens where there is none: [rows,columns] of patches.
   Tensor read_patches(const Tensor& map) const {
@@ -102,12 +95,13 @@ class Viewed {
     return patches;
   }
 
-  void draw(const Seen& seen, const Tensor& map) const {
+  void draw(const SeenImage& seen, const Tensor& map) const {
     const models::VisionConfig& c = encoder_.config;
     const std::size_t width = terminal_width(Stream::out);
     std::string text = seen_.empty() ? "" : "\n";
-    append(text, cat(clip(printable(seen.path), width), "\n"));
-    for (const std::int64_t i : best_classes(seen, 5)) append(text, wrap(cat(fixed(seen.logits.data<float>()[i], 2), "  ", printable(label(i))), width));
+    append(text, cat(clip(printable(seen.name), width), "\n"));
+    for (const std::int64_t i : best_classes(seen, 5)) append(text, wrap(cat(fixed(seen.logits.data<float>()[i], 2), "  ", printable(label_of_class(c, i))), width));
+    if (const auto fit = similarity(seen)) append(text, wrap(cat(fixed(*fit, 2), "  ", printable(*o_.text)), width));
     append(text, cat(wrap(cat(choice_.description(), "; what ", c.class_token ? "the class token" : "the mean token", " reads in each patch, in percent"), width), "\n"));
     const auto numbered = [](std::int64_t count) {
       std::vector<std::string> names;
@@ -119,13 +113,14 @@ class Viewed {
     print(text);
   }
 
-  Json to_json(const Seen& seen, const Tensor& map) const {
-    Json json{{"path", seen.path}, {"map", number_json(map)}};
+  Json to_json(const SeenImage& seen, const Tensor& map) const {
+    Json json{{"path", seen.name}, {"map", number_json(map)}};
     if (seen.pooled) json["pooled"] = number_json(seen.pooled);
     if (seen.embedding) json["embedding"] = number_json(seen.embedding);
+    if (const auto fit = similarity(seen)) json["similarity"] = *fit;
     if (seen.logits) {
       json["logits"] = number_json(seen.logits);
-      json["label"] = label(best_classes(seen, 1)[0]);
+      json["label"] = label_of_class(encoder_.config, best_classes(seen, 1)[0]);
     }
     return json;
   }
@@ -137,11 +132,16 @@ class Viewed {
       std::vector<io::NamedView> arrays;
       Json paths = Json::array();
       for (std::size_t i = 0; i < seen_.size(); ++i) {
-        const Seen& seen = seen_[i];
+        const SeenImage& seen = seen_[i];
         const std::pair<const char*, const Tensor*> all[] = {{"pixels", &seen.pixels}, {"attentions", &seen.attentions}, {"hidden", &seen.hidden}, {"pooled", &seen.pooled}, {"logits", &seen.logits}, {"embedding", &seen.embedding}};
         for (const auto& [name, tensor] : all)
           if (*tensor) arrays.push_back({cat(name, seen_.size() == 1 ? std::string() : cat("_", i)), *tensor});
-        paths.push_back(seen.path);
+        paths.push_back(seen.name);
+      }
+      if (text_) {
+        const std::pair<const char*, const Tensor*> of_text[] = {{"text_ids", &text_->run.ids}, {"text_attentions", &text_->run.attentions}, {"text_embedding", &text_->run.embedding}};
+        for (const auto& [name, tensor] : of_text)
+          if (*tensor) arrays.push_back({name, *tensor});
       }
       io::save_tensors(o_.arrays, arrays, {{"images", to_text(paths)}});
       files["arrays"] = o_.arrays;
@@ -159,37 +159,31 @@ class Viewed {
     print_json({{"model", {{"path", o_.model}, {"layers", c.layers}, {"heads", c.layer.heads}, {"width", c.layer.width}, {"rows", c.rows()}, {"columns", c.columns()}, {"prefix_tokens", c.prefix_tokens()}}},
                 {"map", {{"layer", choice_.layer ? Json(*choice_.layer) : Json(nullptr)}, {"head", choice_.head ? Json(*choice_.head) : Json(nullptr)}, {"description", choice_.description()}}},
                 {"images", std::move(list)},
+                {"text", o_.text ? Json(*o_.text) : Json(nullptr)},
                 {"files", std::move(files)}});
-  }
-
-  viewer::Text text_of(const Seen& seen, const Tensor& shown) const {
-    const models::VisionConfig& c = encoder_.config;
-    viewer::Text text{.text = std::filesystem::path(seen.path).filename().string(), .attentions = seen.attentions, .left_out = seen.left_out};
-    if (seen.logits) append(text.text, cat(": ", label(best_classes(seen, 1)[0])));
-    if (c.class_token) text.queries.pieces.emplace_back("[class]");
-    if (c.distillation_token) text.queries.pieces.emplace_back("[distillation]");
-    for (std::int64_t i = 1; i <= c.registers; ++i) text.queries.pieces.push_back(cat("[register ", i, "]"));
-    text.queries.special.assign(static_cast<std::size_t>(c.tokens()), false);
-    std::fill_n(text.queries.special.begin(), c.prefix_tokens(), true);
-    for (std::int64_t i = 0; i < c.patches(); ++i) text.queries.pieces.push_back(cat(i / c.columns() + 1, ",", i % c.columns() + 1));
-    text.image = viewer::Image{.pixels = shown.view().move_axis(0, 2), .rows = c.rows(), .columns = c.columns()};
-    if (seen.q) text.vectors = {.q = seen.q, .k = seen.k, .v = seen.v};
-    return text;
   }
 
   std::string page() const {
     const models::VisionConfig& c = encoder_.config;
     viewer::Page page;
-    page.title = clip_words(printable(std::filesystem::path(seen_[0].path).filename().string()), 80);
+    page.title = clip_words(printable(std::filesystem::path(seen_[0].name).filename().string()), 80);
     if (seen_.size() > 1) page.title += cat(" (+", seen_.size() - 1, ")");
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);
     page.vector_megabytes = o_.values;
-    page.start = cat("#layer=", c.layers - 1, "&head=mean", c.class_token ? "&row=0" : "");
-    std::vector<Tensor> shown;  // [3,height,width] from 0 to 1
-    for (const Seen& seen : seen_)
-      shown.push_back(models::normalised({.factor = 1.0 / 255, .normalise = false}, seen.fitted.view().slice(0, 0, c.rows() * c.patch_height).slice(1, 0, c.columns() * c.patch_width)));
-    for (std::size_t i = 0; i < seen_.size(); ++i) page.texts.push_back(text_of(seen_[i], shown[i]));
+    page.start = start_of_images(c);
+    std::vector<Tensor> shown;
+    for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));
+    for (std::size_t i = 0; i < seen_.size(); ++i) {
+      page.texts.push_back(image_text(c, seen_[i], shown[i]));
+      std::string& name = page.texts.back().text;
+      name.replace(0, seen_[i].name.size(), std::filesystem::path(seen_[i].name).filename().string());
+      if (!text_) continue;
+      if (const auto fit = similarity(seen_[i])) append(name, cat(": ", fixed(*fit, 2), " to the text"));
+      page.texts.back().name = "Image";
+      page.texts.back().tabs.push_back(page_text(text_->text, text_->run, {}, text_->left_out));
+      page.texts.back().tabs.back().name = "Text";
+    }
     return viewer::render(page);
   }
 
@@ -197,7 +191,8 @@ class Viewed {
   models::VisionEncoder encoder_;
   models::ImageProcessor processor_;
   HeadChoice choice_;
-  std::vector<Seen> seen_;
+  std::optional<TextBeside> text_;
+  std::vector<SeenImage> seen_;
   Workspace workspace_{Parameters::constant};
 };
 

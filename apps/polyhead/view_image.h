@@ -13,6 +13,7 @@ namespace polyhead::app {
 struct ImageView {
   std::string model;                // folder
   std::vector<std::string> images;  // paths
+  std::optional<std::string> text;  // of a model with both sides: shown beside the images
   std::string page, arrays;         // empty: none is written
   std::optional<std::int64_t> layer, head;
   bool mean = false, json = false;

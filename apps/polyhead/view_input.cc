@@ -118,6 +118,15 @@ auto loaded(const fs::path& directory, const Load& load) {
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
+models::TextModelKind kind_of_text_model(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) {
+    if (models::image_model_kind(folder)) fail(ErrorCode::unsupported, "it is a model of images, whose layers are not taken apart; `polyhead view` shows its maps");
+    return models::text_model_kind(folder);
+  });
+}
+models::LanguageModel open_language_model(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) { return models::load_language_model(folder); });
+}
 
 std::string model_name(const fs::path& directory) {
   std::error_code error;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "polyhead/models/any_text_model.h"
+#include "polyhead/models/language_model.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/vision_encoder.h"
 
@@ -30,6 +31,9 @@ std::vector<InputText> read_texts(const std::string& path);
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
+// Error for a folder of a model of images.
+models::TextModelKind kind_of_text_model(const std::filesystem::path& directory);
+models::LanguageModel open_language_model(const std::filesystem::path& directory);
 
 // The folder's name, for titles. If the folder is called "model", the name of its parent folder.
 std::string model_name(const std::filesystem::path& directory);

@@ -27,7 +27,7 @@ struct Cpu {
   std::string vendor;             // "GenuineIntel", "AuthenticAMD", ...; empty: not known
   std::string_view architecture;  // "x86-64", "aarch64", "riscv" or "other"
   int online = 0;                 // logical processors that are switched on
-  int usable = 0;                 // those that this process may run on
+  int usable = 0;                 // logical processors that this process may run on
   std::vector<InstructionSet> instruction_sets;  // all that polyhead knows for this architecture, available or not
   std::vector<CpuCache> caches;                  // caches that the first processor uses; empty: not known
 };
@@ -35,7 +35,7 @@ struct Cpu {
 // Reads what the processor and the operating system report; measures nothing.
 Cpu detect_cpu();
 
-// Also false if the architecture has no instruction set of that name.
+// Returns whether the processor has the instruction set; false for a name that its architecture does not know.
 bool has_instruction_set(const Cpu& cpu, std::string_view name);
 
 // An instruction set that the kernels were compiled for.
@@ -48,12 +48,12 @@ struct KernelInstructionSet {
 
 std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference
 
-// The set in use: the one given to set_kernel_instruction_set(), else the environment variable POLYHEAD_ISA (read once), else the first
-// that the processor can run and that is not kept for those of another vendor. amx_bf16 asks Linux for the memory of AMX tiles at the first operation that uses them; if Linux refuses,
-// the next set is in use from then on. One set gives the same bits on every machine; results of two sets differ by rounding. Error for a name that is not
-// known or not available.
+// Returns the set in use. It is the one given to set_kernel_instruction_set(), else the one that the environment variable POLYHEAD_ISA names (read
+// once), else the first that the processor can run and that is not reserved for another vendor's processors. With amx_bf16 the first operation that
+// uses AMX tiles requests their memory from Linux; if Linux refuses, the next set is in use from then on. One set gives the same bits on every
+// machine; results of two sets differ by rounding. An unknown or unavailable name is an Error.
 std::string_view kernel_instruction_set();
-void set_kernel_instruction_set(std::string_view name);  // empty: back to the default. Call it only while no operation runs.
+void set_kernel_instruction_set(std::string_view name);  // empty: restores the default. Call it only while no operation runs.
 
 }  // namespace polyhead
 #pragma GCC visibility pop

@@ -1,4 +1,4 @@
-// Attention over several processes: part of polyhead::polyhead where that was built with POLYHEAD_BUILD_DISTRIBUTED. The component `mpi`
+// Attention over several processes: the component `distributed`, built with -DPOLYHEAD_BUILD_DISTRIBUTED=ON. The component `mpi`
 // (polyhead/distributed/mpi.h) has the communicator over MPI.
 #pragma once
 

@@ -12,7 +12,7 @@ enum class ErrorCode : std::uint8_t {
   unsupported,       // valid, but the chosen backend or format does not support it
   io,                // a file cannot be opened, read, written or renamed
   format,            // a file's contents are not what its format says
-  communication,     // a rank that takes part in a call is silent, gone, or gave something else
+  communication,     // another rank does not answer, has ended, or passed arguments that do not agree
 };
 
 // The only exception type of the library besides std::bad_alloc. what() names the operation, what was given and what is allowed.

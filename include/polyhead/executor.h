@@ -10,13 +10,13 @@ namespace polyhead {
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual int num_threads() const = 0;  // >= 1; an operation with an executor that says less throws an Error
+  virtual int num_threads() const = 0;  // >= 1; operations throw an Error if it is less
   // Calls task(i) once for every i in [0, count), in any order and on any thread, and returns when all are done.
   // An exception thrown by a task is rethrown here (one of them, if several threw).
   virtual void run(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 };
 
-// Number of threads of an operation without an executor; by default the number of processors that the process may run on.
+// Number of threads of an operation that is given no executor; by default the number of processors that the process may run on.
 int num_threads();
 void set_num_threads(int count);  // >= 1
 

@@ -17,7 +17,7 @@ struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
   ConstTensorView k;  // [*,K,S,H]  the dtypes of SdpaForward::k
   ConstTensorView k_scale = {};  // [*,K,S]  of an int8 k, as SdpaForward::k_scale
-  // Called in the calling thread after every few hundred rows, and in the end with done = total. An exception that it throws ends the
+  // Called in the calling thread after every few hundred rows, and at the end with done = total. An exception that it throws ends the
   // operation; the outputs are then unspecified.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
@@ -25,7 +25,7 @@ struct MapsInput {
 // Which value of the formula in sdpa.h a map holds.
 enum class MapValue : std::uint8_t {
   scaled_score,  // scale <q,k>, for masked pairs too
-  capped_score,  // after softcap, for masked pairs too
+  capped_score,  // after the score rule and softcap, for masked pairs too
   score,         // after the bias; -inf where masked
   probability,   // before dropout; 0 where masked
   dropped,       // after dropout, as it multiplies v
@@ -38,20 +38,20 @@ void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& op
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
-// A part of the maps: chosen queries, chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers are a rectangle.
-// Elements are those of attention_map() to one rounding.
+// A part of the maps: chosen queries, chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers select a rectangle.
+// Elements equal those of attention_map() up to one rounding.
 void attention_map_part(const MapsInput& input, std::span<const std::int64_t> queries, std::span<const std::int64_t> keys, TensorView out,
                         const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
 // The band around the diagonal: out [*,N,T,W], element i of query t is the probability of key t + first + i; 0 where there is no such key.
-// Positions count in each document.
+// Positions are counted from the start of each document.
 void attention_windows(const MapsInput& input, std::int64_t first, TensorView out, const SdpaOptions& options = {});
 
 // The k keys with the largest probability, largest first; of equal ones the smaller index first. k <= S.
 // probability [*,N,T,k] floating, key [*,N,T,k] int64.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
 
-// Averages over the rows that are not empty; 0 if all are. Positions s and t count in each document. Each view is [*,N] floating and
+// Averages over the rows that are not empty; 0 if all are. Positions s and t are counted from the start of each document. Each view is [*,N] floating and
 // optional.
 struct HeadStatistics {
   TensorView entropy = {};      // -sum_s p log p, in nats
@@ -71,7 +71,7 @@ void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, Tensor
 // How much each key is attended to: out [*,N,S], the sum of its probabilities over all queries.
 void attention_key_sums(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
-// What a pooled map has for a block of probabilities.
+// How a pooled map reduces a block of attention weights to one number.
 enum class Pooling : std::uint8_t { mean, sum, largest };
 
 // The maps reduced to blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
@@ -85,7 +85,7 @@ void attention_divergence(const MapsInput& input, TensorView out, const SdpaOpti
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
 // self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) mean over heads of p_l,
 // its rows divided by their sums; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] comes first. All layers share T = S and the
-// options. Memory is O(R T), of half of all rows or more a matrix [T,T] and 64 rows of each head's map.
+// options. Memory is O(R T); if half of all rows or more are asked for, it is a matrix [T,T] and 64 rows of each head's map.
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                        double residual = 0.5);
 

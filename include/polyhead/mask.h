@@ -42,6 +42,21 @@ struct Window {
   std::optional<Diagonal> diagonal{};
 };
 
+// Sizes of the blocks of queries and of keys.
+struct BlockSize {
+  std::int64_t queries = 128, keys = 128;
+};
+
+// For each block of queries the blocks of keys that its queries may attend to, as BlockMask of FlexAttention holds them. Time and memory of a
+// forward and of a backward pass grow with the listed blocks; a dense mask of the same pairs has T x S bytes.
+struct BlockLists {
+  [[no_unique_address]] NamedMembers named_members = NamedMembers();
+  // Integers that broadcast to [*,N,ceil(T / size.queries),count]: indices of blocks of keys in any order, or -1 for none. Listing a block
+  // twice is the same as once. A block of queries without a listed block has empty rows.
+  ConstTensorView lists{};
+  BlockSize size{};
+};
+
 struct Mask {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<Causal> causal{};
@@ -52,32 +67,45 @@ struct Mask {
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
-  // Integers [*]: the causal and window diagonal of sequence b runs through s = t + diagonal_offsets[b]. For queries that continue sequences
-  // of different lengths, for example from a cache, the offset is the number of keys before them. Needs causal (then top_left), a window or
-  // a relative bias, none with a diagonal; not together with documents. Each sequence equals that sequence alone with Diagonal::offset, bit for bit.
+  // Integers [*]: in sequence b the causal and window diagonals run through s = t + diagonal_offsets[b]. This serves queries that continue sequences
+  // of different lengths, for example from a cache: the offset is then the number of keys before them. Needs causal (as top_left), a window or a
+  // relative bias; the window and the relative bias may name no diagonal. Error together with documents. Each sequence gets the bits of a call with
+  // that sequence alone and Diagonal::offset.
   ConstTensorView diagonal_offsets{};
 
-  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never fall and end at
+  // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never decrease and end at
   // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
   // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
-  // and dropout bits use positions in the packed sequence; lengths [D] of D > 1 sequences are refused. If T == S, key_offsets may be left
+  // and dropout bits use positions in the packed sequence; key_lengths [D] with D > 1 documents are an Error, because they could mean sequences or
+  // documents. If T == S, key_offsets may be left
   // out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
+
+  // Counted in the packed sequence where there are documents.
+  BlockLists blocks{};
+
+  // The table of tensors: calls f(name, view) for each, given or not. `mask` is a Mask or a const Mask. A new member does not compile until it
+  // is named here.
+  template <class M, class F>
+  static void visit_tensors(M& mask, F&& f) {
+    auto& [named, causal_rule, window_rule, lengths, attended, blocked, attended_keys, blocked_keys, of_sequences, of_queries, of_keys, listed] = mask;
+    f(std::string_view("attend"), attended);
+    f(std::string_view("block"), blocked);
+    f(std::string_view("attend_keys"), attended_keys);
+    f(std::string_view("block_keys"), blocked_keys);
+    f(std::string_view("key_lengths"), lengths);
+    f(std::string_view("diagonal_offsets"), of_sequences);
+    f(std::string_view("query_offsets"), of_queries);
+    f(std::string_view("key_offsets"), of_keys);
+    f(std::string_view("blocks"), listed.lists);
+  }
 
   // Calls f(name, view) for every tensor that is given.
   template <class F>
   void visit(F&& f) const {
-    const auto part = [&](std::string_view name, const ConstTensorView& view) {
+    visit_tensors(*this, [&](std::string_view name, const ConstTensorView& view) {
       if (view) f(name, view);
-    };
-    part("key_lengths", key_lengths);
-    part("attend", attend);
-    part("block", block);
-    part("attend_keys", attend_keys);
-    part("block_keys", block_keys);
-    part("diagonal_offsets", diagonal_offsets);
-    part("query_offsets", query_offsets);
-    part("key_offsets", key_offsets);
+    });
   }
 };
 

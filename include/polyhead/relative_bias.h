@@ -1,4 +1,4 @@
-// Biases of the scores that depend on the head and on the distance of key and query alone. No tensor of all pairs is made.
+// Biases of the scores that depend only on the head and on the distance of key and query. No [T,S] tensor is allocated.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,14 @@ struct RelativeBias {
   const ConstTensorView& parameter() const { return slopes ? slopes : table; }
 };
 
-// The bucket in [0, buckets) of distance x. Of D = buckets / 2 (bidirectional) or `buckets` buckets for one direction, the first half is for
-// |x| = 0, 1, ..., D/2 - 1, the rest grows logarithmically up to max_distance, and all longer distances share the last. Keys after the query
-// have the second half of the buckets if bidirectional, else bucket 0. Error unless buckets is at least 2, or if bidirectional 4 and even, and
-// max_distance > D/2.
+// Returns the bucket in [0, buckets) of distance x. Each direction has D buckets: D = buckets / 2 if bidirectional, else D = buckets. The first D/2
+// of them hold |x| = 0, 1, ..., D/2 - 1; the ranges of the others grow logarithmically up to max_distance, and the last holds all longer distances.
+// If bidirectional, keys after the query have the second half of all buckets, else they have bucket 0. Error unless buckets is at least 2
+// (bidirectional: at least 4 and even) and max_distance > D/2.
 std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
 
-// float32 [heads]: 2^(-8 i / heads) for i = 1, ..., heads if heads is a power of two; else those of the next smaller power of two, followed by
-// every second one of the next larger, as Press et al. 2022 published them.
+// Returns float32 [heads]: 2^(-8 i / heads) for i = 1, ..., heads if heads is a power of two; else the slopes for the next smaller power of two,
+// followed by every second slope for the next larger one (Press et al. 2022).
 Tensor alibi_slopes(std::int64_t heads);
 
 }  // namespace polyhead

@@ -3,7 +3,7 @@
 //   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
-// A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
+// A score rule of the caller (polyhead/score_rule.h) replaces scale <q,k>. A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
 //
 // Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
 // H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
@@ -19,6 +19,7 @@
 #include "polyhead/mask.h"
 #include "polyhead/named_members.h"
 #include "polyhead/relative_bias.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -27,11 +28,11 @@ namespace polyhead {
 struct SdpaForward {
   ConstTensorView q;  // [*,N,T,H]  float32, float64, bfloat16 or float16; out, the bias and attention_weights share its dtype
   ConstTensorView
-      k;  // [*,K,S,H]  dtype of q; or, unless that is float64, bfloat16, float16, or int8 with scales, as a key/value cache stores
+      k;  // [*,K,S,H]  dtype of q; if that is not float64, also bfloat16, float16, or int8 with scales, as key/value caches store them
   ConstTensorView v;     // [*,K,S,V]  dtype of k
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Does not change `out`.
+  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
                                       // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
   // float32 [*,K,S], given if and only if k and v are int8: an element is float32(scale) * int8, rounded once to float32. quantize_rows()
   // of polyhead/quantize.h writes such elements and scales.
@@ -39,13 +40,14 @@ struct SdpaForward {
 };
 
 struct SdpaBackward {
-  ConstTensorView q, k, v;    // as given to the forward pass, in one dtype: k and v of another dtype have no gradients
+  ConstTensorView q, k, v;    // as given to the forward pass; all three in one dtype, because k and v of another dtype have no gradients
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
   TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
   TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table; elements that share memory as in d_bias
   TensorView d_sink = {};     // the shape and dtype of options.sink; elements that share memory as in d_bias
+  TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the sums that its backward function adds to, over all sequences
 };
 
 // Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
@@ -71,6 +73,7 @@ struct SdpaOptions {
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
   RelativeBias relative_bias{};   // ALiBi, or T5's buckets; not together with `bias`
   double softcap = 0;             // >= 0; 0 is off
+  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; products of bfloat16 are exact then
   // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
   // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys
   // gives out = 0 and lse = sink. -inf is no sink; NaN and +inf make a row that has keys NaN. Only with EmptyRows::zero.

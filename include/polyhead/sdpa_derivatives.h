@@ -12,9 +12,9 @@ namespace polyhead {
 struct SdpaTangents {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView q, k, v;
-  ConstTensorView bias = {};           // of options.bias
-  ConstTensorView relative_bias = {};  // of options.relative_bias.slopes or .table
-  ConstTensorView sink = {};           // of options.sink
+  ConstTensorView bias = {};           // tangent of options.bias
+  ConstTensorView relative_bias = {};  // tangent of options.relative_bias.slopes or .table
+  ConstTensorView sink = {};           // tangent of options.sink
 };
 
 // How out and lse change when the inputs move along `tangents`: the product of the Jacobian with them.
@@ -26,11 +26,12 @@ struct SdpaJvp {
   TensorView lse_tangent = {};   // [*,N,T]    optional; dtype of lse
 };
 
-// The gradient of a loss that depends on the results of sdpa_backward: on d_q, d_k, d_v, d_bias, d_relative_bias and d_sink.
+// The gradient of a loss that is a function of the results of sdpa_backward: d_q, d_k, d_v, d_bias, d_relative_bias and d_sink.
 struct SdpaBackwardBackward {
   ConstTensorView q, k, v, out, lse, d_out;  // as given to sdpa_backward
   SdpaTangents d_gradients;  // the gradient of the loss by d_q, d_k, d_v, d_bias, d_relative_bias and d_sink
-  // Written: the gradient of the loss by what sdpa_backward was given, out and lse being functions of the inputs. A result whose view is absent is not computed.
+  // Results: the gradient of the loss with respect to the inputs of sdpa_backward, where out and lse count as functions of q, k and v. A result
+  // without a view is not computed.
   TensorView d_q, d_k, d_v;       // shaped as q, k, v
   TensorView d_d_out = {};        // [*,N,T,V]
   TensorView d_bias = {}, d_relative_bias = {}, d_sink = {};  // as in SdpaBackward

@@ -40,7 +40,7 @@ class POLYHEAD_OWNER Tensor {
   static Tensor uninitialised(DType dtype, const Shape& shape);
   // A tensor on memory that `owner` keeps alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
-  // Keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
+  // Returns the object that keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }
   // A contiguous copy of a view, converted when dtype differs.
   static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }

@@ -23,16 +23,16 @@ struct Tokens {
   std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that the model does not know: place, and its characters in the text
 };
 
-// What becomes of a text's embedding when one head is switched off: its output is zero, all others stay.
+// The effect of switching off one head (its output is set to zero) on a text's embedding.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
-  double change = 0;  // 1 - cosine of the embeddings with and without the head; or what Page::without_measure says
+  double change = 0;  // 1 - cosine of the embeddings with and without the head; with Page::without_measure: the quantity named there
 };
 
-// A number for each head that the caller has measured.
+// Names a quantity that the caller has measured for each head.
 struct Measure {
   std::string name;              // such as "loss added without it"
-  std::string measured_in = {};  // such as "nats"
+  std::string measured_in = {};  // the unit, such as "nats"
 };
 
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
@@ -45,13 +45,13 @@ struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
 };
 
-// An image that a text's tokens are made from: those that are not special are its patches, row by row from the top left.
+// An image from which a text's tokens are made. The tokens that are not special are its patches, row by row from the top left.
 struct Image {
   ConstTensorView pixels;             // [height, width] grey, or [height, width, 3] red, green and blue; floating in [0, 1], 0 is black; any strides
-  std::int64_t rows = 0, columns = 0;  // of patches: they divide height and width
+  std::int64_t rows = 0, columns = 0;  // numbers of patches; must divide height and width
 };
 
-// What the attention weights of a text were computed from, for the panel that works one of them out:
+// The inputs from which a text's attention weights were computed, for the panel of the page that recomputes one weight step by step:
 //   score[t,s] = scale <q[t], k[s]> + bias[t,s],   weight[t,s] = exp(score[t,s]) / sum of exp(score[t,s']) over the keys s' that t may attend to
 struct HeadVectors {
   ConstTensorView q, k;              // [layers,heads,T,H] [layers,K,S,H] floating; head n reads k and v of n / (heads / K)
@@ -61,12 +61,12 @@ struct HeadVectors {
   ConstTensorView attend = {};       // broadcasts to [layers,heads,T,S], bool: true where the query may attend to the key; absent: everywhere
 };
 
-// q, k and v take more space than attention weights: render() keeps them text after text while they fit into a budget. For callers that would
-// rather not compute what does not fit.
+// Tells a caller in advance whether render() will keep the q, k and v of a text. render() keeps them for one text after the other while they fit into
+// a budget in bytes; a caller need not compute those that do not fit.
 class VectorBudget {
  public:
   explicit VectorBudget(double megabytes) : bytes_(megabytes * 1e6) {}
-  bool take(std::int64_t numbers);  // whether so many float32 numbers fit; if so, the rest of the budget is smaller
+  bool take(std::int64_t numbers);  // returns whether `numbers` float32 values fit; if so, subtracts them from the budget
 
  private:
   double bytes_;
@@ -78,29 +78,29 @@ struct Text {
   Tokens queries;                   // T rows
   std::optional<Tokens> keys = {};  // S columns; if absent, the queries are also the keys (self attention)
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
-  // If given, attentions are pooled maps [layers, heads, height, width] of a text that is too long for a map of all pairs, as
-  // attention_pooled_map() makes them of T queries and S keys: each cell is a block. A mean or a sum is shown as a share: what a query of the
-  // block gives to all its keys, on average, so that rows sum to 1. The page names what cannot be computed from blocks; special tokens and
+  // If given, attentions are pooled maps [layers, heads, height, width], as attention_pooled_map() makes them of T queries and S keys, for a text
+  // that is too long for a map of all pairs. Each cell is a block. A mean or a sum is shown as a share: the attention weight that a query of the
+  // block gives to all keys of the block, on average, so that rows sum to 1. The page names what cannot be computed from blocks; special tokens and
   // segments are not told apart, and links, gate, pair_bias, block_keys and vectors are refused.
   std::optional<Pooling> pooled = {};
-  std::string name = {};                  // of this set of maps, such as "Cross-attention"
-  std::vector<Text> tabs = {};            // further sets, each with its own words, layers and heads, and no `tabs`; the page has a tab for each
+  std::string name = {};                  // name of this set of maps, such as "Cross-attention"
+  std::vector<Text> tabs = {};            // further sets, each with its own tokens, layers and heads, but without `tabs`; the page shows each in a tab
   std::string query_axis = {};            // what the rows are, such as "residue i"; empty: "query"
   std::string key_axis = {};              // what the columns are; empty: "key"
   std::vector<bool> block_keys = {};      // [S] true: no query may attend to the key, which is shaded; empty: none
   std::optional<Links> links = {};
-  std::optional<Image> image = {};        // with self attention: the page shows it beside its patches, tinted by where a chosen patch looks
-  ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: what multiplies the heads' outputs; a strip beside the map
-  // [layers, heads, T, S] floating: what was added to the scores. The page has a further tab with the attention weights without it,
+  std::optional<Image> image = {};        // for self attention: the page shows the image beside the map, tinted by the attention weights of a chosen patch
+  ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: the gate that multiplies the heads' outputs; shown as a strip beside the map
+  // [layers, heads, T, S] floating: the bias that was added to the scores. The page has a further tab with the attention weights without the bias,
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
   // where an attention weight of exactly 0 stays 0. Error where a weight is 0 only because its dtype cannot hold it, or a row does not sum to 1.
   ConstTensorView pair_bias = {};
-  std::vector<WithoutHead> without = {};  // of the heads that were switched off, each alone; the page shows them first
+  std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first
   std::optional<HeadVectors> vectors = {};
-  std::int64_t left_out = 0;  // numbers of q, k and v that did not fit into the budget; the page says why it cannot work a weight out
+  std::int64_t left_out = 0;  // count of the values of q, k and v that did not fit into the budget; the page names it as the reason why it cannot recompute a weight
 };
 
-// Of the page's own texts; a reader can choose the other one in its menu.
+// The language of the page's labels and explanations. A reader can change it in the page's menu.
 enum class Language : std::uint8_t {
   readers,  // Chinese if the reader's browser prefers it, else English
   english,
@@ -111,17 +111,18 @@ struct Page {
   std::string title;
   std::string model = {};   // shown below the title
   std::vector<Text> texts;  // if there are several, the page has a selector
-  std::string start = {};   // what the page opens with, as its address has it: "#layer=3&head=mean&row=0"; empty: all heads
+  std::string start = {};   // the view that the page opens with, as a URL fragment: "#layer=3&head=mean&row=0"; empty: all heads
   Language language = Language::readers;
-  std::optional<Measure> without_measure = {};  // what `without` of the texts is, if not 1 - cosine
-  double vector_megabytes = 4;  // the budget of q, k and v, which the page names where they are left out
+  std::optional<Measure> without_measure = {};  // the quantity in WithoutHead::change; absent: 1 - cosine
+  double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 
 inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
 
-// How a page shows texts of so many tokens by a model of so many heads (of all layers): 0 for a text that is shown pair by pair, else the blocks along one side of its pooled
-// maps, at most 512, and 2^23 blocks of all heads. The texts with the most attention weights are pooled until the page has room for all, and those of more than
-// `most_numbers` in any case. Error where even pooled maps have no room.
+// Decides how a page shows each text, given its number of tokens and the number of heads of all layers together. Returns 0 for a text whose maps are
+// shown pair by pair, else the number of blocks along one side of its pooled maps: at most 512, and at most 2^23 blocks over all heads. Texts of more
+// than `most_numbers` attention weights are always pooled; then those with the most attention weights are, until all texts fit into the page. Error
+// if even pooled maps do not fit.
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers = kMaxAttentionWeights);
 
 // The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1

@@ -13,8 +13,7 @@ struct Visitor {
 };
 }  // namespace detail
 
-// A type whose visit(f) calls f(name, tensor) for each of its tensors: a layer, an optimizer, a type of the caller. A list of parameters or a
-// path is none.
+// A type whose visit(f) calls f(name, tensor) for each of its tensors: a layer, an optimizer, a type of the caller. Parameter lists and paths do not qualify.
 template <class M>
 concept VisitsTensors = requires(M& module, const detail::Visitor& visitor) { module.visit(visitor); };
 

@@ -15,7 +15,7 @@
 #include "polyhead/models/image_processor.h"
 #include "polyhead/models/image_text_model.h"
 
-// Models of images that transformers or timm saved. models.py gives the results their names.
+// Models of images that transformers or timm saved. polyhead/models gives the results their names.
 namespace polyhead::python {
 namespace {
 

@@ -10,7 +10,7 @@
 namespace polyhead::python {
 
 struct LoadedImageModel {
-  std::string kind;  // of _KINDS in models.py
+  std::string kind;  // of _KINDS in polyhead/models
   nanobind::object model;
   nanobind::dict config;
 };

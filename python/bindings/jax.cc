@@ -71,6 +71,12 @@ void parse(std::string_view word, Window& field) {
   if (!right.empty()) field.right = number<std::int64_t>(right);
 }
 
+// queries,keys, or one size for both
+void parse(std::string_view word, BlockSize& field) {
+  const std::vector<std::string_view> parts = split(word, ',');
+  field = {.queries = number<std::int64_t>(parts.front()), .keys = number<std::int64_t>(parts.back())};
+}
+
 // bidirectional,max_distance or bidirectional,max_distance,diagonal
 void parse(std::string_view word, RelativeBias& field) {
   const std::vector<std::string_view> parts = split(word, ',');
@@ -129,7 +135,7 @@ bool is_gradient(std::string_view name) { return name.starts_with("d_") && name 
 
 // The rank to which the view of one example is aligned with that of q, or 0 if it has a rank of its own.
 int broadcast_rank(std::string_view name, int rank) {
-  if (any_of(name, {"attend", "block", "bias", "d_bias", "t_bias", "dropout_keep"})) return rank;
+  if (any_of(name, {"attend", "block", "blocks", "bias", "d_bias", "t_bias", "dropout_keep"})) return rank;
   if (is_sink(name)) return rank - 1;
   return any_of(name, {"attend_keys", "block_keys"}) ? rank - 2 : 0;
 }

@@ -20,7 +20,7 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
 
-// Models that `polyhead train` made. models.py gives the answers their names.
+// Models that `polyhead train` made. polyhead/models gives the answers their names.
 namespace polyhead::python {
 namespace {
 
@@ -326,10 +326,12 @@ void bind_models(nb::module_& m) {
   nb::class_<HeldLanguageModel>(m, "LanguageModel")
       .def("run", &run_language_model, any("ids"), any("attend_keys"), any("outputs"), any("num_threads"))
       .def("generate", &continue_text, any("ids"), nb::arg("options"))
+      .def_prop_ro("rules_not_followed", [](const HeldLanguageModel& held) { return held.model.config.rules_not_followed; })
       .def("parameters", [](const HeldLanguageModel& held) { return parameters(held.model); });
   nb::class_<HeldSequenceModel>(m, "SequenceToSequenceModel")
       .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))
       .def("generate", &write_target, any("source"), any("prompt"), nb::arg("options"))
+      .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.not_followed; })
       .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));

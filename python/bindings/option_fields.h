@@ -18,6 +18,8 @@ void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep,
   f("diagonal_offsets", options.mask.diagonal_offsets);
   f("query_offsets", options.mask.query_offsets);
   f("key_offsets", options.mask.key_offsets);
+  f("blocks", options.mask.blocks.lists);
+  f("block_size", options.mask.blocks.size);
   f("bias", options.bias);
   f("relative_bias", options.relative_bias);
   f("sink", options.sink);

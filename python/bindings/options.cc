@@ -193,6 +193,15 @@ void read(const char* name, nb::handle given, Window& window) {
   window.right = side(given[1]);
 }
 
+// One size for queries and keys, or (queries, keys).
+void read(const char* name, nb::handle given, BlockSize& size) {
+  if (given.is_none()) return;
+  const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
+  if (!pair && (nb::isinstance<nb::bool_>(given) || !PyIndex_Check(given.ptr()))) refuse_type(given, name, "an int, (queries, keys) or None");
+  size.queries = read_integer(pair ? nb::object(given[0]) : nb::borrow(given), name, 1, kMost);
+  size.keys = pair ? read_integer(nb::object(given[1]), name, 1, kMost) : size.queries;
+}
+
 void read(const char*, nb::handle given, std::optional<LimitedThreads>& threads) { threads = read_num_threads(given); }
 
 void read(CallArguments& call, const char* name, nb::handle given, ConstTensorView& view) { view = call.keep(Array::input(given, name)); }

@@ -5,9 +5,12 @@
 #include <list>
 
 #include "bind.h"
+#include "core/join.h"
 #include "gil.h"
 #include "options.h"
 #include "polyhead/models/any_text_model.h"
+#include "image_page.h"
+#include "polyhead/models/image_processor.h"
 #include "run_page.h"
 
 namespace polyhead::python {
@@ -122,8 +125,12 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   const bool all_heads = nb::isinstance<nb::str>(heads);
   std::vector<std::pair<std::int64_t, std::int64_t>> off;
   if (!heads.is_none() && !all_heads) off = read_pairs(heads, "without");
+  const std::unique_ptr<models::AnyTextModel> model = without_gil([&] { return models::load_any_text_model(model_path); });
+  if (const std::vector<std::string>& rules = model->sizes().rules_not_followed; generate > 0 && !rules.empty()) {
+    const std::string warning = cat("view: each generated token is the likeliest one; not followed of the model's generation_config.json: ", join(rules));
+    if (PyErr_WarnEx(PyExc_UserWarning, warning.c_str(), 1) != 0) throw nb::python_error();
+  }
   return without_gil([&] {
-    const std::unique_ptr<models::AnyTextModel> model = models::load_any_text_model(model_path);
     const models::AnyTextModel::Sizes& sizes = model->sizes();
     const auto when_too_long = truncate ? models::WhenTooLong::longest_first : models::WhenTooLong::error;
     for (std::int64_t layer = 0; all_heads && layer < sizes.layers; ++layer)
@@ -151,12 +158,38 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   });
 }
 
+// Every head of an encoder of images on each image, uint8 [height,width,3].
+std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle title, nb::handle language_name, nb::handle megabytes) {
+  const std::string path = read_path(source, "source");
+  std::vector<Array> images;
+  for (const nb::handle image : image_list) images.push_back(Array::required(image, "image"));
+  const std::vector<std::string> called = read_words(names, "text");
+  viewer::VectorBudget budget(read_number(megabytes, "values"));
+  viewer::Page page{.title = read_word(title, "title"), .language = read_language(language_name), .vector_megabytes = read_number(megabytes, "values")};
+  return without_gil([&] {
+    const models::VisionEncoder encoder = models::load_vision_encoder(path);
+    const models::ImageProcessor processor = models::read_image_processor(path);
+    app::require_page_of_images(encoder.config, std::ssize(images));
+    const Workspace workspace{Parameters::constant};
+    std::vector<app::SeenImage> seen;  // keep alive what the page's views point to
+    std::vector<Tensor> shown;
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      seen.push_back(app::see_image(encoder, processor, called.at(i), images[i].view(), &budget, &workspace));
+      shown.push_back(app::shown_pixels(encoder.config, seen.back()));
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) page.texts.push_back(app::image_text(encoder.config, seen[i], shown[i]));
+    page.start = app::start_of_images(encoder.config);
+    return viewer::render(page);
+  });
+}
+
 }  // namespace
 
 void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
   m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
   m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"));
+  m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("title"), any("lang"), any("values"));
 }
 
 }  // namespace polyhead::python

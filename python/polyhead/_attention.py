@@ -102,6 +102,10 @@ def sdpa(
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
             never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
             document. The result has the bits of each document alone. key_offsets may be left out if T = S.
+        blocks: for each block of queries the blocks of keys that its queries may attend to, as FlexAttention's BlockMask holds them: integers that broadcast
+            to ``[*,N,Tb,count]`` with ``Tb = ceil(T / queries)``: indices in ``[0, ceil(S / keys))`` in any order, or -1 for none. Time and memory grow with
+            the listed blocks; `attend` has T x S bytes. A block of queries whose list is empty has empty rows. Goes with every other rule.
+        block_size: of the blocks: one int, or ``(queries, keys)``; None is 128. The fastest blocks have a multiple of 64 keys.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
         relative_bias: a `RelativeBias`: ALiBi's slopes or T5's buckets. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.

@@ -252,6 +252,7 @@ class MultiHeadAttention:
             seed: of the dropout bits, as in `polyhead.sdpa`.
             dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
             query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
+            blocks, block_size: integers that broadcast to ``[*,N,Tb,count]``, as in `polyhead.sdpa`.
             projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, used instead of key and value, for example from a cache: projected and,
                 with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0. Of the layer's dtype or, unless
                 that is float64, bfloat16, float16 or int8; another dtype than the layer's has no gradients.

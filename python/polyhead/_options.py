@@ -47,6 +47,7 @@ else:
 # The Args of `sdpa` and, for MapValue, of `maps` say what these mean.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
+BlockSize = Union[int, tuple[int, int], None]
 EmptyRows = Literal["zero", "uniform", "unmasked"]
 Precision = Literal["exact", "native"]
 PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
@@ -115,6 +116,8 @@ class PassOptions(TypedDict, total=False):
     diagonal_offsets: Array | None
     query_offsets: Array | None
     key_offsets: Array | None
+    blocks: Array | None
+    block_size: BlockSize
     bias: Array | None
     relative_bias: RelativeBias | None
     sink: Array | None

@@ -12,7 +12,7 @@ from ._capture import Capture
 from ._options import Array, Causal
 from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
-from ._view_sets import heads_off, sets
+from ._view_sets import heads_off, images_of_model, sets
 
 __all__ = ["Page", "view"]
 
@@ -65,7 +65,7 @@ def view(
     possible_links: Any = None,
     gate: Any = None,
     pair_bias: Array | None = None,
-    image: Array | None = None,
+    image: Array | Sequence[Array] | None = None,
     patches: tuple[int, int] | None = None,
     title: str | None = None,
     q: Any = None,
@@ -89,7 +89,8 @@ def view(
     """A page of the attention maps of every head.
 
     Args:
-        source: a folder with an encoder of BERT's kind or a decoder such as GPT-2 or Llama (config.json, model.safetensors, tokenizer.json or vocab.txt); or attention weights
+        source: a folder with an encoder of BERT's kind, a decoder such as GPT-2 or Llama, a model with two sides such as T5 (config.json, model.safetensors, tokenizer.json or
+            vocab.txt), or a model of images such as ViT or CLIP; or attention weights
             (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
             one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
             a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
@@ -114,8 +115,10 @@ def view(
         possible_links: further pairs that are not wrong.
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
-        image: with self attention: the grey-scale image ``[height, width]`` in [0, 1] (0: black) that the tokens are made from; of a batch
-            ``[B, height, width]``. The page shows it beside its patches, tinted by where a chosen patch looks.
+        image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
+            [0, 1] (0: black) or uint8; of a batch with B before. The page shows it beside its patches, tinted by where a chosen patch looks. With the
+            folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
+            resized and normalised as the folder's preprocessor_config.json says.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If special is not
             given, the tokens before them are special.
         q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
@@ -187,11 +190,22 @@ def view(
     if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
         raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
     if isinstance(source, (str, os.PathLike)):
-        if text is None:
-            raise ValueError("text is missing; source is the folder of a model, which needs one")
-        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "pooling": pooling, **vectors}
+        if text is None and image is None:
+            raise ValueError("text is missing; source is the folder of a model, which needs one, or image of a model of images")
+        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "patches": patches, "pooling": pooling, **vectors}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
+        if image is not None:
+            of_texts = {"text": text, "pair": pair, "without": without, "truncate": truncate or None, "generate": generate or None}
+            if wrong := [name for name, value in of_texts.items() if value is not None]:
+                raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both")
+            images = images_of_model(image)
+            names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
+            page = Page(_core.image_page(source, images, names, names[0] if title is None else title, lang, values))
+            if path is not None:
+                page.save(path)
+            return page
+        assert text is not None
         page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without), generate))
     else:
         if pair is not None:

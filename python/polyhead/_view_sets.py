@@ -300,10 +300,28 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
     if not _has_shape(image):
         raise TypeError(f"image is of type {type(image).__name__}; it must be an array")
     _refuse_gradients([image], "image")
-    wanted = "[height, width]" if batch is None else f"[{batch}, height, width]"
-    if len(image.shape) != (2 if batch is None else 3) or batch is not None and image.shape[0] != batch:
-        raise ValueError(f"image is {_shape(image)}; it must be {wanted}")
+    shape, before = _shape(image), [] if batch is None else [batch]
+    grey, colour = len(shape) == len(before) + 2, len(shape) == len(before) + 3 and shape[-1] == 3
+    if not (grey or colour) or shape[: len(before)] != before:
+        first = "" if batch is None else f"{batch}, "
+        raise ValueError(f"image is {shape}; it must be [{first}height, width] or [{first}height, width, 3]")
+    if str(image.dtype).rpartition(".")[2] == "uint8":
+        image = image / 255
     return [image] if batch is None else [image[place] for place in range(batch)]
+
+
+def images_of_model(image: Any) -> list[Any]:
+    """The images for a model, each uint8 [height, width, 3]: one, a list of them, or one array of several of the same size."""
+    images = list(image) if is_list(image) or _has_shape(image) and len(image.shape) == 4 else [image]
+    if not images:
+        raise ValueError("image is empty; a page needs at least one image")
+    for place, one in enumerate(images):
+        name = "image" if len(images) == 1 else f"image {place} of {len(images)} (counted from 0)"
+        if not _has_shape(one):
+            raise TypeError(f"{name} is of type {type(one).__name__}; for a model it must be an array, uint8 [height, width, 3]: numpy.asarray(PIL.Image.open(path).convert('RGB'))")
+        if len(one.shape) != 3 or one.shape[2] != 3 or str(one.dtype).rpartition(".")[2] != "uint8":
+            raise ValueError(f"{name} is {one.dtype} {_shape(one)}; for a model it must be uint8 [height, width, 3], as its file has it: the model's own size and normalisation follow from its folder")
+    return images
 
 
 def require_count(name: str, words: Any, size: int, text: int, count: int | None) -> None:

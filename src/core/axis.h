@@ -7,8 +7,8 @@
 
 namespace polyhead {
 
-// Offsets along one side of a matrix that consists of several tensor axes: the rows of x [*,width] are all axes but the last. If one stride
-// does not describe all indices, a table holds their offsets (8 bytes each).
+// Offsets along one side of a matrix, where the side may combine several tensor axes: the rows of x [*,width] are all axes but the last. If one
+// stride does not describe all indices, a table holds their offsets (8 bytes each).
 class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
@@ -31,7 +31,7 @@ class Axis {
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
-  // Indices from one multiple of run() up to, but without, the next are stride() elements apart.
+  // Neighbouring indices between two multiples of run() are stride() elements apart.
   std::int64_t run() const { return run_; }
   std::int64_t stride() const { return stride_; }
   const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all indices are stride() apart

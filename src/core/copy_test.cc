@@ -40,7 +40,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   for (const std::int64_t step : {1, -1}) {
     Tensor memory = Tensor::of<float>({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
     const TensorView every_other = memory.view().slice(1, 0, 4, 2), others = memory.view().slice(1, 1, 4, 2);
-    copy(every_other, others.slice(1, 0, 2, step));  // apart
+    copy(every_other, others.slice(1, 0, 2, step));  // no overlap
     EXPECT_EQ(to_doubles(memory), step == 1 ? (Values{0, 0, 2, 2, 4, 4, 6, 6}) : (Values{0, 2, 2, 0, 4, 6, 6, 4}));
   }
   Tensor memory = Tensor::of<float>({5}, {0, 1, 2, 3, 4});
@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // narrowed in its own memory
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // for a copy to a narrower dtype in the same memory
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);

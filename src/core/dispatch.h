@@ -23,7 +23,7 @@ inline float load(f16 x) { return to_float(x); }
 
 // First step from float64 to a 16-bit type. An inexact x becomes the float32 neighbour whose last bit is set (round to odd), so that the
 // second rounding cannot mistake it for a tie (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
-float to_float_for_narrowing(double x);
+[[gnu::visibility("default")]] float to_float_for_narrowing(double x);  // components call it
 inline float to_float_for_narrowing(float x) { return x; }
 
 template <class T, class A>
@@ -37,7 +37,7 @@ inline T store(A x) {
   }
 }
 
-[[noreturn]] void fail_not_floating(DType dtype);
+[[noreturn, gnu::visibility("default")]] void fail_not_floating(DType dtype);  // components call it
 
 // Calls f(Type<T>{}) for the storage type of a floating dtype.
 template <class F>

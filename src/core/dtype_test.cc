@@ -90,8 +90,8 @@ TYPED_TEST(SixteenBits, EveryPatternWidensToItsValueAndBack) {
   }
 }
 
-// Between every two neighbours: the middle goes to the even one, what lies beside the middle to the nearer one. Beyond the largest finite
-// value the next power of two stands for infinity.
+// For every two neighbours: their middle rounds to the even one, a value beside the middle to the nearer one. The upper neighbour of the largest
+// finite value, infinity, counts as the next power of two.
 TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
   for (std::uint32_t low = 0; low < format.infinity(); ++low) {
@@ -130,7 +130,7 @@ TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
 }
 
 TYPED_TEST(SixteenBits, Float64RoundsOnce) {
-  // One step of float64 beside a tie: through float32 it would become the tie and go to the even neighbour.
+  // Values one float64 step beside a tie. A conversion through float32 would first round them to the tie, then to the even neighbour.
   const Format format = Case<TypeParam>::kFormat;
   const std::uint32_t one = static_cast<std::uint32_t>(format.bias()) << format.fraction_bits;
   for (std::uint32_t low = one; low < one + 100; ++low) {

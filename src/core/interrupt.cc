@@ -7,10 +7,10 @@
 namespace polyhead {
 namespace {
 
-constexpr std::int64_t kPeriod = 200'000'000;  // nanoseconds between two calls of wanted(), which may have to wait for Python's lock
+constexpr std::int64_t kPeriod = 200'000'000;  // nanoseconds between two calls of wanted(), which may wait for Python's global lock
 
 thread_local constinit InterruptWatch* watch_of_thread = nullptr;
-thread_local constinit bool thread_asks = false;  // whether this thread made the watch: the others only read its answer
+thread_local constinit bool thread_asks = false;  // true: this thread made the watch and calls wanted(); other threads only read its answer
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void internal::check_interrupt() {
 InterruptWatch* internal::current_watch() { return watch_of_thread; }
 
 WatchedTask::WatchedTask(InterruptWatch* watch) : outer_(watch_of_thread), outer_asks_(thread_asks) {
-  if (watch == outer_) return;  // also the thread that made the watch, which goes on asking
+  if (watch == outer_) return;  // also the thread that made the watch, which keeps calling wanted()
   watch_of_thread = watch, thread_asks = false;
 }
 

@@ -1,4 +1,4 @@
-// Lets a caller end an operation that takes seconds: Python looks for Ctrl-C.
+// Lets a caller end an operation that takes seconds: the Python package stops it on Ctrl-C.
 #pragma once
 
 #include <atomic>
@@ -7,17 +7,17 @@
 
 #include "core/interrupted.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::inline internal {
 
-// How an operation ends that is interrupted. Its outputs may be partly written; no thread still works on it.
+// Thrown by an interrupted operation. Its outputs may be partly written; no thread works on it any more.
 class Interrupted : public std::exception {
  public:
   const char* what() const noexcept override;
 };
 
-// Applies to the operations that its thread calls in its lifetime. Between tasks, and between key blocks of backward kernels, that thread calls wanted()
-// about every 0.2 s; after the first true, all threads of the operation stop at their next look, and the operation throws Interrupted.
+// Applies to the operations that its thread calls during its lifetime. Between tasks, and between key blocks of backward kernels, that thread calls
+// wanted() about every 0.2 s. After the first true, all threads of the operation stop at their next check, and the operation throws Interrupted.
 class InterruptWatch {
  public:
   InterruptWatch(const InterruptWatch&) = delete;
@@ -33,12 +33,12 @@ class InterruptWatch {
   bool ask();
 
   std::atomic<bool> stopped_{false};
-  std::int64_t next_;  // nanoseconds of the clock when wanted() is called next
+  std::int64_t next_;  // time of the next call of wanted(), in nanoseconds of the coarse clock
   InterruptWatch* const outer_;
   const bool outer_asks_;
 };
 
-// Throws Interrupted if the operation is to end. For loops whose steps take 1 us or more.
+// Throws Interrupted if the operation shall end. For loops whose steps take 1 us or more.
 void check_interrupt();
 
 }  // namespace polyhead::inline internal
@@ -49,10 +49,10 @@ namespace polyhead::inline internal {
 // The watch of the operation that this thread works on; nullptr without one.
 InterruptWatch* current_watch();
 
-// A clock for pieces of work: cheap, with steps of some milliseconds.
+// Returns the time of a clock that is cheap to read and has a resolution of some milliseconds.
 std::int64_t coarse_nanoseconds();
 
-// For its lifetime this thread works on a task of the operation of `watch`.
+// While it exists, this thread works on a task of the operation that `watch` belongs to.
 class WatchedTask {
  public:
   explicit WatchedTask(InterruptWatch* watch);

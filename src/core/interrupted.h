@@ -1,10 +1,10 @@
-// Whether the operation is to end early. Kernel sources include this header, so it defines nothing.
+// Tells kernels whether the operation shall end early. Kernel sources include this header, so it has no definitions.
 #pragma once
 
-#pragma GCC visibility push(default)  // components call it
+#pragma GCC visibility push(default)  // exported: the libraries of other components call it
 namespace polyhead::inline internal {
 
-// True once the InterruptWatch (core/interrupt.h) of the calling operation wants its end. A kernel then returns; what it has written means nothing.
+// True once the InterruptWatch (core/interrupt.h) of the calling operation requests its end. A kernel then returns, and its outputs are invalid.
 bool interrupted();
 
 }  // namespace polyhead::inline internal

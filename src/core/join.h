@@ -1,4 +1,4 @@
-// Lists in messages and help.
+// Formats lists for messages and help.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace polyhead {
 
-// "a, b, c": f(item) of every item, with a separator between. Of more than `limit` items the first ones, then " and 3 more".
+// Returns "a, b, c": f(item) for every item, with a separator between them. If there are more than `limit` items, the text ends with " and 3 more".
 template <class List, class F = std::identity>
 std::string join(List&& list, F&& f = {}, std::string_view separator = ", ", std::size_t limit = SIZE_MAX) {
   std::string text;

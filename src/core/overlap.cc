@@ -65,7 +65,7 @@ bool interleave(ConstTensorView a, ConstTensorView b) {
     for (int axis = 0; axis < view.rank(); ++axis) {
       const std::int64_t modulus = std::abs(view.stride(axis)) * static_cast<std::int64_t>(info(view.dtype()).size);
       if (view.extent(axis) == 1 || modulus == 0) continue;
-      const std::int64_t start = (distance % modulus + modulus) % modulus;  // of b, relative to the start of a
+      const std::int64_t start = (distance % modulus + modulus) % modulus;  // start of b, relative to the start of a
       if (start >= reach_modulo(a, modulus) && start + reach_modulo(b, modulus) <= modulus) return true;
     }
   }
@@ -162,7 +162,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  std::vector<MemorySpan> spans;  // of the inputs, then of the outputs
+  std::vector<MemorySpan> spans;  // memory of the inputs, then of the outputs
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
   for (const Operand& out : outputs) {

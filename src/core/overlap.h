@@ -7,7 +7,7 @@
 #include "core/text.h"
 #include "polyhead/tensor_view.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::inline internal {
 
 // Whether two views share a byte. Exact: views that interleave (slices of one packed tensor) do not overlap.

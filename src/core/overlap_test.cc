@@ -10,7 +10,7 @@ namespace {
 
 using test::Random;
 
-// A view of any strides inside `memory`, overlapping itself or not.
+// A view of random strides inside `memory`; it may overlap itself.
 TensorView random_view(Random& random, Tensor& memory, DType dtype) {
   const auto size = static_cast<std::int64_t>(info(dtype).size);
   while (true) {
@@ -80,7 +80,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   EXPECT_FALSE(overlaps({}, {}));
 }
 
-// Views over 100 numbers from number 50: how often each position of the given view, and of its distinct elements, meets a number.
+// For random views into 100 numbers: counts how often each number occurs in the view, and in distinct_elements() of the view.
 TEST(Overlap, DistinctElementsAreTheSameOnes) {
   struct Case {
     const char* name;

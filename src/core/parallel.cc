@@ -63,7 +63,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap whose first is the thread that is free first
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // min-heap of the threads' end times
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -95,16 +95,17 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // none: a thread that helps another operation does not take its own watch there
+    const WatchedTask watched(watch);  // also if nullptr: a thread that helps another operation must not use its own watch there
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
   executor != nullptr ? executor->run(count, each) : run_in_pool(count, num_threads(), each);
 }
 
-// Calls body(first, last). With a watch: in parts, the first of `grain` indices, later ones of about kPart, and looks for an interrupt before each.
+// Calls body(first, last). With a watch it cuts the range into parts and checks for an interrupt before each: the first part has `grain` indices,
+// later ones take about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds: memory that a body allocates for each part costs nothing beside it
+  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long enough that the cost of memory which `body` allocates in each call does not matter
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();
@@ -134,7 +135,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
     const QuietArithmetic quiet;
     return run_piece(0, count, grain, body);
   }
-  // The first count % pieces pieces hold one index more.
+  // The first (count % pieces) pieces have one index more.
   const std::int64_t size = count / pieces, longer = count % pieces;
   run_pieces(pieces, executor, [&](std::int64_t piece) {
     const std::int64_t first = piece * size + std::min(piece, longer);
@@ -144,7 +145,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
 
 void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                                const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  (void)threads_of(executor);  // refuses a wrong number whatever the size of the problem
+  (void)threads_of(executor);  // throws for a wrong number of threads, whatever the size of the problem
   const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
   run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }

@@ -7,7 +7,7 @@
 
 #include "polyhead/executor.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::inline internal {
 
 // Calls body(first, last) for disjoint pieces that together cover [0, count), and returns when all are done. A piece holds at least `grain`
@@ -31,22 +31,23 @@ namespace polyhead::inline internal {
 // pieces cost little even then.
 inline constexpr double kLeastPiece = 10e3;
 
-// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/performance.md).
+// Multiply-adds of a kernel in a nanosecond, on one thread with AVX-512: 80 to 120 (docs/experiments.md).
 inline constexpr double kMultiplyAddsPerNanosecond = 100;
 
 // Number of threads that operations may use with this executor: 1 to 4096. The only place that reads the number of an executor, so that
 // all operations refuse one of less than 1; the message begins with the operation, if it is given. Schedules of more threads than 4096
 // would take longer to find than they save.
-int threads_of(const Executor* executor, const char* operation = nullptr);
+[[gnu::visibility("default")]] int threads_of(const Executor* executor, const char* operation = nullptr);  // components call it
 
-// As parallel_for, with pieces that the caller has cut: piece i is [bounds[i], bounds[i + 1]). Threads take them in order.
+// As parallel_for, with pieces given by the caller: piece i is [bounds[i], bounds[i + 1]). Threads take them in order.
 void parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                      const std::function<void(std::int64_t first, std::int64_t last)>& body);
 
-// The cost of the thread that ends last, if equal threads, at least 1, take pieces of these costs in order, each as soon as it is free.
+// Predicts the cost of the thread that ends last, if `threads` >= 1 equally fast threads take pieces with these costs in order, each thread as soon
+// as it is free.
 double longest_thread(std::span<const double> costs, int threads);
 
-// Indices of the thread that ends last, if parallel_for distributes `count` indices of equal cost.
+// Predicts the number of indices of the thread that ends last, if parallel_for distributes `count` indices of equal cost.
 std::int64_t longest_share(std::int64_t count, std::int64_t grain, int threads);
 
 }  // namespace polyhead::inline internal

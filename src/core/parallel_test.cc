@@ -105,7 +105,7 @@ TEST_F(ParallelFor, HugeCountsAreCutWithoutOverflow) {
   EXPECT_EQ(total, static_cast<std::uint64_t>(kHuge));
 }
 
-// Wants the end at the n-th look.
+// Requests the end of the operation at the n-th call of wanted().
 class EndsAt : public InterruptWatch {
  public:
   explicit EndsAt(int look) : look_(look) {}
@@ -123,7 +123,7 @@ class EndsAt : public InterruptWatch {
 
 void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
-// Endless work: each task of 5 ms is followed by another.
+// Work without end: after each task of 5 ms follows another.
 TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   for (const int threads : {1, 3}) {
@@ -153,7 +153,7 @@ TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   }
 }
 
-// The body looks for nothing: pieces are cut so that parallel_for looks between them.
+// The body itself does not check for an interrupt: parallel_for cuts the pieces into parts and checks between them.
 TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
@@ -183,7 +183,7 @@ TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
     EXPECT_EQ(current_watch(), nullptr);
   }).join();
   EXPECT_TRUE(interrupted());
-  EndsAt inner(-1);  // of a call that a handler makes
+  EndsAt inner(-1);  // the watch of a nested call, made from wanted()
   EXPECT_FALSE(interrupted());
 }
 
@@ -380,7 +380,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
     return 7;
   };
   EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
-#ifdef __x86_64__  // others may not have traps
+#ifdef __x86_64__  // other processors may not support traps
   EXPECT_EQ(status_of_child([&] { return with_traps(false); }), -1);
 #endif
 }
@@ -415,7 +415,7 @@ TEST_F(ParallelFor, AChildOfAChildComputes) {
   EXPECT_EQ(status_of_child([] { return two_pieces_meet() ? status_of_child([] { return two_pieces_meet() ? 0 : 1; }) : 2; }), 0);
 }
 
-// Whatever the workers and other threads are doing at the moment of the fork, locks included.
+// A fork must be safe whatever other threads do at that moment, for example while they hold locks.
 TEST_F(ParallelFor, AForkWhileOthersComputeDoesNotHang) {
   if (kThreadSanitizer) GTEST_SKIP();
   std::atomic<bool> done{false};

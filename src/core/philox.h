@@ -10,7 +10,7 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 PhiloxBlock philox4x32(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
 
-// Uniform in [0,1), a multiple of 2^-53, from two words of a block.
+// Returns a uniform number in [0,1), a multiple of 2^-53, from two words of a block.
 inline double uniform_double(std::uint32_t high, std::uint32_t low) {
   return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
 }
@@ -25,7 +25,7 @@ class DropoutBits {
   void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
 
  private:
-  std::uint64_t threshold_;  // p 2^32; dropout keeps an entry if its 32-bit word is not below
+  std::uint64_t threshold_;  // p 2^32; dropout keeps an entry if its 32-bit word is >= threshold_
   std::array<std::uint32_t, 2> key_;
 };
 

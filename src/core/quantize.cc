@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kLargest = 127;
 
-// Nearest integer, ties to even, for |x| below 2^22: the sum has no bits for a fraction.
+// Rounds to the nearest integer, ties to even, for |x| below 2^22: float32 sums of this size have no bits for a fraction.
 float nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 // Writes x / scale; returns the scale.

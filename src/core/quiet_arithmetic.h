@@ -1,5 +1,5 @@
-// Keeps floating-point exceptions inside of an operation. Vector kernels compute lanes that no result reads (masked keys, the ends of rows), with
-// infinities and NaN in them: a caller who has enabled traps (feenableexcept) would be ended by SIGFPE although every result is finite.
+// Disables floating-point traps during an operation. Vector kernels also compute lanes that no result uses (masked keys, ends of rows) and that may
+// hold infinity or NaN. If the caller has enabled traps (feenableexcept), such lanes would raise SIGFPE although every result is finite.
 #pragma once
 
 #include <cfenv>
@@ -10,12 +10,12 @@
 
 namespace polyhead {
 
-// While it lives, this thread has no traps; then traps and flags are again what they were. Rounding and flush-to-zero stay the caller's.
+// Disables the traps of this thread during its lifetime, then restores traps and exception flags. Rounding mode and flush-to-zero stay as the caller set them.
 class QuietArithmetic {
  public:
   QuietArithmetic(const QuietArithmetic&) = delete;
   QuietArithmetic& operator=(const QuietArithmetic&) = delete;
-#ifdef __SSE2__  // MXCSR alone, in 10 ns: nothing that may raise an exception is computed by the x87 unit
+#ifdef __SSE2__  // saves and restores MXCSR only, in 10 ns: the x87 unit computes nothing that may raise an exception
   QuietArithmetic() { _mm_setcsr(before_ | _MM_MASK_MASK); }
   ~QuietArithmetic() { _mm_setcsr(before_); }
 

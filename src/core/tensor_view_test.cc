@@ -80,7 +80,7 @@ TEST(Shape, BroadcastsByNumPysRule) {
   EXPECT_NE(error_message([] { broadcast_shapes({2}, {0}); }), "");
 }
 
-// A view of a temporary would end with the statement.
+// A view of a temporary tensor would dangle after the statement.
 template <class T>
 concept GivesAView = requires(T tensor) { static_cast<T>(tensor).view(); };
 static_assert(std::is_convertible_v<Tensor&, TensorView> && std::is_convertible_v<const Tensor&, ConstTensorView>);
@@ -203,7 +203,7 @@ TEST(TensorView, ContiguousIsRowMajorWithoutGaps) {
   EXPECT_TRUE(x.view().slice(0, 0, 1).is_contiguous());
   EXPECT_TRUE(x.view().slice(1, 0, 1).slice(0, 0, 1).is_contiguous());
   EXPECT_FALSE(x.view().slice(0, 0, 2, -1).is_contiguous());
-  EXPECT_TRUE(x.view().transpose(0, 1).slice(0, 0, 0).is_contiguous());  // nothing is where it should be
+  EXPECT_TRUE(x.view().transpose(0, 1).slice(0, 0, 0).is_contiguous());  // no elements: contiguous with any strides
   EXPECT_TRUE(x.view().slice(0, 0, 0).transpose(0, 1).is_contiguous());
   EXPECT_TRUE(x.view().select(0, 0).select(0, 0).is_contiguous());
 }
@@ -228,11 +228,11 @@ Shape random_shape(Random& random, std::int64_t elements) {
   return shape;
 }
 
-// Whether some strides give `shape` the elements of `view` in row-major order, by looking at every offset.
+// Checks by brute force, from every offset, whether some strides give `shape` the elements of `view` in row-major order.
 bool expressible(ConstTensorView view, const Shape& shape) {
   std::vector<std::int64_t> offsets;
   for_each_offset<1>(view.shape(), {view.strides()}, [&](const auto& at) { offsets.push_back(at[0]); });
-  // Each axis' stride can only be the step to its second index.
+  // The stride of an axis can only be the offset of its index 1.
   Strides strides = shape;
   std::int64_t inner = 1;
   for (int axis = shape.size() - 1; axis >= 0; --axis) {

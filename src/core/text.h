@@ -59,11 +59,11 @@ class MessagePart {
   std::string_view second_;
 };
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 void append(std::string& text, const MessagePart& part);
 std::string join_parts(std::initializer_list<MessagePart> parts);
 [[noreturn]] void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts);
-// In powers of 1024, as data sheets of processors have sizes of caches: "32 KiB", "1.25 MiB".
+// Returns a size in powers of 1024, as data sheets of processors give sizes of caches: "32 KiB", "1.25 MiB".
 std::string size_text(std::int64_t bytes);
 #pragma GCC visibility pop
 

@@ -87,7 +87,7 @@ void ThreadPool::start_workers(int count) {
   try {
     while (static_cast<int>(workers_.size()) < count) workers_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
-    // The system gives no more threads: continue with the workers that have started.
+    // The system refuses another thread: continue with the workers that have started.
   }
 }
 

@@ -59,7 +59,7 @@ struct Workspace::Pool {
     return held;
   }
 
-  // The smallest idle block that fits and is at most twice as large, counted; else a block without memory.
+  // Returns the smallest idle block that fits and is at most twice as large, after adding it to in_use; else a block without memory.
   Block acquire(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
@@ -78,7 +78,7 @@ struct Workspace::Pool {
     return block;
   }
 
-  // Of a block whose memory was allocated. Memory that could not be allocated raises no peak.
+  // Adds a block to in_use and to the peak. Call it after the memory was allocated: a failed allocation must not raise the peak.
   void count(Block& block) {
     const auto held = lock();
     if (!held) return;

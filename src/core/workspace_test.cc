@@ -61,10 +61,10 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each too large for the memory of those before
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each is too large for the memory of the earlier ones
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
-    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest make room, not the last
+    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest blocks are dropped, not the last
   }
   EXPECT_GE(workspace.idle_bytes(), kMany);
 }
@@ -103,8 +103,8 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two threads free their tensors at once and one finds the lock taken: what it gives back must not count as in use for ever, or the
-// bound on idle memory grows with each miss.
+// Two threads free their tensors at once, and one finds the lock taken. Its block must not count as in use for ever, or the bound on idle memory
+// would grow each time.
 TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   const Workspace workspace;
   for (int round = 0; round < 3; ++round) {
@@ -125,7 +125,7 @@ TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   }
 }
 
-// The child may have been forked while the lock was held by a thread that it does not have.
+// The child may have been forked while a thread that exists only in the parent held the lock.
 TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
   const Workspace workspace;
   std::atomic<bool> done{false};
@@ -158,7 +158,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   EXPECT_EQ(ask(parameter, &a), 5);
 }
 
-// Else another parameter could come to lie where it was.
+// Otherwise a new parameter could get the same address and hit the old cache entry.
 TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
   const Workspace workspace(Parameters::constant);
   const int use = 0;

@@ -1,8 +1,7 @@
 // c = a b of bfloat16 pairs by AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
-//
-// Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes: terms are padded with zeros, rows and columns with anything, as they reach only
-// rows and columns of c that are not stored. A block of terms is summed from 0 before it is added, so the bits of a sum depend on where blocks begin: callers begin
-// at multiples of kTermBlock.
+// Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns may hold
+// anything, because it affects only rows and columns of c that are not stored. A block of terms is summed from 0 before it is added to c, so the bits
+// of a sum depend on where blocks begin: callers begin at multiples of kTermBlock.
 #pragma once
 
 #include "cpu/tile.h"
@@ -10,14 +9,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The tiles of a kernel, if its operands are multiplied by them.
+// The AMX tiles of a kernel; NoTiles if its operands are not multiplied by AMX.
 struct NoTiles {};
 template <class Operand>
 inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c, from the first on. b_of(k): where the block of b from term k on lies. Four products of 16 cycles cover five loads of 8.
+// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the block of b that begins at term k. Four products of 16 cycles cover
+// five loads of 8.
 template <int Columns, class F>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
   static_assert(Columns <= 4);  // four registers of sums, one of a, three of b
@@ -32,7 +32,7 @@ void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std:
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes the blocks of c: each into the memory that to(row, column) gives, with its rows `stride` apart. Then calls f(count, row, column), `count` vectors.
+// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. Then calls f(count, row, column) for its `count` vectors.
 template <class To, class F>
 void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors, const To& to, std::int64_t stride, const F& f) {
   for (int done = 0; done < vectors; done += kTileVectors) {
@@ -73,8 +73,8 @@ inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& p
 
 inline constexpr int kMostTransposedTerms = 48;
 
-// multiply<true>() for at most 16 rows and kMostTransposedTerms terms: a [term, row], of which tiles need [row, term], is transposed, with zeros after the last term. b is
-// finite to the end of the block.
+// multiply<true>() for at most 16 rows and kMostTransposedTerms terms. Tiles need a as [row, term], so a [term, row] is transposed first, with zeros
+// after the last term. b must be finite up to the end of the block of terms, padding included.
 inline void multiply_transposed_by_tiles(AmxTiles& tiles, Product<float, Bf16Pair> product, int rows, int vectors) {
   alignas(64) Bf16Pair a[kRowBlock * kMostTransposedTerms];
   const Bf16Pair* from = product.a;

@@ -42,14 +42,14 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
 // Rows and terms that an AMX tile has. Terms are padded with zeros to whole blocks, and rows are allocated to whole blocks.
 inline constexpr int kRowBlock = kHasAmx ? 16 : 1, kTermBlock = kHasAmx ? 16 : 1;
 
-// Pairs of so many terms, padded.
+// Returns the number of pairs for `terms` terms, padding included.
 POLYHEAD_INLINE std::int64_t bf16_pairs_of(std::int64_t terms) { return (terms + 2 * kTermBlock - 1) / (2 * kTermBlock) * kTermBlock; }
 
 POLYHEAD_INLINE Bf16Pair bf16_pair(bf16 first, bf16 second) { return {static_cast<std::int32_t>(first.bits | std::uint32_t{second.bits} << 16)}; }
 
 POLYHEAD_INLINE bool is_finite(bf16 x) { return (x.bits & 0x7f80u) != 0x7f80u; }
 
-// Replaces NaN and infinite halves by 0. non_finite is set in the lanes that had one.
+// Replaces NaN and infinite halves by 0. Sets non_finite in the lanes where it did.
 POLYHEAD_INLINE Vector<std::int32_t> finite_halves(Vector<std::int32_t> words, Vector<std::int32_t>& non_finite) {
   const Vector<std::int32_t> exponent = words & 0x7f807f80, low = (exponent & 0xffff) == 0x7f80, high = (exponent >> 16) == 0x7f80;
   non_finite |= low | high;
@@ -82,7 +82,7 @@ POLYHEAD_INLINE void pack_bf16_neighbours(const bf16* from, std::int64_t stride,
 }
 
 // Packs `count` rows of `width` elements into pairs of rows [bf16_pairs_of(count), padded]: column d of rows 2i and 2i + 1. Columns after `width` and
-// missing rows are 0. NaN and infinities become 0. Returns whether there were none.
+// missing rows are 0. NaN and infinities become 0. Returns true if all elements were finite.
 POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t count, std::int64_t width,
                                std::int64_t padded, Bf16Pair* to) {
   Vector<std::int32_t> non_finite{};
@@ -143,8 +143,8 @@ inline void pack_bf16_transposed(const bf16* from, std::int64_t row_stride, std:
   }
 }
 
-// Rounds a row of float32, whole vectors [begin, end), times a factor, into pairs of neighbours. Returns the sum of the rounded; its bits do not depend on zeros before and
-// after them. The pairs of one vector before `begin` may be written, too.
+// Rounds a row of float32, whole vectors [begin, end), times a factor, into pairs of neighbours. Returns the sum of the rounded elements; its bits do
+// not depend on zeros before and after the range. The pairs of one vector before `begin` may be written, too.
 POLYHEAD_INLINE float round_to_bf16(const float* from, std::int64_t begin, std::int64_t end, float factor, Bf16Pair* to) {
   constexpr std::int64_t kWidth = kLanes<float>;
   const Vector<std::int32_t> ones = broadcast(0x3f803f80);

@@ -1,4 +1,4 @@
-// Blocks for machines that this one is not, and that they change no bit.
+// Block sizes for described machines; results must have the same bits with all of them.
 #include "cpu/block_sizes.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +85,7 @@ TEST(BlockSizes, OfEachMachineFitItsCache) {
   });
 }
 
-// The results of f as on this machine with one thread, and as on each described machine with its threads.
+// Compares the results of f on this machine with one thread with those for each described machine and its number of threads.
 template <class F>
 void expect_same_bits_on_each_machine(const F& f) {
   const std::vector<Tensor> expected = [&] {
@@ -141,7 +141,7 @@ TEST(Explain, SaysWhatWasFoundOfTheMachine) {
   EXPECT_THAT(of({64 << 10, 1280 << 10, 0, 64}), HasSubstr("\nprocessors: 64 of 64 online\ncaches: L1d 64 KiB, L2 1.25 MiB, L3 unknown\n"));
   EXPECT_THAT(of({0, 0, 0, 1}), AllOf(HasSubstr("\ncaches: L1d unknown, L2 unknown, L3 unknown\n"), HasSubstr("threads: 1\n")));
   EXPECT_THAT(of({}), HasSubstr(cat("; kernels for ", kernel_instruction_set(), "\n")));
-  // The blocks are those of the described cache.
+  // The block sizes follow the described cache.
   EXPECT_THAT(of({0, 256 << 10, 0, 1}), HasSubstr("blocks of 192 queries, 32 of them"));
   EXPECT_THAT(of({0, 2 << 20, 0, 1}), HasSubstr("blocks of 1500 queries, 4 of them"));
 }

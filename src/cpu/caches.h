@@ -9,7 +9,7 @@
 
 namespace polyhead::cpu {
 
-// Caches that Linux lists in a folder such as /sys/devices/system/cpu/cpu0/cache: index0/level, size, type and shared_cpu_list. Empty if
+// Returns the caches that Linux lists in a folder such as /sys/devices/system/cpu/cpu0/cache: index0/level, size, type and shared_cpu_list. Empty if
 // there is no such folder; a cache whose size cannot be read is left out.
 std::vector<CpuCache> listed_caches(const std::string& folder);
 

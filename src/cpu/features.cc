@@ -13,7 +13,7 @@
 namespace polyhead {
 namespace {
 
-// The first line of a small text file; empty when it cannot be read.
+// Returns the first line of a small text file; empty if it cannot be read.
 std::string first_line(const std::string& path) {
   std::string line;
   if (std::FILE* file = std::fopen(path.c_str(), "r")) {
@@ -36,7 +36,7 @@ std::int64_t parse_bytes(const std::string& text) {
   return value;
 }
 
-// Processors in a list such as "0-3,8".
+// Returns the number of processors in a list such as "0-3,8".
 int count_list(const std::string& text) {
   int count = 0, number = 0, first = -1;
   for (std::size_t i = 0; i <= text.size(); ++i) {
@@ -55,7 +55,7 @@ int count_list(const std::string& text) {
   return count;
 }
 
-// For operating systems that do not list caches in /sys.
+// Asks the C library for cache sizes, for operating systems that do not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE

@@ -31,7 +31,7 @@ TEST(Device, CachesHaveASizeAndAKind) {
   }
 }
 
-// A folder as Linux has it under /sys/devices/system/cpu/cpu0/cache.
+// A folder like Linux' /sys/devices/system/cpu/cpu0/cache.
 class CacheFolder {
  public:
   CacheFolder() {
@@ -74,7 +74,7 @@ TEST(Device, ReadsTheCachesOfOtherMachines) {
   server.add("3", "Unified", "491520K", "0-47,96-143");
   EXPECT_EQ(server.text(), "L1 data 49152 by 2\nL1 instruction 32768 by 2\nL2 unified 2097152 by 2\nL3 unified 503316480 by 96\n");
 
-  CacheFolder other;  // a size in MiB, nothing about who shares it, a size that is missing, one that is no number
+  CacheFolder other;  // a size in MiB, a missing list of processors that share it, a missing size, a size that is not a number
   other.add("1", "Data", "64K", nullptr);
   other.add("2", "Unified", "1M", "0");
   other.add("3", "Unified", nullptr, "0-3");
@@ -114,7 +114,7 @@ TEST(Device, RowsAreNamedOnceAndImplyEachOther) {
 #if defined(__x86_64__)
 TEST(Device, EveryX8664MachineHasSse2) { EXPECT_TRUE(has_instruction_set(detect_cpu(), "sse2")); }
 
-// Linux reads the same registers by its own code and spells the names as we do.
+// Linux reads the same registers with its own code and uses the same names.
 TEST(Device, AgreesWithTheKernel) {
   std::ifstream file("/proc/cpuinfo");
   std::string line, name;

@@ -22,9 +22,9 @@ inline constexpr std::string_view kArchitecture = "other";
 
 std::vector<InstructionSet> instruction_sets();
 
-// Asks the operating system for the memory of AMX tiles in every thread of this process: without permission, the first instruction on tiles ends the process. Linux
-// refuses if a thread's signal stack is too small for them, and afterwards allows no smaller one, so only those ask that use tiles (Linux,
-// Documentation/arch/x86/xstate.rst). Returns why it refuses, or an empty text.
+// Requests the memory of AMX tiles from Linux for every thread of this process; without permission, the first instruction on tiles ends the process.
+// Linux refuses if a thread's signal stack is too small for the tiles, and after permission it allows no smaller signal stack, so call this only
+// before using tiles (Linux, Documentation/arch/x86/xstate.rst). Returns the reason of a refusal, or an empty text.
 std::string ask_for_tiles();
 
 std::string processor_name();    // empty if unknown

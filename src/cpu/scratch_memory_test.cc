@@ -1,4 +1,4 @@
-// What a thread keeps of its scratch memory.
+// Tests which blocks of scratch memory a thread keeps.
 #include "cpu/scratch_memory.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-std::atomic<int> aligned_blocks{0};  // in use, of the whole process
+std::atomic<int> aligned_blocks{0};  // number of blocks in use in the whole process
 
 }  // namespace
 
@@ -59,7 +59,7 @@ TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullp
 
 TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer is to see who reads on in a block that was given back: nothing is kept under it";
-  std::thread([] {  // which keeps nothing yet
+  std::thread([] {  // a new thread has no kept blocks
     void* first = nullptr;
     {
       const ScratchMemory block(200'000);
@@ -78,7 +78,7 @@ TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
   EXPECT_EQ(aligned_blocks, before);
 }
 
-// The destructor of a thread's object runs when what the thread kept is gone already: it was made before.
+// The thread's object is created before its kept blocks, so its destructor runs after they were freed.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
   struct Late {
     ~Late() {
@@ -108,7 +108,7 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
   EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
 }
 
-// Registering what a thread keeps takes memory too.
+// Registering the destructor of the kept blocks needs memory, too.
 TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process that finds no memory";
   const auto body = [] {
@@ -122,7 +122,7 @@ TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
         while (taken != nullptr);
       }
       block.reset();
-      _exit(0);  // an end in order takes memory
+      _exit(0);  // exit() would need memory
     }).join();
     return 1;
   };

@@ -16,13 +16,13 @@ std::atomic<bool> tiles_are_refused{false};
 
 bool has_tiles(const KernelSet& set) { return set.needs.find("amx_tile") != std::string_view::npos; }
 
-// The operating system's answer: why this process gets no tiles, or an empty text. It is asked once.
+// Returns the reason why the operating system refuses AMX tiles, or an empty text. Asks it once.
 const std::string& refusal_of_tiles() {
   static const std::string reason = ask_for_tiles();
   return reason;
 }
 
-// The set, or Error if it was asked for and the operating system lets this process have no tiles.
+// Returns `set`. Error if it needs AMX tiles and the operating system refuses them.
 const KernelSet& permitted(const KernelSet& set) {
   if (has_tiles(set) && !refusal_of_tiles().empty()) fail(ErrorCode::unsupported, "the instruction set '", set.name, "' was asked for and ", refusal_of_tiles());
   return set;

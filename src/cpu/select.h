@@ -9,6 +9,7 @@
 
 #include "cpu/elementwise/kernels.h"
 #include "cpu/gemm/kernels.h"
+#include "cpu/score_program/kernels.h"
 #include "cpu/sdpa/kernels.h"
 #include "polyhead/device.h"
 
@@ -18,36 +19,37 @@ namespace polyhead::cpu {
 struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, separated by spaces
-  std::size_t place = 0;   // among kernel_sets()
-  std::string_view vendor = {};  // on whose processors alone it may be the default; empty: on all; "none": on no processor
+  std::size_t place = 0;   // index in kernel_sets()
+  std::string_view vendor = {};  // the set may be the default only on processors of this vendor; empty: on all; "none": on no processor
 };
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
 
-const Cpu& this_cpu();  // detect_cpu() of this machine, asked once: cpuid takes tens of microseconds under a hypervisor
+const Cpu& this_cpu();  // result of detect_cpu(), stored: cpuid takes tens of microseconds under a hypervisor
 
-// The words of `needs` that the processor lacks; empty if it can run the set.
+// Returns the words of `needs` that the processor lacks; empty if it can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// Why the set is never the default on this processor; empty if it may be.
+// Returns the reason why the set is never the default on this processor; empty if it may be.
 std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };
 
-// The set named `forced`, or, if that is empty, the first that is not passed over, of those without AMX tiles if they are refused. Error for an
+// Returns the set named `forced`. If `forced` is empty, returns the first set that is not passed over; if AMX tiles are refused, only sets without
+// them count. Error for an
 // unknown name and for a set that the processor cannot run. Depends on its arguments only, so that tests can describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
-// The set that set_kernel_instruction_set() chose, else the environment variable POLYHEAD_ISA, else the first that is not passed over.
+// Returns the set given to set_kernel_instruction_set(), else that in the environment variable POLYHEAD_ISA, else the first that is not passed over.
 const KernelSet& current_kernels();
 
-// The same for an operation that multiplies pairs of bfloat16. The first such operation asks Linux for AMX tiles if the set has them: from then on
-// Linux refuses small signal stacks in this process, so programs without bfloat16 do not ask. If it refuses the tiles, the next set without them is the
-// current one from then on. Both have the same base, so kernels that ran before are not different ones.
+// The same for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests them from Linux. Afterwards Linux
+// refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without them is
+// the current one from then on. Both sets have the same base, so the other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
-// Kernels of one kind that are compiled for a set. Each kind has a table and a source for it, which CMakeLists.txt makes: a program links the kernels
-// of the operations that it calls.
+// Returns the kernels of one kind for a set. Each kind has its own table in a source that CMakeLists.txt generates, so that a program links only the
+// kernels of the operations that it calls.
 template <class Kernels>
 const Kernels& kernels_of(const KernelSet& set);
 template <>
@@ -76,6 +78,8 @@ template <>
 const AdamKernels& kernels_of(const KernelSet& set);
 template <>
 const DropoutKernels& kernels_of(const KernelSet& set);
+template <>
+const ScoreProgramKernels& kernels_of(const KernelSet& set);
 
 template <class Kernels>
 const Kernels& current_kernels_of() {

@@ -1,4 +1,4 @@
-// Which kernels a machine gets, asked about machines that this one is not.
+// Tests which kernels described machines get.
 #include "cpu/select.h"
 
 #include <gmock/gmock.h>
@@ -41,9 +41,9 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
 }
 
 #if defined(__x86_64__)
-// A machine by the words of its instruction sets.
+// Describes a machine by its vendor and the names of its instruction sets.
 Cpu known(std::string_view vendor, std::string_view sets) {
-  static std::set<std::string, std::less<>> names;  // the views of a Cpu point here
+  static std::set<std::string, std::less<>> names;  // memory of the names in the Cpu
   Cpu cpu;
   cpu.vendor = vendor;
   std::istringstream words{std::string(sets)};
@@ -54,9 +54,9 @@ Cpu known(std::string_view vendor, std::string_view sets) {
 constexpr std::string_view kSkylake = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl", kPairs = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16",
                            kTiles = "sse2 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8";
 
-// The kernels of this build, for machines of every generation: the tests of a set run where it is, and the choice is tested everywhere.
+// Tests the choice among the kernels of this build for processors of every generation.
 TEST(Select, KnownMachines) {
-  // The rows below are for all sets: with a part of them each machine would have another answer.
+  // The expectations below hold only if all sets were compiled.
   if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
   struct Row {
     const char* name;
@@ -80,10 +80,10 @@ TEST(Select, SaysWhyASetIsPassedOver) {
   EXPECT_EQ(cpu::passed_over(amd, known("AuthenticAMD", "avx2")), "");
   EXPECT_THAT(cpu::passed_over(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
   EXPECT_EQ(cpu::passed_over(never, known("AuthenticAMD", "avx2")), "it is for tests");
-  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // asked for by name
+  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // requested by name
 }
 
-// The set in use has no reason against it, and each other one has.
+// why_not_used is empty for the set in use and not empty for all others.
 TEST(Select, TellsWhyTheOthersAreNotInUse) {
   const auto expect = [](std::string_view used) {
     for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not_used.empty(), set.name == used) << set.name << ": " << set.why_not_used;
@@ -105,7 +105,7 @@ TEST(Select, TellsWhyTheOthersAreNotInUse) {
 TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
   const Cpu here = detect_cpu();
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    for (const InstructionSet& row : here.instruction_sets) {  // a machine that lacks one thing
+    for (const InstructionSet& row : here.instruction_sets) {  // this machine without one of its instruction sets
       Cpu other = here;
       for (InstructionSet& changed : other.instruction_sets) changed.available = changed.name != row.name;
       const bool needed = (" " + std::string(set.needs) + " ").find(" " + std::string(row.name) + " ") != std::string::npos;

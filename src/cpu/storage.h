@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The storage type that equals the compute type T and needs no conversion.
+// The storage type that is the compute type T itself and needs no conversion.
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
@@ -79,7 +79,7 @@ struct Narrow<std::int8_t> {
   }
 };
 
-// A vector of T from neighbours of any storage.
+// Loads a vector of T from adjacent elements of any storage type.
 template <class T, class Storage>
 POLYHEAD_INLINE Vector<T> load_wide(const Storage* from) {
   if constexpr (std::is_same_v<T, Storage>) {
@@ -136,7 +136,7 @@ POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t hi
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    // One bias for the whole row: d_score of all its keys sums to 0, so the terms nearly cancel.
+    // The whole row shares one bias. The sum is double, because d_score of a row sums to 0 and the terms nearly cancel.
     double sum = 0;
     for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
     *to += static_cast<T>(sum);

@@ -23,7 +23,7 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
-// Elements of a: bfloat16 pairs if b has them, else of the compute type.
+// Type of the elements of a: bfloat16 pairs if b has pairs, else the compute type.
 template <class T, class B>
 using Factor = std::conditional_t<std::is_same_v<B, Bf16Pair>, Bf16Pair, T>;
 
@@ -42,18 +42,18 @@ struct Product {
   T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
-  const T* correction = nullptr;                      // if given, of bfloat16 pairs: a b is multiplied by it before anything else; one per row
-  const float* b_scale = nullptr;                     // of int8 b: one per term
+  const T* correction = nullptr;                      // if given (with bfloat16 pairs): a b is multiplied by it first; one per row
+  const float* b_scale = nullptr;                     // for int8 b: one per term
   std::int64_t b_scale_stride = 0;
 };
 
 // The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched
-// far ahead into the second-level cache, which can have more misses outstanding than the first, and from there nearer into the first. Of
-// memory_finite NaN and infinities count as 0.
+// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched in two steps: far
+// ahead into the second-level cache, which can have more outstanding misses, then nearer into the first. memory_finite: as memory, but NaN and
+// infinities count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
-// earlier c + own x: how a key block's product with v is added to those of earlier blocks (cpu/sdpa/join_blocks.h).
+// Returns earlier c + own x. So a key block's product with v is joined to those of earlier blocks (cpu/sdpa/join_blocks.h).
 template <class T>
 POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own) {
   return multiply_add<T>(c, broadcast(earlier), x * own);
@@ -133,7 +133,7 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-// Stores the sums of a tile, or what the product makes of them.
+// Stores the sums of a tile in the way that the members of Product ask for.
 template <int Rows, int Columns, class T, class B>
 POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   T* const c = product.c + row * product.c_stride + column;
@@ -217,17 +217,17 @@ void multiply(const Product<T, B>& product, int rows, int vectors) {
   }
 }
 
-// Columns of b that multiply_stored() reads together.
+// Number of columns of b that multiply_stored() reads together.
 template <class T>
 inline constexpr std::int64_t kWideColumns = 512 / sizeof(T);
 
-// Whether multiply_stored() computes such a product.
+// Whether multiply_stored() supports a product of this size.
 template <class T>
 bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= 2 * kTileRows && width % (kTileVectors * kLanes<T>) == 0;
 }
 
-// Calls f(row, count) for the rows of one tile or, if there are too many, of two of similar height.
+// Calls f(row, count) once for all rows, or, if they do not fit into one tile, for two tiles of similar height.
 template <class F>
 void for_each_tile(int rows, F&& f) {
   const int first = rows <= kTileRows ? rows : (rows + 1) / 2;

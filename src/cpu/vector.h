@@ -19,7 +19,7 @@ template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
-    return rest == rest ? guess + rest * reciprocal : guess;  // the rest of an infinity is NaN
+    return rest == rest ? guess + rest * reciprocal : guess;  // for an infinite x the rest is NaN
   } else {
     return x / divisor;
   }

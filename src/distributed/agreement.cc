@@ -6,8 +6,8 @@
 namespace polyhead::distributed {
 namespace {
 
-// A statement as a message: kFacts values, then the text of a refusal. One size, whatever the call, so that ranks which make different calls
-// can say so.
+// Layout of a statement as a message: kFacts values, then the text of a refusal. The size is the same for all operations, so that ranks which call
+// different operations can still compare them.
 constexpr std::int64_t kFacts = 64, kText = 512, kBytes = 8 * kFacts + kText;
 
 Tensor packed(const std::vector<std::int64_t>& values, const std::string& text) {
@@ -40,7 +40,7 @@ void Statement::agree(Call& call) {
     refusals[from] = reinterpret_cast<const char*>(message.data<std::uint8_t>() + 8 * kFacts);
   }
   call.finish();
-  // If operations differ, later facts do not correspond; the operation is compared first.
+  // The operation is compared first: if operations differ, later facts do not correspond.
   if (!refusal_.empty()) throw Refusal(ErrorCode::invalid_argument, refusal_);
   for (std::size_t i = 0; i < facts_.size(); ++i) {
     const Fact& fact = facts_[i];

@@ -13,27 +13,28 @@
 
 namespace polyhead::distributed {
 
-// What one rank says. All ranks of a call write the same facts in the same order; those of another call differ in the first, the operation.
+// The facts that one rank states about its call. All ranks that call the same operation state the same facts in the same order; the first fact is the
+// operation.
 class Statement {
  public:
   explicit Statement(const Call& call) { same_text("the operation", call.operation()); }
 
-  // Must be the same on all ranks.
+  // Adds a fact that must be the same on all ranks.
   void same(const char* name, std::int64_t value) { add(name, value, Type::integer, true); }
   void same(const char* name, double value);
   void same(const char* name, DType dtype) { add(name, static_cast<std::int64_t>(dtype), Type::dtype, true); }
-  // Compared by a hash: an error says that it differs, not how.
+  // As same(), for a text. Only hashes are compared, so the error names the fact but not the two texts.
   void same_text(const char* name, std::string_view text) { same_hash(name, static_cast<std::int64_t>(fnv1a(text))); }
   void same_hash(const char* name, std::int64_t hash) { add(name, hash, Type::hash, true); }
-  // Of this rank alone.
+  // Adds a fact that may differ between ranks.
   void own(const char* name, std::int64_t value) { add(name, value, Type::integer, false); }
-  // Why this rank refuses the call.
+  // Sets the reason why this rank refuses the call.
   void refuse(const std::string& reason) { refusal_ = reason; }
 
-  // Exchanges the statements. Refusal on every rank if one refuses or differs.
+  // Exchanges the statements. Throws Refusal on every rank if one rank refuses or differs.
   void agree(Call& call);
 
-  // After agree(): the value of a fact on each rank.
+  // After agree(): returns the value of a fact on each rank.
   std::vector<std::int64_t> of_ranks(const char* name) const;
 
  private:
@@ -52,10 +53,10 @@ class Statement {
   std::vector<Fact> facts_;
   std::vector<std::int64_t> values_;
   std::string refusal_;
-  std::vector<std::vector<std::int64_t>> all_;  // of each rank
+  std::vector<std::vector<std::int64_t>> all_;  // [rank][fact]
 };
 
-// What f() throws as an Error; empty if nothing.
+// Returns the text of the Error that f() throws; empty if it throws none.
 template <class F>
 std::string refusal_of(const F& f) {
   try {

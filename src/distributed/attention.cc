@@ -24,14 +24,14 @@ Shape with(const Problem& p, std::initializer_list<std::int64_t> rest) {
 
 std::int64_t count(const KeyRange& range) { return range.last - range.first; }
 
-// Memory for a result, unless the caller's can be used.
+// Returns the caller's view if `in_place`, else new memory for the result.
 TensorView in_place_or(const TensorView& given, bool in_place, DType dtype, const Shape& shape, Tensor& memory) {
   if (in_place) return given;
   memory = Tensor(dtype, shape);
   return memory;
 }
 
-// Counts its lifetime as computing.
+// Adds its lifetime to CallReport::compute_seconds.
 class ComputeTime {
  public:
   ComputeTime(Call& call, double multiply_adds) : call_(call), multiply_adds_(multiply_adds) {}
@@ -130,7 +130,7 @@ class Backward {
     const Problem& p = shard_.problem();
     shard_.q = layout_.of_heads(own_.q);
     shard_.widened |= layout_.share_keys() && (own_.d_k || own_.d_v);
-    // A ring widens keys when it needs them: what travels is in the caller's dtype.
+    // In a ring keys are widened on use, so that messages have the caller's dtype.
     const auto at_hand = [&](const ConstTensorView& view) { return shard_.all_keys ? widened(view) : view; };
     const ConstTensorView k = at_hand(layout_.of_kv_heads(own_.k)), v = at_hand(layout_.of_kv_heads(own_.v));
     q_ = widened(shard_.q), out_ = widened(layout_.of_heads(own_.out)), d_out_ = widened(layout_.of_heads(own_.d_out));
@@ -147,7 +147,7 @@ class Backward {
 
     if (shard_.all_keys) {
       call_.finish();  // no other rank waits for rows while this one computes
-      if (shard_.heads.empty()) {  // key/value heads that no query head reads
+      if (shard_.heads.empty()) {  // then no query head reads the key/value heads
         if (d_k_) fill(d_k_, 0);
         if (d_v_) fill(d_v_, 0);
       }
@@ -178,7 +178,7 @@ class Backward {
  private:
   ConstTensorView widened(const ConstTensorView& view) { return view.dtype() == shard_.dtype() ? view : ConstTensorView(kept_.emplace_back(Tensor::copy_of(view, shard_.dtype()))); }
 
-  // The sums of d_bias, shaped as the shard's bias; in the caller's memory if that can hold them.
+  // Allocates the sums of d_bias in the shape of the shard's bias, or uses the caller's memory if that can hold them.
   void begin_bias() {
     if (!own_.d_bias) return;
     const PairTensor& bias = shard_.pairs.bias;
@@ -188,14 +188,14 @@ class Backward {
     bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
     d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
     if (bias_in_place_) fill(d_bias_, 0);
-    // Each element belongs to one block and one run: it is written, as on one machine.
+    // True if each element belongs to only one block and one run; then it is written and not added to, as on one machine.
     write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
   }
 
   void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
     Ring ring = layout_.ring();
-    // Gradients of this rank's keys that other ranks computed, added in the order of the steps. Those of two steps may be under way, so that the
-    // messages of one travel while the next is computed.
+    // Receives gradients of this rank's keys from other ranks and adds them in the order of the steps. The messages of two steps may be under way, so
+    // that those of one step travel while the next one is computed.
     struct Returning {
       std::vector<Positions> rows;
       Call::Incoming d_k, d_v;
@@ -244,7 +244,7 @@ class Backward {
       }
       if (step == 0) return;
       const int owner = ring.rank(ring.owner_of_step(step));
-      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // with those of this step, of three: memory must not grow with the ranks
+      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // those of two earlier steps: memory must not grow with the number of ranks
       if (d_k.numel() > 0) call_.send(d_k, Kind::d_keys, owner);
       if (d_v.numel() > 0) call_.send(d_v, Kind::d_values, owner);
     });
@@ -333,7 +333,7 @@ class Backward {
   std::list<Tensor> kept_;
   ConstTensorView q_, out_, lse_, d_out_;
   TensorView d_q_, d_k_, d_v_;
-  TensorView d_bias_;  // as the shard's bias
+  TensorView d_bias_;  // shape of the shard's bias
   Tensor bias_memory_;
   bool bias_in_place_ = false, write_bias_ = false;
   Tensor d_sink_, d_relative_;  // float64: [*,heads,rows,1], [N,L]

@@ -1,19 +1,20 @@
-// Attention on several ranks against the reference in float64, over random problems, and against one rank's bits.
+// Compares attention on several ranks with the reference in float64, over random problems, and with the bits of one rank.
 #include "support/distributed_case.h"
 #include "support/seeds.h"
 
 namespace polyhead::test {
 namespace {
 
-// A bias that is a view of a table gets a gradient of its own shape: views that overlap themselves are refused.
+// Replaces a bias that is a view of a table by a plain tensor, because gradients for views that overlap themselves are refused.
 void use_plain_bias(AttentionCase& c) {
   if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
+  c.options.mask.blocks = {};
 }
 
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
-    // Every fourth: any sizes, also of 0, and up to four leading dimensions.
+    // Every fourth case has any sizes, 0 included, and up to four leading dimensions.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
     use_plain_bias(c);
     const DistributedRun run = draw_run(random, c);
@@ -25,7 +26,7 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
     Tolerances tolerances(c);
-    // delta comes from out, which is rounded to 16 bits (attention.h): an element of d_bias that all rows share has the error of each.
+    // delta is computed from out, which is rounded to 16 bits (attention.h). An element of d_bias that all rows share sums the errors of all rows.
     if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);
@@ -99,7 +100,7 @@ TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   }
 }
 
-// Beyond 32, where one rank finds the sums of its rows anew from all keys.
+// |lse| is above 32, where a single rank computes the sums of its rows again from all keys.
 TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 1, .queries = 40, .keys = 90, .qk_width = 16, .v_width = 8}, 9.0);
@@ -187,7 +188,7 @@ TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
   expect_gradients_near(actual, expected, tolerances);
 }
 
-// 6 ranks with 10 of 60 keys each: how many keys each sends.
+// 6 ranks hold 10 of 60 keys each. Checks how many keys each rank sends.
 TEST(Distributed, KeysThatNoQueryOfARankAttendsToAreNotSent) {
   constexpr int kRanks = 6;
   constexpr std::int64_t kKeys = 60, kWidth = 8, kStatements = 2 * 5 * 1024;

@@ -7,8 +7,8 @@ namespace {
 
 Positions both(const Positions& a, const KeyRange& b) { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
 
-// Without the keys at the ends that no query of the block attends to; false if none is left. With bands of sequences the document's band holds
-// them all.
+// Removes keys at both ends that no query of the block attends to. Returns false if no key is left. With KeyRules::bands the document's band encloses
+// the bands of all sequences.
 bool narrow(const Problem& whole, Block& block) {
   const std::int64_t queries = block.rows.last - block.rows.first, keys = block.keys.last - block.keys.first;
   const KeyRules& rules = *whole.rules;

@@ -9,21 +9,21 @@
 namespace polyhead::distributed {
 
 struct Block {
-  KeyRange rows, keys;            // rows of the tensors of queries, and of those of keys
-  std::int64_t query = 0, key = 0;  // the positions of the first of each
+  KeyRange rows, keys;            // row ranges in the tensors of queries, and of keys
+  std::int64_t query = 0, key = 0;  // positions of the first query and of the first key
   const Document* document = nullptr;
 };
 
-// Blocks with at least one pair that causal, window and the lengths of sequences do not mask.
+// Returns the blocks with at least one pair that causal, window and the lengths of sequences do not mask.
 std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys);
 
-// The documents as blocks, where a rank has all queries and keys.
+// Returns one block for each document; for a rank that has all queries and keys.
 std::vector<Block> whole_blocks(const Problem& whole);
 
-// The band of a block, from that of its document.
+// Returns the band of a block, computed from the band of its document.
 Band band_of_block(const Band& of_document, const Block& block);
 
-// Multiply-adds of a forward pass of a block, for each head and width; pairs that the band leaves, about.
+// Estimates the number of pairs in the blocks that the band does not mask. Multiplied by heads and widths this gives the multiply-adds of a forward pass.
 double pairs_of(const Problem& whole, const std::vector<Block>& blocks);
 
 }  // namespace polyhead::distributed

@@ -11,9 +11,9 @@ namespace polyhead::distributed {
 struct Communicator::History {
   std::string fault;
   int calls = 0;
-  double expected = 0;                         // of the last call
-  double multiply_adds = 0, nanoseconds = 0;  // of this rank, in all calls
-  // Receives the abort message of each other rank. Only a rank that has waited for long listens, so that most programs never have such messages.
+  double expected = 0;                         // Call::expected_ of the previous call
+  double multiply_adds = 0, nanoseconds = 0;  // work and compute time of this rank over all calls
+  // Open receives for the abort message of each other rank. A rank posts them only after a long wait, so most programs never do.
   std::vector<Call::Incoming> listening;
 };
 
@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::int64_t kAbortBytes = 512;
 
-// One that is not positive is refused by all ranks together (require_timeout), which takes a call. A year is enough, and does not overflow.
+// Bounds the timeout by a year, which does not overflow. A timeout <= 0 is replaced here, because the ranks need a working timeout to refuse it
+// together (require_timeout).
 std::chrono::nanoseconds limited(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0) return std::chrono::seconds(30);
   return std::min(timeout, std::chrono::milliseconds(std::chrono::hours(24 * 365)));
@@ -131,7 +132,7 @@ std::optional<Call::AbortMessage> Call::listen(const F& wanted) {
     const std::uint8_t* const bytes = words.tensor.data<std::uint8_t>();
     std::int64_t blamed = -1;
     std::memcpy(&blamed, bytes, sizeof blamed);
-    if (blamed == rank_ || !wanted(words.from, static_cast<int>(blamed))) continue;  // this rank waits for another one itself
+    if (blamed == rank_ || !wanted(words.from, static_cast<int>(blamed))) continue;  // a rank that blames this one does not explain why this rank waits
     return AbortMessage{static_cast<int>(blamed), cat(operation_, ": rank ", words.from, " left the call: ", reinterpret_cast<const char*>(bytes + sizeof blamed))};
   }
   return std::nullopt;
@@ -140,19 +141,19 @@ std::optional<Call::AbortMessage> Call::listen(const F& wanted) {
 void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin) {
   using Clock = std::chrono::steady_clock;
   using namespace std::chrono_literals;
-  // Ranks share a machine or are of several kinds, hence the factor.
-  constexpr double kSlowest = 0.1;  // nanoseconds for a multiply-add of a rank without a vector unit to speak of, until this one has measured
+  // The factor 4 allows for ranks that share a machine or are slower than this one.
+  constexpr double kSlowest = 0.1;  // nanoseconds for a multiply-add: a slow rank; used until this rank has measured its own speed
   const Communicator::History& history = *communicator_.history_;
   const double per_multiply_add = history.multiply_adds > 0 ? history.nanoseconds / history.multiply_adds : kSlowest;
   const std::chrono::nanoseconds work(static_cast<std::int64_t>(std::min(4 * expected_ * per_multiply_add, 1e18))), timeout = timeout_;
-  const std::chrono::nanoseconds last_part = timeout / 8;  // for what other ranks say when they leave
+  const std::chrono::nanoseconds last_part = timeout / 8;  // kept for receiving the abort messages of other ranks
   const auto end = begin + timeout - last_part + work;
   if (transfer.wait(std::min<std::chrono::nanoseconds>(timeout / 4, 1s))) return;
   const std::chrono::nanoseconds slice = std::min<std::chrono::nanoseconds>(timeout / 16, 20ms);
   std::optional<AbortMessage> fault;
   for (auto now = begin; now < end && !fault; now = Clock::now()) {
     if (transfer.wait(slice)) return;
-    // A rank that left because it waited for a third one in vain does not yet end this wait, unless that is the rank waited for here.
+    // This wait ends early if the awaited rank left, or if another rank left and blames the awaited rank or no rank. Other aborts do not end it yet.
     fault = listen([&](int from, int blamed) { return from == rank || blamed == rank || blamed < 0; });
   }
   if (!fault) {
@@ -161,7 +162,7 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
                        "; the timeout is ", std::chrono::duration<double>(timeout_).count(), " s)")};
   }
   leave(fault->text, fault->blamed);
-  // The rank that is blamed may itself only wait for another one, and about to say so.
+  // The silent rank may itself be waiting for a third rank and be about to say so: wait for its abort message.
   const auto last = Clock::now() + last_part;
   while (fault->blamed >= 0 && Clock::now() < last) {
     std::this_thread::sleep_for(slice);
@@ -179,10 +180,10 @@ void Call::leave(const std::string& why, std::int64_t blamed) {
     std::memcpy(words.data<std::uint8_t>(), &blamed, sizeof blamed);
     std::memcpy(words.data<std::uint8_t>() + sizeof blamed, why.data(), std::min<std::size_t>(why.size(), kAbortBytes - sizeof blamed - 1));
     for (int other = 0; other < size_; ++other) {
-      // Given up at once: the transport sends it if it can, and keeps its memory.
+      // Do not wait for delivery: the transport sends the message if it can, and keeps its memory.
       if (other != rank_) communicator_.send(message_of(words), other, kAbortTag)->wait(std::chrono::milliseconds(1));
     }
-  } catch (const std::exception&) {  // the error that made this rank leave is the one to tell
+  } catch (const std::exception&) {  // ignored: the error that made this rank leave is more important
   }
 }
 

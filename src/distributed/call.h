@@ -1,4 +1,4 @@
-// One distributed call: its tags, its messages and how long they may take.
+// One distributed call: its tags, messages and timeouts.
 #pragma once
 
 #include <chrono>
@@ -18,11 +18,11 @@
 
 namespace polyhead::distributed {
 
-// What a message holds. Messages of one kind between two ranks keep their order; those of two kinds need not.
+// The content of a message. Messages of one kind between two ranks keep their order; messages of different kinds may overtake each other.
 enum class Kind : std::uint8_t { statement, keys, values, d_keys, d_values, to_heads, to_rows, addends, sums };
-inline constexpr int kAbortTag = 2047 * 16;  // of the last message of a rank; tags of calls are below
+inline constexpr int kAbortTag = 2047 * 16;  // tag of a rank's abort message; tags of calls are below
 
-// An error that every rank of the call has, so that they still agree on their messages.
+// An error that every rank of the call throws. The ranks therefore still agree on later messages, and later calls are allowed.
 class Refusal : public Error {
  public:
   using Error::Error;
@@ -46,22 +46,22 @@ class Call {
     int from = 0;
   };
   Incoming receive(DType dtype, const Shape& shape, Kind kind, int from);
-  // Waits for a tensor. Error that names the sender if it is silent for too long.
+  // Waits for a tensor and returns it. Error that names the sender if nothing arrives in time.
   Tensor take(Incoming&& incoming);
 
-  void finish();  // waits until all that was sent has left
-  // Waits until at most `most` messages of these kinds are under way from here, the oldest first, and forgets those that have left.
+  void finish();  // waits until all sent messages have left
+  // Waits, oldest message first, until at most `most` sent messages of these kinds are under way. Frees those that have left.
   void limit_sent(std::initializer_list<Kind> kinds, std::size_t most);
-  // Tells the other ranks why this one leaves the call, as far as they can still be reached, and refuses later calls.
+  // Tries to tell the other ranks why this one leaves the call. Later calls are refused.
   void leave(const std::string& why, std::int64_t blamed = -1);
   void progress() { communicator_.progress(); }
 
-  // A rank that computes cannot answer: what the busiest rank has to compute, and the speed of this one, from which the patience follows.
+  // Announces the work of the busiest rank. Together with this rank's speed it extends the timeout, because a rank that computes does not answer.
   void expect(double multiply_adds);
   void computed(double multiply_adds, std::chrono::nanoseconds time);
 
   const CallReport& report();
-  // The ranks agree: what was waited for so far was that.
+  // Ends the phase of agreement: the time so far counts as CallReport::agreement_seconds.
   void end_agreement() {
     report_.agreement_seconds = report_.waiting_seconds;
     report_.waiting_seconds = 0;
@@ -76,10 +76,10 @@ class Call {
   void wait(Transfer& transfer, int rank, std::string_view what);
   void wait_longer(Transfer& transfer, int rank, std::string_view what, std::chrono::steady_clock::time_point begin);
   struct AbortMessage {
-    int blamed;  // the rank that was waited for in vain; -1: none
+    int blamed;  // the rank that did not answer; -1: none
     std::string text;
   };
-  // What a rank said when it left the call, of those that wanted(rank, blamed) takes.
+  // Returns the abort message of a rank for which wanted(rank, blamed) is true, if one has arrived.
   template <class F>
   std::optional<AbortMessage> listen(const F& wanted);
   int tag(Kind kind) const { return call_ % 2047 * 16 + static_cast<int>(kind); }
@@ -88,13 +88,13 @@ class Call {
   const char* operation_;
   std::chrono::nanoseconds timeout_;
   int rank_, size_, call_;
-  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and the one before, in which it may still be
+  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and in the one before, which it may not have finished
   CallReport report_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Sent> sent_;
 };
 
-// Error unless the timeout is positive. For the refusals of a rank, so that all ranks have it.
+// Error unless the timeout is positive. Call it where errors become refusals of the Statement, so that all ranks throw.
 void require_timeout(const char* operation, std::chrono::milliseconds timeout);
 
 // Runs f(call). After an error that other ranks may not have, the communicator is marked as faulty.

@@ -27,7 +27,7 @@ View part_of(const View& view, int axis, const std::vector<std::int64_t>& bounds
   return view.slice(axis, bounds[at], bounds[at + 1]);
 }
 
-// What every rank says of a tensor whose rows are cut along `axis`: all but that extent agree.
+// Adds to the statement the facts about a tensor that is cut along `axis`: all extents except that one must agree.
 void describe(Statement& statement, const ConstTensorView& view, int axis) {
   statement.same("the dtype", view.dtype());
   statement.same("the axis", std::int64_t{axis});
@@ -37,7 +37,7 @@ void describe(Statement& statement, const ConstTensorView& view, int axis) {
   }
 }
 
-// Waits for a part of `view`, and puts it there.
+// Waits for a message and copies it to `view`.
 void take_into(Call& call, std::optional<Call::Incoming>&& incoming, const TensorView& view) {
   if (!incoming) return;
   const Tensor part = call.take(std::move(*incoming));

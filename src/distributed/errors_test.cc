@@ -1,4 +1,4 @@
-// What a rank that is silent, gone or different does to the others: an error that names it, on all of them, and no wrong number.
+// If a rank is silent, gone, or passes other arguments, all ranks throw an error that names it, and none returns wrong numbers.
 #include <gmock/gmock.h>
 
 #include "support/distributed_case.h"
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kRows = 5;
 
-// A forward pass of one rank: 2 heads, kRows queries and keys a rank.
+// The forward pass of one rank: 2 heads, with kRows queries and keys on each rank.
 struct Call {
   Tensor q = filled({2, kRows, 4}), k = filled({2, kRows, 4}), v = filled({2, kRows, 3}), out{DType::f32, {2, kRows, 3}};
   SdpaOptions options;
@@ -46,7 +46,7 @@ TEST(DistributedErrors, ARankThatDoesNotCallIsNamedByAllOthers) {
   }
 }
 
-// Forwards to another communicator until a number of messages were sent; then it is silent.
+// Forwards to another communicator until a number of messages were sent; then it sends nothing.
 class FallsSilent final : public Communicator {
  public:
   FallsSilent(Communicator& whole, int messages, bool silent = false) : whole_(whole), left_(messages), silent_(silent) {}
@@ -61,7 +61,7 @@ class FallsSilent final : public Communicator {
  private:
   Communicator& whole_;
   int left_;
-  bool silent_;  // its abort message are lost too
+  bool silent_;  // true: its abort messages are lost, too
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
@@ -75,7 +75,7 @@ TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
     EXPECT_EQ(errors[1], "killed") << messages;
     for (const int rank : {0, 2, 3}) {
       const std::string& error = errors[static_cast<std::size_t>(rank)];
-      if (error.empty()) continue;  // it had everything that it needed
+      if (error.empty()) continue;  // this rank had already received everything that it needs
       EXPECT_THAT(error, HasSubstr("rank 1 has not")) << messages << ' ' << rank;
     }
     EXPECT_THAT(errors, testing::Contains(HasSubstr("rank 1 has not"))) << messages;
@@ -86,7 +86,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // its abort message pass
+    FallsSilent breaks(communicator, 5);  // its abort messages arrive
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");
@@ -166,7 +166,7 @@ TEST(DistributedErrors, TheLongestTimeoutDoesNotOverflow) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Rank 1 has all the work, which takes longer than the timeout: the others wait, because it computes.
+// Rank 1 has all the work, which takes longer than the timeout. The others must wait while it computes.
 TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
   constexpr std::int64_t kLength = 8192, kWidth = 64;
   for (const distributed::Plan plan : {distributed::Plan{1, 2}, distributed::Plan{2, 1}}) {
@@ -247,7 +247,7 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
 }
 
 TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
-  // Who follows: nobody, rank 1 alone, all. In the last case rank 0 has two queries, so that one row can only be shared.
+  // Ranks that set d_bias_follows or d_sink_follows: none, rank 1 alone, all. In the last case rank 0 has two queries, so that a single row can only be shared.
   for (const bool sink : {false, true}) {
     for (const int follows : {0, 1, 2, 3}) {
       std::vector<std::string> refusals(2);
@@ -263,7 +263,7 @@ TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
         } catch (const Error& error) {
           refusals[static_cast<std::size_t>(communicator.rank())] = error.what();
         }
-        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options);  // what was refused did no harm
+        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options);  // later calls work after a refusal
       });
       const std::string wanted = cat("every rank has one query, and ", sink ? "sink" : "bias", " has one row");
       for (const std::size_t rank : {0U, 1U}) {

@@ -13,7 +13,7 @@ void require_part(const char* operation, int rank, int ranks) {
   require(ranks >= 1 && rank >= 0 && rank < ranks, operation, ": part ", rank, " of ", ranks, "; it must lie in [0, parts)");
 }
 
-// Heads of a tensor that broadcasts to [*,N,T,S].
+// Returns the heads [first, first + count) of a tensor that broadcasts to [*,N,T,S].
 template <class View>
 View heads_of(const View& view, std::int64_t heads, std::int64_t first, std::int64_t count) {
   return view && view.rank() >= 3 && view.extent(-3) == heads && heads > 1 ? view.slice(-3, first, first + count) : view;
@@ -61,6 +61,7 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
   const std::int64_t count = part.config.heads;
   own.bias = heads_of(options.bias, heads_, first_head_, count);
   own.mask.attend = heads_of(options.mask.attend, heads_, first_head_, count), own.mask.block = heads_of(options.mask.block, heads_, first_head_, count);
+  own.mask.blocks.lists = heads_of(options.mask.blocks.lists, heads_, first_head_, count);
   if (options.sink) own.sink = options.sink.rank() == 1 ? options.sink.slice(0, first_head_, first_head_ + count) : options.sink.extent(-2) == heads_ ? options.sink.slice(-2, first_head_, first_head_ + count) : options.sink;
   RelativeBias& relative = own.relative_bias;
   if (relative.slopes) relative.slopes = relative.slopes.slice(0, first_head_, first_head_ + count);
@@ -73,7 +74,7 @@ void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& save
   require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of sink and relative_bias are not supported; those of the layer's own sink are");
   require(!gradients.projected_key && !gradients.projected_value, "TensorParallelAttention: gradients of projected keys and values are not supported");
   nn::MultiHeadAttention::Gradients own = gradients;
-  std::vector<nn::AttentionWeightsGradient> of_heads;  // those of this part's heads
+  std::vector<nn::AttentionWeightsGradient> of_heads;  // the gradients of this part's heads
   for (nn::AttentionWeightsGradient gradient : gradients.attention_weights) {
     require(gradient.head >= 0 && gradient.head < heads_, "TensorParallelAttention: a gradient of the attention weights of head ", gradient.head, "; there are ", heads_, " heads");
     gradient.head -= first_head_;
@@ -113,7 +114,7 @@ PairAttention::PairAttention(Communicator& communicator, const nn::MultiHeadAtte
 
 Tensor PairAttention::as_rows(ConstTensorView z) const {
   if (axis_ == PairAxis::rows) return Tensor::copy_of(z);
-  // This rank keeps as many columns as it has rows.
+  // This rank gets as many columns as it has rows.
   Tensor columns = Tensor::uninitialised(z.dtype(), {z.extent(1), z.extent(0), z.extent(2)});
   all_to_all(communicator_, z, 0, 1, columns, options_);
   return Tensor::copy_of(columns.view().transpose(0, 1));

@@ -1,4 +1,4 @@
-// Layers and collectives over several ranks against one rank.
+// Compares layers and collectives over several ranks with one rank.
 #include <gmock/gmock.h>
 
 #include "support/distributed_case.h"
@@ -63,7 +63,7 @@ TEST(Collectives, SumsHaveTheSameBitsOnAllRanks) {
       const std::vector<double> part = to_doubles(drawn(rank, {7, 3}, dtype));
       for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += part[i];
     }
-    // One rounding: 2^-8 of the sum for bfloat16.
+    // The tolerance is one rounding: 2^-8 of the sum for bfloat16.
     for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(to_doubles(sums[0])[i], wanted[i], dtype == DType::bf16 ? std::abs(wanted[i]) * 0x1.01p-8 + 1e-6 : 1e-6);
   }
 }
@@ -201,7 +201,7 @@ TEST(PairAttention, OfRowsAndColumnsEqualsOneRank) {
   const auto expected = nn::parameters(std::as_const(one.d_attention)), actual = nn::parameters(std::as_const(several.d_attention));
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(near_relative(*actual[i].second, *expected[i].second, 1e-12)) << expected[i].first;
 
-  // One rank against the formula: attention of each column with the bias of pairs (key, query) (algorithm 14).
+  // Compares one rank with the formula: attention along each column, with the bias of pairs (key, query) (algorithm 14).
   Tensor transposed = Tensor::copy_of(z.view().transpose(0, 1)), pair_bias(DType::f64, {kResidues, kResidues, 2}), wanted(DType::f64, z.shape()), actual_columns(DType::f64, z.shape());
   bias.forward(transposed, pair_bias);
   drawn_layer.forward({.query = transposed}, wanted, {.bias = pair_bias.view().move_axis(2, 0).unsqueeze(0)});

@@ -1,4 +1,4 @@
-// The ranks of a plan as one rank sees them: its group, whose members exchange rows for heads, and its ring.
+// A plan from the view of one rank: its group, whose members exchange rows for heads, and its ring.
 #pragma once
 
 #include <list>
@@ -8,7 +8,7 @@
 
 namespace polyhead::distributed {
 
-// The ranks of a plan as this rank sees them, and the tensors that it computes with.
+// This rank's group and ring in a plan, and the tensors that it computes with.
 class Layout {
  public:
   Layout(Call& call, const WholeProblem& whole, const SdpaOptions& options)
@@ -26,7 +26,8 @@ class Layout {
       one_.push_back({0, 1});
     }
     shard_.heads = heads_[static_cast<std::size_t>(group_.me)], shard_.kv_heads = kv_heads_[static_cast<std::size_t>(group_.me)];
-    // The busiest rank has most queries and most heads, and with a causal mask in contiguous order up to twice its share of the pairs.
+    // Work of the busiest rank: it has the most queries and the most heads. With a causal mask in contiguous order it may have up to twice its share
+    // of the pairs.
     std::int64_t most_rows = 0, most_heads = 0;
     for (int i = 0; i < ring_.size(); ++i) most_rows = std::max(most_rows, GroupRows(of_group(whole.queries, i)).count());
     for (const KeyRange& heads : heads_) most_heads = std::max(most_heads, heads.last - heads.first);
@@ -46,18 +47,18 @@ class Layout {
   Shard& shard() { return shard_; }
   bool exchanges() const { return group_.size() > 1; }
   std::int64_t rows() const { return rows_.count(); }
-  // About what this rank computes in a forward pass.
+  // Estimates the multiply-adds of this rank in a forward pass.
   double own_multiply_adds() const { return multiply_adds(rows(), shard_.heads.last - shard_.heads.first); }
 
-  // A tensor of this rank's rows, as rows of the shard's heads.
+  // Exchanges a tensor with this rank's rows of all heads for the group's rows of the shard's heads.
   ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
   ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
-  // Whether ranks compute parts of a gradient of keys, which are added up.
+  // Whether several ranks compute parts of one gradient of keys, which must be added up.
   bool share_keys() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
-  // And back, into `to`.
+  // The inverse of of_heads(): writes this rank's rows of all heads to `to`.
   void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
   void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
-  // Of a gradient with one head that the members of a group share: their sum.
+  // The same for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
   void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
 
   Ring ring() {
@@ -89,7 +90,7 @@ class Layout {
   const WholeProblem& whole_;
   const Members group_, ring_;
   const GroupRows rows_, key_rows_;
-  std::vector<KeyRange> heads_, kv_heads_, one_;  // of each member of the group
+  std::vector<KeyRange> heads_, kv_heads_, one_;  // for each member of the group
   Shard shard_;
   std::list<Tensor> kept_;
 };

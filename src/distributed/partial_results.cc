@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What two parts are multiplied by, and their lse together. NaN if one of them is.
+// The factors of two partial results, and the lse of both together. NaN if one of the two lse is NaN.
 struct Shares {
   double first, second, lse;
 

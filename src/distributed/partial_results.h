@@ -1,4 +1,4 @@
-// Results of parts of the keys, joined by their lse:  out = sum_i exp(lse_i - lse) out_i,  lse = log sum_i exp(lse_i)
+// Joins results that were computed from parts of the keys:  out = sum_i exp(lse_i - lse) out_i,  lse = log sum_i exp(lse_i)
 // (online softmax, Milakov and Gimelshein 2018; blockwise: Liu et al. 2023, section 3).
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace polyhead::distributed {
 
-// out [*,N,rows,V] and lse [*,N,rows,1] of some keys are joined to those of the keys before: sums [*,N,rows,V] in the same dtype, all_lse
-// float64 [*,N,rows,1], which begin as 0 and -infinity. All have one row-major order of rows, and V is contiguous.
+// Joins out [*,N,rows,V] and lse [*,N,rows,1] of further keys to the results so far: sums [*,N,rows,V] in the same dtype and all_lse float64
+// [*,N,rows,1], which begin as 0 and -infinity. The rows of all tensors have the same row-major order, and V is contiguous.
 void join(const ConstTensorView& out, const ConstTensorView& lse, const TensorView& sums, const TensorView& all_lse, Executor* executor);
 
-// Joins a sink [*,N,rows,1], which has a value of 0. A row without keys stays 0.
+// Joins a sink [*,N,rows,1] as a key whose value is 0. A row without keys stays 0.
 void join_sink(const ConstTensorView& sink, const TensorView& sums, const TensorView& all_lse);
 
-// The gradient of each row's sink, float64 [*,N,rows,1]: -exp(sink - lse) <d_out, out>     (docs/maths.md, eq. 7a)
+// Writes the gradient of each row's sink, float64 [*,N,rows,1]: -exp(sink - lse) <d_out, out>     (docs/maths.md, eq. 7a)
 void differentiate_sink(const ConstTensorView& sink, const ConstTensorView& out, const ConstTensorView& lse, const ConstTensorView& d_out, const TensorView& d_sink);
 
 }  // namespace polyhead::distributed

@@ -11,13 +11,13 @@ namespace {
 
 double real(std::int64_t x) { return static_cast<double>(x); }
 
-// What a rank receives, apart for the two parts of a plan.
+// Bytes that a rank receives, separately for the exchange of heads and for the ring.
 struct Received {
-  double of_heads = 0;     // rows of this rank's heads, and its rows of the other heads' results
-  double in_one_step = 0;  // of the ring: keys and values of one other group
+  double of_heads = 0;     // rows of this rank's heads, and this rank's rows of the results of other heads
+  double in_one_step = 0;  // one step of the ring: keys and values of one other group
 };
 
-std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // of the busiest rank
+std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // heads of the busiest rank
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
@@ -27,7 +27,7 @@ Received received(const PlanInput& input, Plan plan) {
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};
 }
 
-// Two figures are enough to compare plans by.
+// Formats a number with two digits, which is enough to compare plans.
 std::string short_number(double x) {
   char digits[32];
   return {digits, std::to_chars(digits, digits + sizeof digits, x, std::chars_format::general, 2).ptr};
@@ -43,12 +43,12 @@ double received_bytes(const PlanInput& input, Plan plan) {
 double predicted_seconds(const PlanInput& input, Plan plan) {
   const Links& links = input.links;
   const int near = std::min(input.ranks, links.ranks_per_machine);
-  const double far = links.far_bytes_per_second / near;  // of one rank, while all of its machine send
+  const double far = links.far_bytes_per_second / near;  // bandwidth of one rank while all ranks of its machine send
   const auto speed = [&](int ranks) { return ranks <= near ? links.near_bytes_per_second : far; };
   const Received bytes = received(input, plan);
   const double exchange = plan.head_ranks == 1 ? 0 : bytes.of_heads / speed(plan.head_ranks) + 4 * (plan.head_ranks - 1) * links.seconds_per_message;
   const double pairs = real(input.batch) * real(most_heads(input.heads, plan.head_ranks)) * real(input.queries) / plan.ring_ranks * real(input.keys);
-  const double products = input.backward ? 2.5 : 1;  // five products in place of two
+  const double products = input.backward ? 2.5 : 1;  // five matrix products in place of two
   const double step = products * pairs * real(input.qk_width + input.v_width) / links.multiply_adds_per_second / plan.ring_ranks;
   const double travel = bytes.in_one_step / speed(input.ranks) + 2 * links.seconds_per_message;
   const double agreement = 2 * (input.ranks - 1) * links.seconds_per_message;

@@ -1,4 +1,4 @@
-// Slices and plans: pure functions.
+// Tests slices and plans, which are pure functions.
 #include <gmock/gmock.h>
 
 #include "polyhead/distributed.h"
@@ -11,7 +11,7 @@ using namespace distributed;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// GCC would take a number for ranks_per_machine.
+// A plain number must not convert to Links: GCC would take it for ranks_per_machine.
 template <class Options, class Value>
 concept TakesLinks = requires(Value& value) { Options{.links = value}; };
 static_assert(TakesLinks<PlanInput, Links> && !TakesLinks<PlanInput, int> && !TakesLinks<PlanInput, double>);
@@ -103,7 +103,7 @@ TEST(Plan, CountsTheBytesOfARing) {
 }
 
 TEST(Plan, CountsTheBytesOfHeads) {
-  // From each of 3 ranks, of 2 heads: rows of q, k and v, and back the results: 16384 rows * 2 * (64 + 64) * 2 float32.
+  // From each of 3 ranks: rows of q, k, v and of the results, for 2 heads: 16384 rows * 2 * (64 + 64) * 2 float32.
   EXPECT_EQ(received_bytes(input(4, 8, 8, 4), {4, 1}), 3.0 * 16384 * 2 * 128 * 2 * 4);
 }
 

@@ -11,13 +11,14 @@ namespace polyhead::distributed {
 
 std::int64_t count_of(const std::vector<Positions>& ranges);
 
-// Sorted, without empty ranges; ranges that touch or overlap become one.
+// Sorts the ranges, removes empty ones, and merges ranges that touch or overlap.
 std::vector<Positions> joined(std::vector<Positions> ranges);
 
-// The row of a position that the ranges contain.
+// Returns the row of a position that lies in one of the ranges.
 std::int64_t row_of(const std::vector<Positions>& ranges, std::int64_t position);
 
-// The positions of every rank, from how many each has. Error if zigzag order asks for other numbers; `what` and `letter` name them in its message.
+// Returns the positions of every rank, given the number of positions on each. Error if zigzag order requires other numbers; `what` and `letter` name
+// them in its message.
 std::vector<std::vector<Positions>> slices_of(SliceOrder order, const std::vector<std::int64_t>& lengths, const char* what, char letter);
 
 }  // namespace polyhead::distributed

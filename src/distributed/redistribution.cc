@@ -86,7 +86,7 @@ Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const st
     for (std::int64_t n = theirs.first; n < theirs.last; ++n) {
       const ConstTensorView from = part.view().slice(-3, n - theirs.first, n - theirs.first + 1);
       const TensorView to = result.view().slice(-3, n, n + 1);
-      written[static_cast<std::size_t>(n)] ? add(from, to) : copy(from, to);  // not 0 + x, which would lose the sign of -0
+      written[static_cast<std::size_t>(n)] ? add(from, to) : copy(from, to);  // copy the first one: 0 + x would lose the sign of -0
       written[static_cast<std::size_t>(n)] = true;
     }
   }
@@ -97,7 +97,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
   const Shape rows = sums.shape().first(sums.rank() - 1);
   const Strides from_strides = addends.strides().first(rows.size()), to_strides = sums.strides().first(rows.size());
   const std::int64_t count = sums.extent(-1), step = addends.stride(-1);
-  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // half a nanosecond for an element
+  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // an element takes half a nanosecond
   dispatch_floating(sums.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const T* const from = addends.data<T>();

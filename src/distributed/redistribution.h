@@ -1,4 +1,4 @@
-// From rows to heads and back: members of a group hold some rows of all heads, and compute some heads of all rows (DeepSpeed-Ulysses, Jacobs
+// Exchanges rows for heads and back: members of a group hold some rows of all heads, and compute some heads of all rows (DeepSpeed-Ulysses, Jacobs
 // et al. 2023, section 3).
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace polyhead::distributed {
 
-// The heads that member i of n computes. Whole groups of heads that share a key/value head, if there are enough of those.
+// Returns the heads that `member` of `members` computes: whole groups of heads that share a key/value head, if there are enough groups.
 KeyRange heads_of_member(std::int64_t heads, std::int64_t kv_heads, int member, int members);
-// The key/value heads that these query heads read.
+// Returns the key/value heads that these query heads read.
 KeyRange kv_heads_of(KeyRange heads, std::int64_t group);
 
-// Where the rows of each member lie among those of the group, which are in the order of their positions.
+// Maps the rows of each member to the rows of the group, which are in the order of their positions.
 class GroupRows {
  public:
   explicit GroupRows(const std::vector<std::vector<Positions>>& of_members);
@@ -39,10 +39,10 @@ class GroupRows {
   std::vector<Positions> all_;
 };
 
-// `heads`: of each member; [0,1) for all where a tensor has one head that all share.
+// `heads`: the heads of each member; [0,1) for every member if the tensor has one head that all share.
 // rows [*,N,rows of this member,W] -> [*,heads of this member,rows of the group,W]
 Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_rows);
-// And back. Where several members computed a head, their results are added in the order of the members; a head that none has becomes 0.
+// The inverse of to_heads(). If several members computed a head, their results are added in the order of the members; a head that no member has becomes 0.
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads);
 
 // sums += addends, floating tensors of one dtype and shape; `sums` is contiguous in its last axis.

@@ -1,6 +1,5 @@
-// The steps of a ring: in step i a rank works on the keys of the rank that is i before it. Keys and values come straight from their owner, so a
-// silent rank is named by all that wait for it. All sends are posted at the start; a receive is posted one step before its keys are used, which
-// bounds the memory.
+// The steps of a ring: in step i, rank r computes with the keys of rank r - i. Each rank receives keys and values directly from their owner, so
+// errors can name a silent rank. All sends are posted at the start; a receive is posted one step before its keys are used, which bounds the memory.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +26,7 @@ class Ring {
   std::vector<Block> blocks(int of_queries, int of_keys) const {
     return blocks_of(shard_.problem(), queries_[static_cast<std::size_t>(of_queries)], keys_[static_cast<std::size_t>(of_keys)]);
   }
-  // Rows of one member's keys that another's queries attend to, as ascending ranges. Only these travel.
+  // Returns the rows of member of_keys' keys to which queries of member of_queries attend, as ascending ranges. Only these are sent.
   std::vector<Positions> needed(int of_queries, int of_keys) const {
     std::vector<Positions> rows;
     for (const Block& block : blocks(of_queries, of_keys)) rows.push_back({block.keys.first, block.keys.last});
@@ -37,12 +36,12 @@ class Ring {
   int owner_of_step(int step) const { return (me() - step + size()) % size(); }
   int user_in_step(int step) const { return (me() + step) % size(); }
 
-  // Calls f(step, k, v, blocks) for each step in which this rank has pairs. k and v are its own rows of the shard's heads. Those that f gets, and
-  // the blocks' rows of keys, are the needed ones of the owner.
+  // Calls f(step, k, v, blocks) for each step in which this rank has pairs. The arguments k and v of run() are this rank's own rows of the shard's
+  // heads; f receives the needed rows of the step's owner, and the blocks' key rows index these.
   template <class F>
   void run(const ConstTensorView& k, const ConstTensorView& v, const F& f) {
     const Tensor own_k = Tensor::copy_of(k), own_v = Tensor::copy_of(v);
-    struct Part {  // several ranks need the same rows, as all later ones with a causal mask: one copy for them
+    struct Part {  // ranks that need the same rows share one copy, as all later ranks do with a causal mask
       std::vector<Positions> rows;
       Tensor k, v;
     };
@@ -58,7 +57,7 @@ class Ring {
       if (part->k.numel() > 0) call_.send(part->k, Kind::keys, rank(user_in_step(step)));
       if (part->v.numel() > 0) call_.send(part->v, Kind::values, rank(user_in_step(step)));
     }
-    parts.clear();  // the messages keep what they need
+    parts.clear();  // the messages hold references to what they need
     std::optional<Arriving> next = arriving(1, k, v);
     if (const std::vector<Block> own = blocks(me(), me()); !own.empty()) f(0, widened(own_k), widened(own_v), own);
     while (next) {
@@ -75,12 +74,12 @@ class Ring {
     }
   }
 
-  // Runs f(block) for pieces of a block of about 10 ms, with the transport's progress between them.
+  // Calls f(piece) for pieces of a block that take about 10 ms, and Communicator::progress() between them.
   template <class F>
   void in_pieces(const Block& block, double passes, const F& f) {
     const double per_row = multiply_adds(pairs_of(shard_.problem(), {block})) * passes / static_cast<double>(block.rows.last - block.rows.first);
     const double piece_size = 1e9 * threads_of(shard_.executor);  // multiply-adds: 10 ms at 100 per nanosecond and thread
-    constexpr std::int64_t kRows = 768;  // blocks of queries of both passes (src/cpu/sdpa/README.md)
+    constexpr std::int64_t kRows = 768;  // a multiple of the query blocks of both passes (src/cpu/sdpa/README.md)
     const std::int64_t rows = std::max(kRows, static_cast<std::int64_t>(std::min(piece_size / std::max(per_row, 1.0), 1e12)) / kRows * kRows);
     for (std::int64_t row = block.rows.first; row < block.rows.last; row += rows) {
       Block piece = block;
@@ -117,7 +116,7 @@ class Ring {
   }
   Tensor widened(const Tensor& tensor) const { return tensor.dtype() == shard_.dtype() ? shared(tensor) : Tensor::copy_of(tensor, shard_.dtype()); }
 
-  // The keys of the next step, from `step` on, in which this rank has pairs.
+  // Posts the receive for the next step >= `step` in which this rank has pairs.
   std::optional<Arriving> arriving(int step, const ConstTensorView& k, const ConstTensorView& v) {
     while (step < size() && !needs(me(), owner_of_step(step))) ++step;
     if (step >= size()) return std::nullopt;

@@ -1,4 +1,4 @@
-// What one rank computes: some heads of some queries, with the keys of one rank after the other. Problems of blocks are made here.
+// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. Makes the problems of blocks.
 #pragma once
 
 #include <vector>
@@ -8,18 +8,18 @@
 
 namespace polyhead::distributed {
 
-// Query heads that share whole key/value heads, or that read one together. Numbers are those of the whole problem.
+// Consecutive query heads: all query heads of some key/value heads, or some query heads of a single one. Head numbers are those of the whole problem.
 struct HeadRun {
   KeyRange heads, kv_heads;
 };
 
 struct Shard {
   const WholeProblem& whole;
-  KeyRange heads{0, 0}, kv_heads{0, 0};  // of the whole problem
-  PairTensors pairs;                     // with these heads, or one for all, and the shard's rows
+  KeyRange heads{0, 0}, kv_heads{0, 0};  // numbers in the whole problem
+  PairTensors pairs;                     // with these heads, or one head for all, and the shard's rows
   ConstTensorView q;                     // [*,heads,rows,H]
   bool all_keys = false;                 // one rank has all keys
-  bool widened = false;                  // 16-bit tensors are converted to float32, because partial results of it are added up
+  bool widened = false;                  // 16-bit tensors are converted to float32, because partial results are added up
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;
 
@@ -27,17 +27,17 @@ struct Shard {
   DType dtype() const { return widened ? accumulation_dtype(problem().dtype) : problem().dtype; }
   std::vector<HeadRun> runs() const;
 
-  // The slice of a tensor [*,heads,rows,...] that belongs to a run and some rows.
+  // Returns the slice of a tensor [*,heads,rows,...] for a run and some rows.
   template <class View>
   View of_rows(const View& view, const HeadRun& run, KeyRange rows) const {
     return view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first).slice(-2, rows.first, rows.last);
   }
-  // Of a tensor [*,kv_heads,keys,...].
+  // The same for a tensor [*,kv_heads,keys,...].
   template <class View>
   View of_keys(const View& view, const HeadRun& run, KeyRange keys) const {
     return view.slice(-3, run.kv_heads.first - kv_heads.first, run.kv_heads.last - kv_heads.first).slice(-2, keys.first, keys.last);
   }
-  // Of a tensor of pairs, or of rows, in its own shape, in which extents of 1 broadcast.
+  // The same for a tensor of pairs, or of rows, in which extents of 1 broadcast.
   template <class View>
   View rows_of_pairs(View view, bool own_rows, const HeadRun& run, const Block& block) const {
     if (view.extent(-3) == heads.last - heads.first) view = view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first);
@@ -49,7 +49,7 @@ struct Shard {
     return view.extent(-1) == problem().keys ? view.slice(-1, block.key, block.key + block.keys.last - block.keys.first) : view;
   }
 
-  // Fills in what all passes have in common. `rules` and `bias` receive what the problem points to.
+  // Sets the members of `p` that all passes have in common. `rules` and `bias` hold the memory that the problem points to.
   void set_problem(const HeadRun& run, const Block& block, Problem& p, KeyRules& rules, Tensor& bias) const;
 };
 

@@ -15,7 +15,7 @@ namespace {
 template <class Tensors>
 constexpr bool kBackward = std::is_same_v<Tensors, SdpaBackward>;
 
-// f() depends on what all ranks agreed on, so its Error is one of every rank.
+// Calls f() and turns its Error into a Refusal: f() depends only on agreed facts, so it fails on every rank.
 template <class F>
 auto agreed(const F& f) {
   try {
@@ -37,7 +37,7 @@ std::int64_t hash_of(const ConstTensorView& view) {
 
 std::string text_of(const std::optional<Diagonal>& diagonal) { return diagonal ? cat(static_cast<int>(diagonal->corner), ' ', diagonal->shift) : std::string("none"); }
 
-// Its dtype and extents, but that of the queries.
+// Returns a text of the dtype and of all extents except that of the queries.
 std::string kind_of(const ConstTensorView& view) {
   if (!view) return "none";
   Shape shape = view.shape();
@@ -45,7 +45,7 @@ std::string kind_of(const ConstTensorView& view) {
   return cat(view.dtype(), shape);
 }
 
-// A view of this shape without memory of its own, for checks that read shapes only.
+// Returns a view of this shape without memory, for checks that read shapes only.
 ConstTensorView shape_only(DType dtype, const Shape& shape) {
   static const std::int64_t zero[2] = {};
   Strides strides;
@@ -60,7 +60,7 @@ ConstTensorView in_full_rank(ConstTensorView view, int rank) {
 
 bool per_query(const ConstTensorView& key_lengths, const ConstTensorView& q) { return key_lengths && key_lengths.rank() == q.rank() - 2; }
 
-// The options that need neither other ranks' sizes nor tensors.
+// Returns the options that need no tensors and no sizes of other ranks.
 SdpaOptions without_tensors(const SdpaOptions& options) {
   SdpaOptions result;
   result.scale = options.scale, result.softcap = options.softcap, result.precision = options.precision, result.empty_rows = options.empty_rows;
@@ -69,7 +69,7 @@ SdpaOptions without_tensors(const SdpaOptions& options) {
   return result;
 }
 
-// The rules that count in positions of the whole sequence.
+// Returns the options whose positions count in the whole sequence.
 SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
   result.mask.causal = options.mask.causal, result.mask.window = options.mask.window;
@@ -80,7 +80,7 @@ SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
-// The tensors that have rows of this rank's queries, or of all keys.
+// Returns the options whose tensors have rows for this rank's queries, or for all keys.
 SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
   result.mask.attend = options.mask.attend, result.mask.block = options.mask.block;
@@ -90,10 +90,22 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
+// Error for a tensor of the mask that neither of_positions() nor of_rows() hands on.
+void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
+  const Mask of[] = {of_positions(options, q).mask, of_rows(options, q).mask};
+  options.mask.visit([&](std::string_view name, const ConstTensorView&) {
+    bool handed_on = false;
+    for (const Mask& mask : of) mask.visit([&](std::string_view other, const ConstTensorView&) { handed_on |= name == other; });
+    require(handed_on, operation, ": ", name, " over several ranks is not supported");
+  });
+}
+
 // Checks what this rank can check by itself.
 template <class Tensors>
 bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   require_timeout(operation, distributed.timeout);
+  require_handed_on(operation, options, own.q);
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; a function of one process is not for pairs of several ranks");
   require(!options.sink || is_floating(options.sink.dtype()), operation, ": sink is ", options.sink.dtype(), "; it must have the dtype of q or of lse");
   ProblemMemory memory;
   bool native = false;
@@ -121,7 +133,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
   ProblemMemory memory;
   require(!options.bias || !options.relative_bias, operation, ": bias and relative_bias are both given; only one of them may be");
   if constexpr (kBackward<Tensors>) {
-    // What normal_form() did not see beside the gradients of keys: they have another number of keys than k here.
+    // Tensors whose overlap with the gradients of keys normal_form() could not check, because their number of keys is not that of k here.
     std::vector<Operand> inputs;
     add_option_tensors(options, inputs);
     const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}}, others[] = {{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}};
@@ -140,7 +152,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
   return memory.rules.length_per_query ? memory.rules.lengths : std::vector<std::int64_t>();
 }
 
-// The facts of a call that all ranks must share.
+// Adds the facts of a call on which all ranks must agree.
 template <class Tensors>
 void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
   const Mask& mask = options.mask;
@@ -205,7 +217,7 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   }
 }
 
-// Whether a tensor has rows of its own on every rank, or one row that all share.
+// Whether a tensor has its own rows on every rank; false: one row that all ranks share.
 bool has_own_rows(const char* operation, const char* name, const std::vector<std::int64_t>& extents, const std::vector<std::int64_t>& queries, std::optional<OneRow> one_row,
                   bool gradient) {
   bool own = true, shared = true;
@@ -257,7 +269,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     second.same_hash(name, own_rows ? 0 : hash_of(view));
     return PairTensor{in_full_rank(view, rank), own_rows};
   };
-  // Only of a gradient it matters whether a single row is shared: the others are taken for the rank's own, which is right in both cases.
+  // Whether a single row is shared matters only for its gradient. Without a gradient it is taken for the rank's own, which is right in both cases.
   const auto rows = [&](const char* fact, const char* name, const ConstTensorView& view, bool has_gradient = false, bool gradient = false) {
     return pair_tensor(name, view, has_own_rows(operation, name, statement.of_ranks(fact), query_counts, has_gradient ? distributed.one_row : std::nullopt, gradient));
   };

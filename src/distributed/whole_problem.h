@@ -1,4 +1,4 @@
-// The problem of all ranks, as one rank sees it: sizes and rules of the whole, and its own rows of the tensors.
+// The problem of all ranks from the view of one rank: sizes and rules of the whole, and this rank's rows of the tensors.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace polyhead::distributed {
 // A tensor over pairs of query and key, [*,N,T_r,S] in full rank; an extent of 1 broadcasts.
 struct PairTensor {
   ConstTensorView view;   // absent: not given
-  bool own_rows = false;  // it has a row for each of the rank's queries; else one row, which all ranks share
+  bool own_rows = false;  // true: a row for each of the rank's queries; false: one row, which all ranks share
 
   explicit operator bool() const { return static_cast<bool>(view); }
   bool one_head() const { return view.extent(-3) == 1; }
@@ -25,12 +25,12 @@ struct PairMask {
   bool attend = true;
 };
 
-// What a call computes with, besides q, k, v and the results.
+// The tensors of a call besides q, k, v and the results.
 struct PairTensors {
   PairTensor bias, keep, sink, lengths;  // sink: [*,N,T_r,1]; lengths: int64 [*,1,T_r,1], of each query
   std::vector<PairMask> masks;
 
-  // Calls f(tensor) for each that is given.
+  // Calls f(tensor) for each tensor that is given.
   template <class F>
   void visit(const F& f) {
     const auto part = [&](PairTensor& tensor) {
@@ -43,20 +43,20 @@ struct PairTensors {
 
 class WholeProblem {
  public:
-  // Checks the arguments of a call, exchanges the sizes, and checks what depends on those of all ranks. Tensors: SdpaForward or SdpaBackward.
+  // Checks the arguments of a call, exchanges the sizes, and checks what depends on the sizes of all ranks. Tensors: SdpaForward or SdpaBackward.
   template <class Tensors>
   WholeProblem(Call& call, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed);
 
   Plan plan;
   std::string plan_reason;
-  Problem problem;  // of all queries and keys: sizes, scale, documents and bands, relative bias; no tensors of pairs or rows
+  Problem problem;  // covers all queries and keys: sizes, scale, documents and bands, relative bias; no tensors of pairs or rows
   PairTensors pairs;
-  std::vector<std::vector<Positions>> queries, keys;  // of each rank
+  std::vector<std::vector<Positions>> queries, keys;  // the positions of each rank
   ProblemMemory memory;
 
 
  private:
-  std::vector<Tensor> copies_;  // that views of `pairs` point to
+  std::vector<Tensor> copies_;  // memory of views in `pairs`
 };
 
 }  // namespace polyhead::distributed

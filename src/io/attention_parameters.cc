@@ -138,7 +138,7 @@ std::vector<NamedTensor> store_as(const AttentionParameters& parameters, const C
     require(placed.contains(name), "store_attention: the layout ", quote(target.layout->name), " has no place for ", name, " ",
             tensor.shape());
   }
-  // Check the result by the rules of load_attention, which must find the same layer in it.
+  // Check that load_attention would find the same layer in the result.
   const Candidate stored = checked(index_of(result), target);
   require(stored.reason.empty(), "store_attention: the layer does not fit the layout ", quote(target.layout->name), ": ", stored.reason);
   const auto agree = [](std::int64_t a, std::int64_t b) { return a == 0 || b == 0 || a == b; };

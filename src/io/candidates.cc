@@ -19,7 +19,7 @@ std::string spelled(std::string_view dotted, const Spelling& spelling) {
 // the layer's modules hold no other tensor: ignoring a tensor, such as a bias or an adapter's matrix, would give wrong results.
 std::string check_names(const TensorIndex& index, Candidate& candidate) {
   std::string reason;
-  std::map<char, std::pair<std::string, std::string>> groups;  // of each group: a name that was found, a name that was not
+  std::map<char, std::pair<std::string, std::string>> groups;  // for each group: one name that was found, and one that was not
   std::vector<std::string> known;
   std::size_t required = 0, present = 0;
   for (const Parameter& parameter : *candidate.parameters) {
@@ -159,7 +159,7 @@ std::vector<Spelling> spellings(const Layout& layout) {
   return {{'/', ""}, {'.', ""}, {'/', ":0"}, {'.', ":0"}};
 }
 
-// Every prefix with which the file has at least one required parameter of the layout.
+// Returns every prefix at which the file has at least one required parameter of the layout.
 std::set<std::string> prefixes(const std::vector<NamedTensor>& tensors, const Candidate& candidate) {
   std::set<std::string> found;
   for (const Parameter& parameter : *candidate.parameters) {

@@ -1,4 +1,4 @@
-// Where a file may have attention layers: checks whether the tensors at a prefix fit a layout, and says why if they do not.
+// Candidates for attention layers in a file: checks whether the tensors at a prefix fit a layout, and gives the reason if they do not.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ struct Candidate {
   std::string reason{};              // why the layer does not fit; empty: it fits
   std::vector<std::string> missing{};  // required parameters that the file lacks, as the file would name them
   double present = 0;                // share of the required parameters that the file has
-  std::vector<std::string> names{};  // of its tensors in the file; this and all members below are complete only if the layer fits
+  std::vector<std::string> names{};  // names of the layer's tensors in the file; this and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
   std::int64_t group = 1;  // N / K, where it follows from the shapes

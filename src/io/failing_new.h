@@ -41,7 +41,8 @@ std::int64_t run_out_of_memory(const F& f, const Check& check) {
 
 void* operator new(std::size_t bytes) { return polyhead::io::allocate(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return polyhead::io::allocate(bytes, static_cast<std::size_t>(alignment)); }
-// std::stable_sort takes its buffer here. A sanitizer has an operator of its own, whose memory may not be freed below.
+// std::stable_sort allocates its buffer with this operator. It must be replaced too: a sanitizer has its own, whose memory may not be freed by the
+// operator delete below.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return operator new(bytes);
@@ -49,7 +50,7 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
     return nullptr;
   }
 }
-// Not inlined: beside a new that is a call, GCC takes their free() for a mistake.
+// Not inlined: otherwise GCC sees a call of operator new paired with free(), and warns.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

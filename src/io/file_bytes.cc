@@ -20,7 +20,7 @@ struct stat status_of(const std::filesystem::path& path, int descriptor) {
   return status;
 }
 
-// O_NONBLOCK in `flags`: a pipe is opened without waiting for its writer.
+// Opens a file for reading. With O_NONBLOCK in `flags` a pipe is opened without waiting for its writer.
 std::shared_ptr<const int> open_file(const std::filesystem::path& path, int flags) {
   auto number = std::make_unique<int>();
   *number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
@@ -47,7 +47,7 @@ FileBytes read_all(const std::filesystem::path& path, int descriptor) {
 
 std::atomic<const std::span<const BuiltInFile>*> g_built_in = nullptr;
 
-// nullptr if the program carries no such file.
+// Returns the built-in file with this path; nullptr if there is none.
 const BuiltInFile* find_built_in(std::string_view path) {
   const auto* const files = g_built_in.load();
   if (files == nullptr || !path.starts_with(kBuiltIn)) return nullptr;

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::io::inline internal {
 
 // A file's contents in writable memory: a private memory map, or a copy.
@@ -15,7 +15,7 @@ struct FileBytes {
   std::filesystem::path path;  // for messages, and to find other files in its folder
   std::span<std::byte> bytes;
   std::shared_ptr<void> owner;
-  std::shared_ptr<const int> descriptor = nullptr;  // of the mapped file; nullptr for a copy
+  std::shared_ptr<const int> descriptor = nullptr;  // descriptor of the mapped file; nullptr for a copy
 
   std::string name() const { return path.string(); }
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
@@ -23,23 +23,22 @@ struct FileBytes {
   void require_whole() const;
 };
 
-// A file that the program carries: it is opened by the path "polyhead:NAME".
+// A file that is built into the program; the path "polyhead:NAME" opens it.
 struct BuiltInFile {
   std::string_view name;
   std::string_view bytes;
 };
 inline constexpr std::string_view kBuiltIn = "polyhead:";
-// The list must stay where it is. Replaces the one given before.
+// Sets the list of built-in files; it replaces an earlier one. The pointer is stored, so the list must stay in place.
 void set_built_in_files(const std::span<const BuiltInFile>* files);
 
-// Whether there is something that can be opened.
+// Returns whether the path exists, as a file on disk or built in.
 bool is_there(const std::filesystem::path& path);
-// For files of tensors. Maps a regular file, reads a pipe to its end.
+// Maps a regular file; reads a pipe to its end. For files of tensors.
 FileBytes map_file(const std::filesystem::path& path);
-// For small files of a model's folder. Reads a copy, so that later changes of the file do not matter. Error unless it is a regular file.
+// Reads a copy of a file, so that later changes of the file do not matter. For small files of a model's folder. Error unless it is a regular file.
 FileBytes read_file(const std::filesystem::path& path);
-// Error if the path is there and is no regular file. For files that are looked for by name, in a model's folder: opening a pipe that nobody
-// writes to would wait for ever.
+// Error if the path exists and is not a regular file. For files of fixed names in a model's folder: opening a pipe that has no writer would wait for ever.
 void require_regular(const std::filesystem::path& path);
 
 }  // namespace polyhead::io::inline internal

@@ -44,18 +44,18 @@ std::size_t byte_of(std::string_view text, std::size_t at) { return static_cast<
 
 // torch.save writes a zip archive. Its first member is NAME/data.pkl.
 bool is_torch_archive(std::string_view text) {
-  constexpr std::size_t kLength = 26, kName = 30;  // places in a member's header
+  constexpr std::size_t kLength = 26, kName = 30;  // byte offsets in a member's header
   if (!text.starts_with("PK\x03\x04") || text.size() < kName) return false;
   return text.substr(kName, byte_of(text, kLength) | byte_of(text, kLength + 1) << 8).ends_with("data.pkl");
 }
 
-// A version of 32 bits, the length of 16 bits and the name of the model's class, which ends in Spec and a NUL.
+// A CTranslate2 model begins with a 32-bit version, a 16-bit length and the name of the model's class, which ends in "Spec" and a NUL.
 bool is_ctranslate2(std::string_view text) {
   if (text.size() < 6 || byte_of(text, 0) > 32 || text.substr(1, 3) != "\0\0\0"sv) return false;
   return text.substr(6, byte_of(text, 4) | byte_of(text, 5) << 8).ends_with("Spec\0"sv);
 }
 
-// Fields of a protocol buffer: 1 is the version of the format, 2 the name of the program that wrote it.
+// ONNX is a protocol buffer: field 1 is the version of the format, field 2 the name of the program that wrote it.
 bool is_onnx(std::string_view text) {
   if (text.size() < 5 || text[0] != '\x08' || byte_of(text, 1) < 3 || byte_of(text, 1) > 32 || text[2] != '\x12') return false;
   const std::string_view program = text.substr(4, byte_of(text, 3));

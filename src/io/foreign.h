@@ -1,4 +1,4 @@
-// Files that lie where a file of tensors is expected and are something else.
+// Recognises files of other formats that users give in place of a file of tensors.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace polyhead::io {
 
-// What kind of file begins with `text`, and how to get a file of tensors from it: "compressed by gzip; `gunzip` unpacks it". Empty for every other
-// file. Looks at the first bytes alone.
+// Returns the kind of file that begins with `text`, and how to get a file of tensors from it: "compressed by gzip; `gunzip` unpacks it". Empty for
+// unknown kinds. Reads only the first bytes.
 std::string foreign_kind(std::string_view text);
 
-// The answer for a file that torch.save wrote.
+// Returns the text of foreign_kind() for a file that torch.save wrote.
 std::string torch_checkpoint();
 
 }  // namespace polyhead::io

@@ -10,7 +10,7 @@ struct Format {
   std::string_view name;
   std::string_view extension;
   bool (*sniff)(std::string_view text);             // whether the contents look like this format
-  TensorFile (*read)(const FileBytes& file);        // the caller sets path and format of the result
+  TensorFile (*read)(const FileBytes& file);        // sets neither path nor format of the result; the caller does
   void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: cannot be written
 };
 

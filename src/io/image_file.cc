@@ -15,7 +15,7 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view kPng = "\x89PNG\r\n\x1a\n"sv, kJpeg = "\xff\xd8\xff"sv;
 
-// Other kinds of images, by what lies at a place in the file.
+// Kinds of images that cannot be read, each recognised by the bytes at an offset in the file.
 struct Kind {
   std::size_t at;
   std::string_view bytes, name;
@@ -33,7 +33,7 @@ constexpr Kind kKinds[] = {{0, "GIF8"sv, "a GIF image"},    {8, "WEBP"sv, "a Web
 }
 
 #ifdef POLYHEAD_IMAGES
-// As Pillow's ImageOps.exif_transpose: 2 to 4 mirror and turn by 180 degrees, 5 to 8 also exchange rows and columns.
+// As Pillow's ImageOps.exif_transpose: orientations 2 to 4 mirror the image or rotate it by 180 degrees, 5 to 8 also exchange rows and columns.
 ConstTensorView upright(ConstTensorView pixels, int orientation) {
   const auto reversed = [](ConstTensorView view, int axis) { return view.slice(axis, 0, view.extent(axis), -1); };
   ConstTensorView view = orientation >= 5 ? pixels.transpose(0, 1) : pixels;

@@ -1,4 +1,4 @@
-// Images that libpng and libjpeg wrote, whole, cut off and changed. tests/python/test_images.py compares the pixels with Pillow's.
+// Images written by libpng and libjpeg: intact, cut off and with changed bytes. tests/python/test_images.py compares the pixels with Pillow's.
 #include "polyhead/io/image_file.h"
 
 #include <gmock/gmock.h>
@@ -122,7 +122,7 @@ TEST(ImageFile, StandsUprightByItsExif) {
     const Tensor pixels = read_image(folder.write("turned.jpg", jpeg_of(ramp, JCS_GRAYSCALE, 1, false, exif_of(orientation))));
     const bool turned = orientation >= 5 && orientation <= 8;
     ASSERT_EQ(pixels.shape(), turned ? (Shape{kWidth, kHeight, 3}) : (Shape{kHeight, kWidth, 3}));
-    // Where the stored pixel (y,x) is shown, by the table of EXIF 2.3: the side of row 0 and that of column 0.
+    // Position at which the stored pixel (y,x) is shown, by the table of EXIF 2.3, which names the sides of row 0 and of column 0.
     for (std::int64_t y = 0; y < kHeight; ++y) {
       for (std::int64_t x = 0; x < kWidth; ++x) {
         const std::int64_t down = kHeight - 1 - y, right = kWidth - 1 - x;
@@ -148,7 +148,7 @@ TEST(ImageFile, WhatIsNotReadIsNamed) {
   EXPECT_THAT(message_of(folder, jpeg.substr(0, jpeg.size() - 30)), HasSubstr("the JPEG image is damaged"));
 }
 
-// The size in the header of a PNG file, with the checksum that it then has.
+// Returns a PNG file with another size in its header, and the header's checksum adapted.
 std::string with_size(std::string png, std::uint32_t width, std::uint32_t height) {
   png.replace(16, 8, big_endian(width, 4) + big_endian(height, 4));
   std::uint32_t crc = ~0u;
@@ -168,7 +168,7 @@ TEST(ImageFile, ALargeClaimIsRefusedBeforeMemoryIsAllocated) {
   EXPECT_THAT(message_of(folder, with_size(png, 0, 4)), HasSubstr("damaged"));
 }
 
-// Either an image or an Error, and no more memory than the size allows.
+// Each file gives an image or an Error, and does not take more memory than its size allows.
 TEST(ImageFile, CutOffAndChangedFilesAreReadOrRefused) {
   const TestFolder folder;
   const std::vector<std::uint8_t> pixels = noise(kHeight * kWidth * 4);

@@ -13,8 +13,8 @@
 namespace polyhead::io {
 namespace {
 
-// An entropy-coded block of 64 pixels takes two bits at least, one for DC and one for AC, and its colours may be at a quarter of the size. A progressive file
-// may leave out blocks by runs of up to 2^15.
+// Bounds the pixels per byte of a JPEG file. An entropy-coded block of 64 pixels takes at least two bits, one for DC and one for AC, and colours may
+// have a quarter of the resolution. A progressive file may skip up to 2^15 blocks in one run.
 constexpr std::int64_t kMostPixelsPerByte = 64 << 15;
 constexpr int kMostScans = 100;  // a progressive file of many scans would take hours; encoders write about 10
 
@@ -39,7 +39,7 @@ struct Decoder {
     (*any->err->format_message)(any, decoder.message);
     std::longjmp(decoder.jump, 1);  // NOLINT(cert-err52-cpp)
   }
-  // Damage that the decoder would fill with grey. Other warnings, such as bytes between the parts, change no pixel.
+  // Treats damage that the decoder would replace by grey pixels as an error. Other warnings, such as bytes between segments, do not change pixels.
   static void on_message(j_common_ptr any, int level) {
     if (level >= 0) return;
     const int code = any->err->msg_code;
@@ -52,7 +52,7 @@ struct Decoder {
     std::longjmp(decoder.jump, 1);  // NOLINT(cert-err52-cpp)
   }
 
-  // Of the functions with setjmp: false after an error. libjpeg jumps over no object with a destructor.
+  // The functions with setjmp return false after an error. They have no objects with destructors, which libjpeg's longjmp would skip.
   bool read_header(const FileBytes& file) {
     info.err = jpeg_std_error(&errors);
     info.client_data = this;

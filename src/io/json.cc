@@ -49,7 +49,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   // An array or object that is not closed yet. Its parent gets no further elements until it is closed, so the pointer stays valid.
   struct Level {
     Json* json;
-    std::string key = {};  // of the member that is being read
+    std::string key = {};  // key of the member that is being read
     std::set<std::string> keys = {};
   };
 
@@ -89,7 +89,7 @@ const Json* Json::find(std::string_view key) const {
 
 Json parse_json(std::string_view text, std::string_view what) {
   if (const std::string kind = foreign_kind(text); !kind.empty()) fail(ErrorCode::format, what, ": it is ", kind);
-  // nlohmann's parser stops at a NUL byte as at the end of the text. JSON allows no NUL bytes, so the first one is an error below.
+  // nlohmann's parser takes a NUL byte for the end of the text. JSON allows no NUL bytes, so a NUL is an error below.
   const std::string_view before_nul = text.substr(0, text.find('\0'));
   Builder builder(what);
   nlohmann::json::sax_parse(before_nul.begin(), before_nul.end(), &builder);  // the builder throws on errors

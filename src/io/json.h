@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::io::inline internal {
 
 struct Json {
@@ -17,7 +17,7 @@ struct Json {
   using Array = std::vector<Json>;
   using Object = std::vector<Member>;  // in the order of the text
 
-  // Integers from 0 on are uint64, negative integers int64, all other numbers double.
+  // Integers >= 0 are uint64, negative integers int64, all other numbers double.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value;
 
   template <class T>
@@ -35,13 +35,13 @@ struct Json::Member {
 // Throws Error (format), such as "<what> is not JSON at its byte 12". `what` names the text, such as "config.json".
 Json parse_json(std::string_view text, std::string_view what);
 
-// The value in words, for messages: "null", "the number 7", "an array".
+// Describes the value for messages: "null", "the number 7", "an array".
 std::string describe(const Json& json);
 
 // A UTF-8 text as a JSON string, quotes included.
 std::string json_string(std::string_view utf8);
 
-// A name from a file for a message: a JSON string of at most 200 bytes, in which U+FFFD replaces invalid UTF-8.
+// Formats a name from a file for a message: a JSON string of at most 200 bytes, in which U+FFFD replaces invalid UTF-8.
 std::string quote(std::string_view name);
 
 bool is_utf8(std::string_view text);

@@ -32,14 +32,14 @@ Names names_of(const std::string& text) {
 }
 
 struct Facts {
-  std::int64_t heads = 0, kv_heads = 0;  // that the file tells
-  std::int64_t given = 0;                // heads that the caller says
-  std::int64_t given_kv = 0;             // key/value heads that follow from them; 0: as many
+  std::int64_t heads = 0, kv_heads = 0;  // as read from the file
+  std::int64_t given = 0;                // heads given by the caller
+  std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: the same number
   bool global_query = false;
   Spelling spelling = {};
 };
 
-// A layer as its source writes it, with what must be seen in it.
+// A layer as its source stores it, with the expected result of loading it.
 struct Sample {
   std::string layout, variant;
   std::string written, canonical;
@@ -111,6 +111,13 @@ const std::vector<Sample>& samples() {
       {"modernbert", "biases",
        "attn.Wqkv.weight 36x12, attn.Wo.weight 12x12, attn.Wqkv.bias 36, attn.Wo.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"vit", "bias",
+       "attention.attention.query.weight 12x12, attention.attention.query.bias 12, attention.attention.key.weight 12x12, attention.attention.key.bias 12, "
+       "attention.attention.value.weight 12x12, attention.attention.value.bias 12, attention.output.dense.weight 12x12, attention.output.dense.bias 12",
+       "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
+      {"vit", "no_qkv_bias",
+       "attention.attention.query.weight 12x12, attention.attention.key.weight 12x12, attention.attention.value.weight 12x12, attention.output.dense.weight 12x12, attention.output.dense.bias 12",
+       "k.weight 12x12, output.bias 12, output.weight 12x12, q.weight 12x12, v.weight 12x12", {.given = 4}},
       {"timm", "bias",
        "qkv.weight 36x12, qkv.bias 36, proj.weight 12x12, proj.bias 12",
        "k.bias 12, k.weight 12x12, output.bias 12, output.weight 12x12, q.bias 12, q.weight 12x12, v.bias 12, v.weight 12x12", {.given = 4}},
@@ -195,7 +202,7 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
     TensorFile file = file_of(sample.parameters(), at);
     std::vector<std::string> names;
     for (const NamedTensor& item : file.tensors) names.push_back(item.name);
-    // What lies beside layers in real files and in the golden vectors: gradients, inputs, masks, other modules.
+    // Other tensors that real files and the golden vectors hold: gradients, inputs, masks, other modules.
     for (std::size_t i = 0; at.empty() && i < sample.parameters().size(); ++i)
       file.tensors.push_back({"d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
     for (const char* other :
@@ -411,7 +418,7 @@ TEST(Layouts, T5AndTheTutorialsMultiHeadAttentionDifferByTheNameOfTheOutput) {
   EXPECT_EQ(found({{"o.weight", {12, 12}}}), "t5");
   EXPECT_EQ(found({{"out.weight", {12, 12}}}), "multi_head_dim_qk_dim_v");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"out.weight", {12, 12}}}), "2 matches");
-  // An output map that does not fit must not be left out in silence.
+  // An output projection that does not fit must not be ignored silently.
   EXPECT_EQ(found({{"out.weight", {12, 13}}}), "0 matches");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"q.bias", {12}}, {"k.bias", {12}}, {"v.bias", {12}}}), "0 matches");
 }
@@ -445,7 +452,7 @@ TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
     TensorFile file = file_of(names, "layers.0.");
     EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr(std::string("but there is \"layers.0.") + name + "\", which it does not have")) << layout;
   }
-  // A buffer that older checkpoints have is no parameter.
+  // A buffer in older checkpoints is not a parameter.
   Names llama = sample("llama", "grouped").parameters();
   llama.emplace_back("rotary_emb.inv_freq", Shape{3});
   TensorFile file = file_of(llama, "layers.0.self_attn.");
@@ -518,7 +525,7 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
 TEST(Layouts, ALayerTranslatesToAnotherLayout) {
   TensorFile torch = file_of(sample("torch", "packed").parameters());
   const AttentionParameters parameters = load_attention(torch, {.heads = 4});
-  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "llama", "bart", "timm", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
+  for (const char* layout : {"bert", "albert", "gpt2", "mingpt", "llama", "bart", "vit", "timm", "d2l", "multi_head_dim_qk_dim_v", "keras", "flax"}) {
     SCOPED_TRACE(layout);
     TensorFile translated{.path = "m"};
     translated.tensors = store_attention(parameters, layout, "to/");

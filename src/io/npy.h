@@ -17,7 +17,7 @@ struct NpyHeader {
 
 inline constexpr std::size_t kNpyPreamble = 12;  // magic, version and the longer of the two length fields
 
-// Where the header's Python literal begins in the file, and its length in bytes. The data follow directly.
+// Position of the header's Python literal in the file, and its length in bytes. The data follow directly.
 struct NpyExtent {
   std::size_t begin = 0, length = 0;
 };
@@ -29,7 +29,7 @@ NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_vie
 // Parses a literal such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format) if it is malformed.
 NpyHeader parse_npy_header(std::string_view literal, std::string_view where);
 
-// The whole header of a row-major tensor, magic included, padded so that the data are aligned to 64 bytes. Error (unsupported) for a dtype
+// Returns the whole header of a row-major tensor, magic included, padded so that the data are aligned to 64 bytes. Error (unsupported) for a dtype
 // that npy cannot name.
 std::string format_npy_header(DType dtype, const Shape& shape, std::string_view where);
 
@@ -44,7 +44,7 @@ void write_npz(AtomicFile& file, std::span<const NamedView> tensors, const Metad
 // Error (format) unless `after`, the number of bytes after the header, is the size of the array. `where` names the file in messages.
 void check_npy_size(const NpyHeader& header, std::uint64_t after, std::string_view where);
 
-// The array as a row-major little-endian tensor. It is a view of `bytes`, in which big-endian elements are swapped in place, or a copy if
+// Returns the array as a row-major little-endian tensor. It is a view of `bytes`, in which big-endian elements are swapped in place, or a copy if
 // the bytes are column-major or not aligned.
 Tensor npy_tensor(const FileBytes& file, std::span<std::byte> bytes, const NpyHeader& header, std::string_view name);
 

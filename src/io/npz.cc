@@ -133,7 +133,8 @@ class Reader {
 }  // namespace
 
 bool is_npz(std::string_view text) {
-  // A zip archive begins with the header of its first member, an empty one with the record at its end. Those of torch.save hold no arrays.
+  // A zip archive begins with the header of its first member; an empty archive begins with the end record. Archives of torch.save are excluded: they
+  // hold no npy arrays.
   return (text.starts_with("PK\x03\x04") && foreign_kind(text).empty()) || text.starts_with("PK\x05\x06");
 }
 

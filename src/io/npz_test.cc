@@ -16,7 +16,7 @@ std::uint32_t crc32(const std::string& data) {
   return ~crc;
 }
 
-// A member as its entry describes it, which need not be the truth.
+// The entry of a member in the archive; it may describe the member wrongly.
 struct Member {
   std::string name, data;
   std::uint64_t method = 0, flags = 0;
@@ -158,7 +158,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   }
 }
 
-// Forty entries for the same 400 bytes: each honest by itself, together more than the file holds.
+// Forty entries point to the same 400 bytes: each is valid by itself, but together they claim more bytes than the file has.
 TEST(Npz, MembersThatShareBytesAreRefused) {
   const TestFolder folder;
   std::vector<Member> members{{"a.npy", npy("|u1", "(4000,)", std::string(4000, 'x'))}};

@@ -11,9 +11,9 @@ namespace polyhead::io {
 namespace {
 
 constexpr const char* kScale = ".scale";
-constexpr std::int64_t kNarrowestRow = 16;  // values with one scale, where the shape allows
+constexpr std::int64_t kNarrowestRow = 16;  // least number of values that share a scale, if the shape allows
 
-// The first dimensions, which number the rows of a tensor; {} if it has but one dimension.
+// Returns the leading dimensions of a tensor, whose product is its number of rows; {} if it has only one dimension.
 Shape row_numbers(const Shape& shape) {
   if (shape.size() < 2) return {};
   int count = shape.size() - 1;
@@ -23,7 +23,7 @@ Shape row_numbers(const Shape& shape) {
 
 bool all_finite(const Tensor& scales) { return std::ranges::all_of(std::span(scales.data<float>(), static_cast<std::size_t>(scales.numel())), [](float x) { return std::isfinite(x); }); }
 
-// Parameter = int8 row x scale of the row, in float32. `memory` holds as many float32 as `rows` has elements, at least.
+// Writes out = int8 row * scale of the row, computed in float32. `memory` is scratch of at least rows.numel() float32.
 void dequantize(const Tensor& rows, const Tensor& scales, Tensor& memory, TensorView out) {
   const TensorView values(memory.data<float>(), rows.shape());
   for (std::int64_t i = 0, width = rows.numel() / std::max<std::int64_t>(1, scales.numel()); i < rows.numel(); ++i)
@@ -81,9 +81,9 @@ Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, con
     if (!skipped.empty() && named.name.starts_with(skipped)) continue;
     require_fits(std::ranges::find(known, named.name) != known.end(), "there is a tensor ", named.name, ", which is no parameter");
   }
-  // Look up and allocate before the first tensor is written: a module is changed whole or not at all.
+  // Find all tensors and allocate before writing the first one, so that an error leaves the module unchanged.
   Metadata metadata = std::move(file.metadata);
-  std::vector<std::pair<const Tensor*, const Tensor*>> stored;  // and the scales
+  std::vector<std::pair<const Tensor*, const Tensor*>> stored;  // (tensor, its scales)
   std::int64_t most = 0;
   for (const auto& [name, tensor] : list) {
     const Tensor& found = file.at(name);

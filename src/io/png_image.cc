@@ -10,9 +10,9 @@
 namespace polyhead::io {
 namespace {
 
-// Rows of deflated PNG hold at most 1032 bytes for each byte; a pixel may be one bit.
+// Bounds the pixels per byte of a PNG file: deflate unpacks one byte to at most 1032, and a pixel may have one bit.
 constexpr std::int64_t kMostPixelsPerByte = 1040 * 8;
-constexpr png_alloc_size_t kMostChunk = 8 << 20;  // of a profile or a text, unpacked
+constexpr png_alloc_size_t kMostChunk = 8 << 20;  // most bytes of an unpacked colour profile or text
 
 struct PngSource {
   const FileBytes* file;
@@ -45,11 +45,12 @@ struct Decoder {
   Decoder& operator=(const Decoder&) = delete;
   ~Decoder() { png_destroy_read_struct(&png, &info, nullptr); }
 
-  // Of the functions with setjmp: false after an error, whose message is in `source`. libpng jumps over no object with a destructor.
+  // The functions with setjmp return false after an error, whose message is in `source`. They have no objects with destructors, which libpng's
+  // longjmp would skip.
   bool read_header() {
     if (setjmp(png_jmpbuf(png))) return false;  // NOLINT(cert-err52-cpp)
     png_set_read_fn(png, &source, &read_bytes);
-    png_set_user_limits(png, 0x7fffffff, 0x7fffffff);  // require_image_size() has the limits, and the message
+    png_set_user_limits(png, 0x7fffffff, 0x7fffffff);  // no limit here: require_image_size() checks the size, with a better message
     png_set_chunk_malloc_max(png, kMostChunk);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_WARN_DISCARD);
     png_read_info(png, info);

@@ -52,7 +52,7 @@ TEST(Safetensors, StridedTensorsAreWrittenRowMajor) {
   }
 }
 
-// Bytes that the reference implementation (safetensors 0.8.0 for Python) writes for these tensors.
+// The expected bytes were written by the reference implementation (safetensors 0.8.0 for Python).
 TEST(Safetensors, TheBytesAreThoseOfTheReferenceImplementation) {
   const TestFolder folder;
   const std::vector<NamedTensor> tensors{{"z", Tensor::of<std::int64_t>({1}, {5})},

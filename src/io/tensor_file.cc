@@ -29,7 +29,7 @@ const Format* recognise(const FileBytes& file) {
   return by_extension(file.path);
 }
 
-// A NUL would end the name where it is read as a C string, as in npz archives.
+// Names with NUL are refused: readers that take them for C strings, such as those of npz archives, would cut the name.
 bool has_nul(std::string_view name) { return name.find('\0') != std::string_view::npos; }
 
 std::filesystem::path inside_folder(const std::filesystem::path& path) {

@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-// Gives a tensor back when it goes, whatever ends the run.
+// Restores a tensor in its destructor, also after an exception.
 class Exchanged {
  public:
   Exchanged(Tensor* target, Tensor other) : target_(target), kept_(std::move(other)) { std::swap(*target_, kept_); }
@@ -23,7 +23,7 @@ class Exchanged {
   Tensor kept_;
 };
 
-// A layer that shares its parameters has a copy of them as long as this object lives, so that a change is one of this layer alone.
+// During its lifetime a layer that shares its parameters has a copy of them, so that changing them affects only this layer.
 class OwnParameters {
  public:
   OwnParameters(BertEncoder* encoder, std::int64_t layer) : encoder_(encoder), layer_(static_cast<std::size_t>(layer)) {
@@ -69,7 +69,7 @@ double change_without_head(SentenceModel& model, const SentenceResult& with, std
   SentenceOptions of_run = options;
   of_run.attentions = of_run.all_hidden = of_run.head_vectors = false;
   const SentenceResult result = model.run(with.tokens, of_run);
-  // Of unit vectors a and b, 1 - <a, b> = |a - b|^2 / 2, which keeps its digits where it is small.
+  // For unit vectors a and b, 1 - <a, b> = |a - b|^2 / 2, which is accurate even if it is small.
   const std::vector<double> before = unit(with.embedding), after = unit(result.embedding);
   double change = 0;
   for (std::size_t i = 0; i < before.size(); ++i) change += (before[i] - after[i]) * (before[i] - after[i]) / 2;

@@ -20,7 +20,7 @@ struct Answering {
 
 // Error for an empty prompt, for options that do not fit each other, and where prompt and answer need more positions than `positions` (0: any number).
 void require_answer(const Answering& call, std::size_t prompt, std::int64_t positions);
-// The tokens after the prompt. next(text, logits): writes the logits [1,C] of the token that follows the text, which begins with the prompt.
+// Returns the tokens after the prompt. next(text, logits) writes the logits [1,C] of the token that follows the text, which begins with the prompt.
 std::vector<std::int64_t> answer(const Answering& call, std::span<const std::int64_t> prompt, const std::function<void(std::span<const std::int64_t> text, TensorView logits)>& next);
 
 }  // namespace polyhead::models

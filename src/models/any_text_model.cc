@@ -60,7 +60,7 @@ class AnyEncoder final : public AnyTextModel {
   SentenceModel model_;
 };
 
-// A written token has no place in a text. One that the tokenizer lacks is shown by its number.
+// Adds a token that the model wrote; it has no position in the text. A token that the tokenizer does not have is shown by its number.
 void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool special, TokenizedText& tokens) {
   tokens.ids.push_back(id);
   tokens.pieces.push_back(tokenizer.piece(id).value_or(cat("<", id, ">")));
@@ -86,6 +86,7 @@ class AnyDecoder final : public AnyTextModel {
               .heads = c.layer.heads,
               .width = c.layer.width,
               .head_vectors = c.layers * (c.layer.heads + 2 * c.layer.kv_heads) * c.layer.head_width,
+              .rules_not_followed = c.rules_not_followed,
               .longest = c.rotary ? std::nullopt : std::optional(c.positions)};
   }
 
@@ -136,7 +137,7 @@ class AnyDecoder final : public AnyTextModel {
     for (const std::int64_t id : answer) add_written(tokenizer_, id, 1, false, text->tokens);
   }
 
-  // The answer as it continues the prompt: alone it would lose the space before its first word.
+  // Decodes the answer together with the prompt: decoded alone it would lose the space before its first word.
   std::string decoded_after(const std::vector<std::int64_t>& prompt, const std::vector<std::int64_t>& answer) const {
     const std::vector<std::int64_t> known = known_ids(tokenizer_, answer);
     std::vector<std::int64_t> whole = prompt;
@@ -222,6 +223,7 @@ class AnyTwoSides final : public AnyTextModel {
               .width = c.encoder.width,
               .target_layers = c.decoder_layers,
               .target_heads = c.decoder.heads,
+              .rules_not_followed = c.answer.not_followed,
               .longest = c.source_positions > 0 ? std::optional(c.source_positions) : std::nullopt};
   }
 
@@ -271,7 +273,7 @@ class AnyTwoSides final : public AnyTextModel {
     result.target = std::move(target);
   }
 
-  // A target with a vocabulary of its own has none here: tokenizer.json is the source's.
+  // False if the target has another vocabulary: tokenizer.json covers only the source's.
   bool has_words_of_target() const { return model_.config.shared_embedding; }
 
   void add_target(std::int64_t id, TokenizedText& tokens) const {
@@ -293,7 +295,9 @@ std::unique_ptr<AnyTextModel> load_two_sides(const std::filesystem::path& folder
   return std::make_unique<AnyTwoSides>(load_tokenizer(folder), std::move(model));
 }
 
-TextModelKind kind_of(const std::filesystem::path& folder) {
+}  // namespace
+
+TextModelKind text_model_kind(const std::filesystem::path& folder) {
   for (const auto& [name, value] : read_config(folder)) {
     const auto* const family = std::get_if<std::string>(&value);
     if (name != "model" || family == nullptr) continue;
@@ -303,8 +307,6 @@ TextModelKind kind_of(const std::filesystem::path& folder) {
   }
   return TextModelKind::encoder;
 }
-
-}  // namespace
 
 std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::int64_t generate) const {
   if (kind != TextModelKind::two_sides) return numel({layers, heads, tokens + generate, tokens + generate});
@@ -322,7 +324,7 @@ std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& f
     if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
     return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
   }
-  switch (kind_of(folder)) {
+  switch (text_model_kind(folder)) {
     case TextModelKind::decoder: return std::make_unique<AnyDecoder>(load_tokenizer(folder), load_language_model(folder));
     case TextModelKind::two_sides: return load_two_sides(folder);
     case TextModelKind::encoder: break;

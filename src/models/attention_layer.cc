@@ -26,7 +26,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   require(parameters.tensors.empty(), "attention_layer: the layer has no place for ", join(parameters.tensors, left),
           "; remove it to build the layer without");
 
-  // What the parameters say, and settings may not contradict. `is_set`: the setting is not its default.
+  // Checks that a setting does not contradict the parameters. `is_set`: the setting differs from its default.
   const auto agree = [](bool is_set, std::string_view name, const auto& set, const auto& found) {
     require(!is_set || set == found, "attention_layer: settings.", name, " is ", set, "; by the parameters it is ", found);
   };

@@ -97,7 +97,7 @@ nn::AttentionOptions BertEncoder::attention_options(std::int64_t layer, const Ro
   if (window > 0) options.mask.window = {.left = window, .right = window};
   const std::optional<nn::RotaryTables>& rotary = window > 0 && tables.local ? tables.local : tables.all;
   if (rotary) options.rotary = rotary->rotary();
-  if (relative_bias) options.relative_bias = {.table = relative_bias.view().transpose(0, 1)};  // of MPNet: max_distance 128, both directions
+  if (relative_bias) options.relative_bias = {.table = relative_bias.view().transpose(0, 1)};  // MPNet: max_distance 128, both directions
   return options;
 }
 
@@ -150,7 +150,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     embedded = std::move(x);
     x = like_hidden();
     embedding_projection.forward(embedded, x, run);
-    if (saved == nullptr) embedding_sum = {};  // of another width: no layer can use its memory
+    if (saved == nullptr) embedding_sum = {};  // it may have another width, so layers cannot reuse its memory
   }
   if (output.all_hidden && count > 0) copy(x, output.all_hidden.select(0, 0));
 

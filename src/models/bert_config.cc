@@ -6,6 +6,7 @@
 #include "models/activation_names.h"
 #include "models/encoder_families.h"
 #include "models/json_file.h"
+#include "models/projection_names.h"
 #include "polyhead/models/bert.h"
 
 namespace polyhead::models {
@@ -124,7 +125,7 @@ void Reader::read_esm(BertConfig& config) const {
   if (!config.mask_token) file_.fail_at("", "mask_token_id", "is missing; token_dropout is true and scales the embeddings by the number of masked tokens");
 }
 
-// Of transformers 5, which has rope_parameters for each kind of layers, or 4.
+// Returns the base of the rotary positions, from rope_parameters for each kind of layers (transformers 5) or the older keys (transformers 4).
 double Reader::rotary_base(std::string_view layers, std::string_view old_key, double otherwise) const {
   const io::Json* all = JsonFile::find(file_.root(), "rope_parameters");
   if (all == nullptr) return positive(old_key, otherwise);
@@ -216,10 +217,7 @@ std::vector<std::string_view> encoder_families() {
 }
 
 std::map<std::string, std::string> attention_names(std::string_view family) {
-  const EncoderTensors& names = find_encoder_family("attention_names", family).tensors;
-  const bool packed = names.k.empty();
-  const auto named = [&](std::string_view name, const char* part) { return packed ? cat(names.q, " ", part) : std::string(name); };
-  return {{"q", named(names.q, "q")}, {"k", named(names.k, "k")}, {"v", named(names.v, "v")}, {"output", std::string(names.attention_output)}};
+  return projection_names(find_encoder_family("attention_names", family).tensors);
 }
 
 BertConfig read_bert_config(const std::filesystem::path& path) { return Reader(path).read(); }

@@ -47,7 +47,7 @@ Tensor word_scales(const BertConfig& config, const BertInput& input) {
       const auto is_masked = [&](std::int64_t i) { return ids.data<std::int64_t>()[first + i] == *config.mask_token; };
       std::int64_t masked = 0, tokens = 0;
       for (std::int64_t i = 0; i < length; ++i) masked += is_masked(i), tokens += !attend || attend.data<bool>()[first + i];
-      if (tokens == 0) continue;  // all of it is padding, which is 0
+      if (tokens == 0) continue;  // the text is all padding, whose embeddings are 0
       require(masked < tokens, kOperation, ": a text of ", tokens, " tokens has ", masked, " mask tokens (id ", *config.mask_token,
               "); this model scales the others by 1 / (1 - their share), so at least one must be another token");
       const double scale = kKept / (1 - static_cast<double>(masked) / static_cast<double>(tokens));

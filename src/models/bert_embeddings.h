@@ -1,4 +1,4 @@
-// What an encoder adds to its embeddings, and scales them by.
+// The position ids and scale factors of an encoder's embeddings.
 #pragma once
 
 #include "polyhead/models/bert.h"

@@ -104,7 +104,7 @@ EncoderLayer load_layer(BertCheckpoint& file, const EncoderFamily& family, const
   return layer;
 }
 
-// Where the tensors of a layer are: "encoder.layer.3.", in groups "encoder.albert_layer_groups.0.albert_layers.3.".
+// Returns the prefix of a layer's tensors: "encoder.layer.3.", or in groups "encoder.albert_layer_groups.0.albert_layers.3.".
 std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::int64_t of_a_group) {
   if (!family.grouped_layers) return cat(family.tensors.layer, index, ".");
   return cat(family.tensors.layer, index / of_a_group, ".albert_layers.", index % of_a_group, ".");

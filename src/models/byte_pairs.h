@@ -40,7 +40,7 @@ struct BytePairTokenizer::Parts {
   bool lowercase;
   std::vector<std::string> special_tokens;
   std::vector<std::string> pieces;  // bytes of each id; special tokens have their name
-  std::unordered_map<std::string, std::int64_t> ids;  // of pieces that are not special
+  std::unordered_map<std::string, std::int64_t> ids;  // ids of pieces that are not special
   std::vector<Merge> merges;
   std::unordered_map<IdPair, std::size_t, IdPairHash> ranks;  // index in merges
 };
@@ -53,7 +53,7 @@ BytePairTokenizer parse_byte_pairs(std::string_view text, std::string_view name)
 
 struct PreToken {
   std::string bytes;            // begins with kWordMark if it is a word
-  std::vector<ByteSpan> spans;  // of each byte, in the text
+  std::vector<ByteSpan> spans;  // span of each byte in the text
   std::int64_t word;            // -1: white space
 };
 

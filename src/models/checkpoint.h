@@ -21,9 +21,9 @@ namespace polyhead::models {
 
 class Checkpoint {
  public:
-  // Without a dtype, which the first prefix_of() finds.
+  // Opens the folder; the dtype is unknown until the first prefix_of().
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
-  // `words`: names of the embedding without the prefix; the first one that the file has tells its dtype and whether its names have the prefix.
+  // `words`: possible names of the embedding, without the prefix. The first one in the file determines the dtype, and whether names have the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
       : Checkpoint(folder, model_type) {
     const io::NamedTensor* found = nullptr;
@@ -41,7 +41,8 @@ class Checkpoint {
     take_dtype_of(*found);
   }
 
-  // The prefix of the one tensor whose name ends with `ending`: "vit." or "". Error if there is none or there are two. The first one tells the dtype of all.
+  // Returns the prefix of the only tensor whose name ends with `ending`: "vit." or "". Error if there is none, or more than one. The first call also
+  // sets the dtype of all tensors.
   std::string prefix_of(std::string_view ending) {
     const io::NamedTensor* found = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
@@ -58,10 +59,10 @@ class Checkpoint {
 
   DType dtype() const { return dtype_; }
   const std::string& prefix() const { return prefix_; }
-  const std::string& words() const { return words_; }  // which of the names the file has
+  const std::string& words() const { return words_; }  // the name of the embedding in the file
   const Tensor* find(std::string_view name) const { return file_.find(name); }
 
-  // A tensor on the file's memory. Error if it is missing or has another shape or dtype.
+  // Returns a tensor on the file's memory. Error if it is missing or has another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape) {
     const Tensor& tensor = taken(name, shape);
     if (tensor.dtype() != dtype_) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; it must be ", dtype_, ", as '", first_, "'");
@@ -75,14 +76,14 @@ class Checkpoint {
     return part(take(name, stored->shape()), [&](TensorView view) { return view.reshape(shape); });
   }
 
-  // Of any floating dtype, rounded to the model's.
+  // As take(), for any floating dtype; the tensor is rounded to the model's dtype.
   Tensor take_rounded(const std::string& name, const Shape& shape) {
     const Tensor& tensor = taken(name, shape);
     if (!is_floating(tensor.dtype())) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; a floating dtype is needed");
     return tensor.dtype() == dtype_ ? take(name, shape) : Tensor::copy_of(tensor.view(), dtype_);
   }
 
-  // [out,in], stored so or transposed.
+  // Takes a linear layer whose weight is stored as [out,in] or, if `transposed`, as [in,out].
   nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = true, bool transposed = false) {
     const Tensor stored = take(name + ".weight", transposed ? Shape{in, out} : Shape{out, in});
     Tensor weight = part(stored, [&](TensorView view) { return transposed ? view.transpose(0, 1) : view; });
@@ -94,7 +95,7 @@ class Checkpoint {
     return nn::LayerNorm(std::move(weight), take(name + ".bias", {width}), epsilon);
   }
 
-  // Error where the file has a tensor of the model that nothing took: without it, results would not be the checkpoint's.
+  // Error if the file has a tensor of the model that was not taken: the results would differ from the checkpoint's.
   template <class F>
   void require_all_taken(const F& is_buffer) const {
     for (const io::NamedTensor& tensor : file_.tensors) {
@@ -158,7 +159,7 @@ class Checkpoint {
 
   io::TensorFile file_;
   std::string model_type_, prefix_, words_;
-  std::string first_;  // the tensor that has the dtype of all
+  std::string first_;  // name of the tensor that determined the dtype
   DType dtype_ = DType::f32;
   std::set<std::string> taken_;
   std::vector<std::string> ignored_;  // beginnings of names

@@ -1,4 +1,4 @@
-// config.json, or one of the objects in it. Notes which keys a reader asks for, so that it can refuse the others.
+// config.json, or one of the objects in it. Records which keys were read, so that all others can be refused.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace polyhead::models {
 class ConfigFile {
  public:
   explicit ConfigFile(const std::filesystem::path& path) : file_(std::make_shared<const JsonFile>(path)), object_(&file_->root()) {}
-  // The object of a key: "vision_config". Error if it is no object.
+  // Returns the object of a key: "vision_config". Error if the value is not an object.
   ConfigFile part(std::string_view key) {
     ConfigFile other = *this;
     other.where_ = where_.empty() ? std::string(key) : cat(where_, ".", key);
@@ -41,7 +41,7 @@ class ConfigFile {
   std::optional<T> get(std::string_view key) {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
-  // In [1, most]. Absent: `otherwise`, or an Error if that is 0.
+  // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if that is 0.
   std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kMostOfAnExtent) {
     if (find(key) == nullptr && otherwise != 0) return otherwise;
     file_->require(*object_, key, where_);
@@ -56,9 +56,9 @@ class ConfigFile {
     if (!(value > 0) || value > 1e300) fail_at(key, cat("is ", value, "; it must be above 0 and finite"));
     return value;
   }
-  // The activation that `name`, a part of the value of `key`, means; Error that lists the known ones.
+  // Returns the activation called `name`, which is a part of the value of `key`; Error that lists the known ones.
   nn::Activation named_activation(std::string_view key, std::string_view name) const;
-  // The one that the value of `key` names. Absent: `otherwise`.
+  // Returns the activation that the value of `key` names; `otherwise` if the key is missing.
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
   [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {
@@ -66,8 +66,8 @@ class ConfigFile {
   }
 
   bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
-  // Error that names a key which nothing read, unless it changes no result: one that `without_effect` or the list of language_families.cc has, or one with
-  // its neutral value. `remedy` ends the message.
+  // Error that names a key which was not read, unless it cannot change results: because `without_effect` or the list of language_families.cc has it,
+  // or because it has its neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
   // Products of two extents do not overflow, nor does the sum of a few.

@@ -6,7 +6,8 @@
 
 namespace polyhead::models {
 
-// x [*,F,in] -> [*,ceil(F / stride),out]: of position s the linear layer of x at stride s - 1, stride s and stride s + 1, one after the other; beyond the ends x is 0.
+// x [*,F,in] -> [*,ceil(F / stride),out]. Position s of the result is the linear layer applied to x at stride s - 1, stride s and stride s + 1,
+// concatenated; x is 0 beyond its ends.
 inline Tensor convolve(const nn::Linear& kernel, ConstTensorView x, std::int64_t stride, const nn::RunOptions& run) {
   const std::int64_t length = x.extent(-2), in = x.extent(-1), count = (length + stride - 1) / stride;
   Shape padded_shape = x.shape();

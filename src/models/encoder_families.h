@@ -36,14 +36,14 @@ struct EncoderFamily {
   EncoderTensors tensors{};
   EncoderPositions positions = EncoderPositions::from_zero;
   nn::NormPosition norm_position = nn::NormPosition::post;
-  std::string_view activation = "gelu";  // where the key is missing
-  double epsilon = 1e-12;                // where the key is missing
-  std::int64_t embedding_width = 0;      // where the key is missing; 0: the family has no such key
-  std::int64_t padding_token = -1;       // where pad_token_id is missing; -1: it is required if positions come after it
+  std::string_view activation = "gelu";  // used if the key is missing
+  double epsilon = 1e-12;                // used if the key is missing
+  std::int64_t embedding_width = 0;      // used if the key is missing; 0: the family has no such key
+  std::int64_t padding_token = -1;       // used if pad_token_id is missing; -1: it is required if positions come after it
   bool fixed_padding_token = false;      // pad_token_id is not read
   bool grouped_layers = false;           // num_hidden_groups, inner_group_num: layers that share parameters (ALBERT)
   bool token_dropout = false;            // ESM: token_dropout, emb_layer_norm_before; embeddings of padding are zero
-  bool modernbert = false;               // gated, windows by local_attention, biases by keys, layer 0 does not norm its input
+  bool modernbert = false;               // gated, windows from local_attention, keys for biases, no norm before layer 0
 };
 
 std::span<const EncoderFamily> encoder_family_rows();

@@ -40,7 +40,7 @@ Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& output
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
     if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
     if (outputs.all_hidden) copy(y, outputs.all_hidden.select(0, i + 1));
-    saved = {};  // before the memory that it views changes
+    saved = {};  // drop the views before their memory changes
     std::swap(x, y);
   }
   return x;

@@ -48,7 +48,7 @@ std::vector<Tensor> state_of(const nn::KeyValueCache& cache) {
   return state;
 }
 
-// f(state) fails for want of memory at each of its allocations and leaves the state; then it succeeds. `least`: of the failures.
+// Lets memory run out at each allocation of f(state) in turn: f must fail and leave the state unchanged, then succeed. `least`: smallest number of failures.
 template <class State, class F>
 void expect_whole_or_nothing(const State& state, std::int64_t least, const F& f) {
   const std::vector<Tensor> before = state_of(state);

@@ -16,9 +16,9 @@ using Size = ImageProcessor::Size;
 constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}},
     kClip{std::array{0.48145466, 0.4578275, 0.40821073}, std::array{0.26862954, 0.26130258, 0.27577711}};
 
-// What a class of transformers reads where a key is missing.
+// The defaults of an image processor class of transformers.
 struct ProcessorKind {
-  std::string_view name;  // without "ImageProcessor" or "FeatureExtractor"
+  std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
   std::int64_t size = 224, crop = 0;  // 0: it does not crop
   bool shortest = false;              // whether a size of one number is that of the shorter side
   Resampling resampling = Resampling::bicubic;

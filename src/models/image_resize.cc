@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-constexpr int kDigits = 32 - 8 - 2;  // of a weight; leaves 2 bits for filters with negative lobes
+constexpr int kDigits = 32 - 8 - 2;  // binary digits of a weight; leaves 2 bits for filters with negative lobes
 
 double sinc(double x) { return x == 0 ? 1 : std::sin(x * std::numbers::pi) / (x * std::numbers::pi); }
 
@@ -61,7 +61,8 @@ std::vector<Span> spans(std::int64_t from, std::int64_t to, const Filter& filter
   return all;
 }
 
-// Along one axis of an image whose elements lie `stride` apart on it; `lines` such lines begin at a distance of `line_stride` each, with `inner` elements side by side.
+// One pass of resampling along an axis, whose elements are `stride` apart. There are `lines` lines at a distance of `line_stride`, each with `inner`
+// adjacent elements.
 struct Pass {
   std::int64_t lines, line_stride, out_line_stride, stride, inner;
 };
@@ -104,7 +105,7 @@ Tensor resized(ConstTensorView image, ImageProcessor::Size size, Resampling resa
     resample(current.data<std::uint8_t>(), next.data<std::uint8_t>(), {.lines = 1, .line_stride = 0, .out_line_stride = 0, .stride = row, .inner = row}, spans(height, size.height, filter));
     current = std::move(next);
   };
-  // The order of Pillow 13, which shortens columns first where that leaves out much more; it changes the roundings.
+  // The order of both passes affects rounding, so it follows Pillow 13: columns first if that shrinks the image much more.
   const std::int64_t rows_less = image.extent(0) - size.height, columns_less = image.extent(1) - size.width;
   const bool columns_first = rows_less > 0 && rows_less > 2 * columns_less;
   if (columns_first) along_columns();

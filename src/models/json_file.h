@@ -12,7 +12,7 @@
 
 namespace polyhead::models {
 
-constexpr std::int64_t kMostLayers = 1 << 16;  // of a config
+constexpr std::int64_t kMostLayers = 1 << 16;  // most layers of a config
 
 class JsonFile {
  public:
@@ -29,7 +29,7 @@ class JsonFile {
   template <class T>
   std::optional<T> get(const io::Json& object, std::string_view key, std::string_view where = "") const;
 
-  // Error if the object has another member than these: what is not read could have an effect.
+  // Error if the object has another member than these, because an unread member could have an effect.
   void allow_only(const io::Json& object, std::span<const std::string_view> keys, std::string_view where) const;
 
   [[noreturn]] void fail_at(std::string_view where, std::string_view key, std::string_view message) const;

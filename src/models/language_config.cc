@@ -1,9 +1,11 @@
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "models/language_config_file.h"
+#include "models/projection_names.h"
 
 namespace polyhead::models {
 namespace {
@@ -179,11 +181,33 @@ std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesy
   return token_ids(file.file(), "eos_token_id");
 }
 
+std::vector<std::string> rules_not_followed(const LanguageConfigFile& file, const std::filesystem::path& folder) {
+  // Each with the number that changes nothing.
+  constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
+                                                            {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
+                                                            {"guidance_scale", 1},     {"encoder_no_repeat_ngram_size", 0}};
+  const std::filesystem::path path = folder / "generation_config.json";
+  const JsonFile generation = io::is_there(path) ? JsonFile(path) : file.file();
+  std::vector<std::string> rules;
+  for (const auto& [key, neutral] : kRules) {
+    const io::Json* given = JsonFile::find(generation.root(), key);
+    if (given == nullptr) continue;
+    const auto* count = given->as<std::uint64_t>();
+    const auto* number = given->as<double>();
+    if (count == nullptr && number == nullptr) continue;
+    const double value = count != nullptr ? static_cast<double>(*count) : *number;
+    if (value != neutral) rules.push_back(cat(key, " = ", value));
+  }
+  return rules;
+}
+
 std::vector<std::string_view> language_families() {
   std::vector<std::string_view> names;
   for (const Family& family : families()) names.push_back(family.model_type);
   return names;
 }
+
+std::map<std::string, std::string> language_attention_names(std::string_view family) { return projection_names(find_family("language_attention_names", family).tensors); }
 
 LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options) {
   std::error_code ignored;
@@ -206,6 +230,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   if (family.tensors.positions.empty()) read_rotary(file, family, config);
   config.tied_output = file.get<bool>("tie_word_embeddings").value_or(family.defaults.tied_output);
   config.end_tokens = end_tokens(file, folder);
+  config.rules_not_followed = rules_not_followed(file, folder);
   file.require_all_read(family.model_type, family.keys.without_effect, options.ignored_keys, kIgnoredKeysRemedy);
   return config;
 }

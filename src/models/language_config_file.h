@@ -1,8 +1,9 @@
-// config.json of a decoder or of a model with two sides.
+// Reads config.json of a decoder or of a model with two sides.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,14 +15,16 @@ namespace polyhead::models {
 
 using LanguageConfigFile = ConfigFile;
 
-// A number or a list of numbers; null or missing: none.
+// Returns the token ids of a key: a number or a list of numbers; empty if null or missing.
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
-// eos_token_id of generation_config.json in the folder, else of the file.
+// Returns eos_token_id of generation_config.json in the folder, else of `file`.
 std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder);
+// Rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that `generate` does not follow: "num_beams = 4".
+std::vector<std::string> rules_not_followed(const LanguageConfigFile& file, const std::filesystem::path& folder);
 // Ends the Error of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 
-// Of the family's rope_parameters (transformers 5), or rope_theta, rope_scaling and the like (transformers 4). `width` of a head.
+// Sets the rotary positions of `config` from rope_parameters (transformers 5), or from rope_theta, rope_scaling and similar keys (transformers 4).
 void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config);
 
 }  // namespace polyhead::models

@@ -117,7 +117,7 @@ constexpr std::array kLanguageFamilies{
            .windows = Windows::every_other},
 };
 
-// Of training, of the package's own bookkeeping, of how its generate() chooses tokens, and of its other heads and classes.
+// Keys for training, for the package's bookkeeping, for the choice of tokens in its generate(), and for its other heads and classes.
 constexpr std::string_view kWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash", "_name_or_path", "architectures", "attention_dropout",
     "attn_implementation", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",

@@ -23,7 +23,7 @@ struct FamilyKeys {
 
 // Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
 struct FamilyTensors {
-  std::string_view prefix = "model.";  // of all but the output; a file of the bare model lacks it
+  std::string_view prefix = "model.";  // before all names but the output's; a file of the bare model lacks it
   std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
   std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
   std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // without k and v: q holds all three
@@ -35,7 +35,7 @@ struct FamilyTensors {
 struct FamilyExperts {
   std::string_view count = "", chosen = "num_experts_per_tok", hidden_width = "";  // without count: the family has no experts
   std::string_view second_count = "";         // another name of count, which transformers 5 writes
-  std::string_view shared_hidden_width = "";  // of a shared expert, or none
+  std::string_view shared_hidden_width = "";  // empty: the family has no shared expert
   bool some_layers = false;                   // decoder_sparse_step and mlp_only_layers say which layers have experts
   bool normalise_key = false;                 // norm_topk_prob, by default false; else normalised
   bool clamped = false;                       // swiglu_alpha, swiglu_limit
@@ -45,7 +45,7 @@ struct FamilyExperts {
   std::string_view packed_input = "", packed_output = "";
 };
 
-// How q, k and v lie in one tensor.
+// The order of q, k and v in one tensor.
 enum class PackedQkv : std::uint8_t {
   none,
   rows,   // all of q, then k, then v
@@ -69,17 +69,17 @@ enum class Windows : std::uint8_t {
   unused,           // use_sliding_window must be false
 };
 
-// What is read where a key is missing. 0 and "": the key is required.
+// Values of missing keys. 0 and "": the key is required.
 struct FamilyDefaults {
   std::string_view activation = "silu";
   double epsilon = 1e-6;
   bool tied_output = false;
-  double rotary_part = 1;       // of the features of a head: partial_rotary_factor
+  double rotary_part = 1;       // partial_rotary_factor: the share of a head's features that are rotated
   bool kv_heads_as_heads = false, head_width_of_heads = false;  // kv_heads = heads, head_width = width / heads; else the keys are required
   double rotary_base = 10000;
   bool no_window = false;       // sliding_window may be missing
   bool attention_bias = false;
-  bool caps_required = false;   // of scores and logits
+  bool caps_required = false;   // the caps of scores and logits may not be missing
   bool rope_required = false;   // rope_parameters or rope_scaling
   std::int64_t hidden_per_width = 0;  // hidden_width / width
 };
@@ -96,14 +96,14 @@ struct Family {
   HasBias bias = HasBias::no, output_bias = HasBias::no, feed_forward_bias = HasBias::no;
   Windows windows = Windows::none;
   bool transposed = false;      // the layers' linear weights are stored [in,out]
-  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; `bias` is not asked
+  bool qkv_bias_key = false;    // the key qkv_bias (default: true) tells whether q, k and v have biases; the key of `bias` is not read
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form
   bool gemma_scores = false;    // query_pre_attn_scalar, softcaps
-  bool local_rotary = false;    // layers with a window have rotary positions of their own
+  bool local_rotary = false;    // layers with a window have their own rotary positions
   bool gpt2_scores = false;     // scale_attn_weights, scale_attn_by_inverse_layer_idx
-  bool partial_rotary = false;  // may rotate a part of a head's features only
+  bool partial_rotary = false;  // the model may rotate only a part of a head's features
   bool longrope_original = false;  // original_max_position_embeddings lies beside rope_scaling, and its types "su" and "yarn" are longrope
 };
 

@@ -23,8 +23,8 @@ nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.w
 struct Call {
   Shape ids, lead;              // [*,T] and *
   std::int64_t tokens = 0;      // T
-  std::vector<std::int64_t> first;  // with a cache: of each sequence the tokens before this call
-  std::vector<std::int64_t> added;  // and its new ones
+  std::vector<std::int64_t> first;  // with a cache: number of tokens of each sequence before this call
+  std::vector<std::int64_t> added;  // with a cache: number of new tokens of each sequence
 };
 
 Call checked(const LanguageModel& model, const LanguageInput& input, const LanguageOptions& options) {
@@ -56,7 +56,7 @@ Call checked(const LanguageModel& model, const LanguageInput& input, const Langu
   return call;
 }
 
-// The length whose angles a call has. Error where the sequences of a cache need several.
+// Returns the text length that determines the rotary angles of a call. Error if the sequences of a cache need different angles.
 std::int64_t length_of_angles(const RotaryRule& rule, const Call& call) {
   if (call.first.empty() || rule.limit == 0) return call.tokens;
   std::int64_t longest = 0;
@@ -220,14 +220,31 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   if (!config.tied_output) output = nn::Linear(embedding(config.vocabulary).weight, Tensor());
 }
 
+LanguageModel::RotaryTables LanguageModel::rotary_tables(std::int64_t tokens) const {
+  const Call call{.ids = {tokens}, .tokens = tokens};
+  RotaryTables tables;
+  if (config.rotary) tables.all = tables_of(*config.rotary, call, {}, config.layer.dtype);
+  if (config.local_rotary) tables.local = tables_of(*config.local_rotary, call, {}, config.layer.dtype);
+  return tables;
+}
+
+nn::AttentionOptions LanguageModel::attention_options(std::int64_t layer, const RotaryTables& tables) const {
+  nn::AttentionOptions options{.mask = {.causal = Causal::top_left()}};
+  const std::int64_t window = config.windows.at(static_cast<std::size_t>(layer));
+  if (window > 0) options.mask.window.left = window - 1;
+  const std::optional<nn::RotaryTables>& rotary = window > 0 && tables.local ? tables.local : tables.all;
+  if (rotary) options.rotary = rotary->rotary();
+  return options;
+}
+
 void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& outputs, const LanguageOptions& options) const {
   const Call call = checked(*this, input, options);
   require_outputs(*this, input, outputs, options, call);
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
-  std::optional<nn::RotaryTables> rotary, local_rotary;
-  if (config.rotary) rotary = tables_of(*config.rotary, call, options, config.layer.dtype);
-  if (config.local_rotary) local_rotary = tables_of(*config.local_rotary, call, options, config.layer.dtype);
+  RotaryTables tables;
+  if (config.rotary) tables.all = tables_of(*config.rotary, call, options, config.layer.dtype);
+  if (config.local_rotary) tables.local = tables_of(*config.local_rotary, call, options, config.layer.dtype);
   nn::LengthsRollback before(options.cache != nullptr ? options.cache->layers() : std::span<nn::KeyValueCache>());
   require(options.cache == nullptr || std::ssize(options.cache->layers()) == config.layers, kForward, ": the cache is of another model");
 
@@ -235,11 +252,8 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
   if (outputs.all_hidden) copy(x, outputs.all_hidden.select(0, 0));
   const bool of_heads = outputs.attentions || outputs.pooled || outputs.q || outputs.k || outputs.v;
   for (std::int64_t i = 0; i < config.layers; ++i) {
-    const std::int64_t window = config.windows[static_cast<std::size_t>(i)];
-    nn::AttentionOptions attention{.mask = {.causal = Causal::top_left(), .attend_keys = input.attend_keys},
-                                   .backend = options.backend, .executor = run.executor, .workspace = run.workspace};
-    if (window > 0) attention.mask.window.left = window - 1;
-    if (rotary) attention.rotary = window > 0 && local_rotary ? local_rotary->rotary() : rotary->rotary();
+    nn::AttentionOptions attention = attention_options(i, tables);
+    attention.mask.attend_keys = input.attend_keys, attention.backend = options.backend, attention.executor = run.executor, attention.workspace = run.workspace;
     if (options.cache != nullptr) attention.cache = &options.cache->layers()[static_cast<std::size_t>(i)], attention.new_tokens = input.new_tokens;
     nn::EncoderLayer::Saved saved;
     stack.layers[static_cast<std::size_t>(i)].forward(x, y, attention, of_heads ? &saved : nullptr);
@@ -254,7 +268,7 @@ void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& ou
     if (outputs.k) copy(one.k_heads, outputs.k.select(0, i));
     if (outputs.v) copy(one.v_heads, outputs.v.select(0, i));
     if (outputs.all_hidden && i + 1 < config.layers) copy(y, outputs.all_hidden.select(0, i + 1));
-    saved = {};  // before the memory that it views changes
+    saved = {};  // drop the views before their memory changes
     std::swap(x, y);
   }
   stack.final_norm.forward(x, y, run);

@@ -28,11 +28,11 @@ const std::vector<RopeType>& rope_types() {
   return kTypes;
 }
 
-// What lies beside rope_scaling, or in rope_parameters.
+// Values from keys next to rope_scaling, or from rope_parameters.
 struct Around {
   double base = 0;
   double part = 1;
-  std::optional<double> original{};  // takes the place of the one in rope_scaling
+  std::optional<double> original{};  // overrides the value in rope_scaling
 };
 
 // One object of rope_parameters, or rope_scaling; `where` names it in messages. rope: nullptr if there is none.

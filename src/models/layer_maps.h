@@ -8,8 +8,8 @@
 
 namespace polyhead::models {
 
-// The attention weights [L,N,T,S] of every head of a pass over one sequence. `layers`: what the pass saved of each layer; `attention`: the member
-// that its attention saved to.
+// Returns the attention weights [L,N,T,S] of every head for a pass over one sequence. `layers`: the Saved of each layer; `attention`: its member that
+// holds the attention's Saved.
 template <class Layers, class Member>
 Tensor layer_maps(const Layers& layers, Member attention) {
   const auto& first = std::invoke(attention, layers.at(0));

@@ -13,8 +13,8 @@ namespace {
 
 struct ConfigKey {
   std::string_view name;
-  std::vector<std::string_view> keys;  // what model families call it
-  std::string_view same_as = "";       // the entry is left out if this key has another value: one number would be wrong of one side
+  std::vector<std::string_view> keys;  // the keys of the model families for this entry
+  std::string_view same_as = "";       // the entry is left out if this key has another value: a single number would be wrong for one side
 };
 
 const std::vector<ConfigKey>& config_keys() {

@@ -3,7 +3,7 @@
 //   static constexpr std::string_view kModelType = "polyhead-...";
 //   template <class F, class Self>
 //   static void visit_fields(const F& f, Self& self) { f("width", self.width); f("dropout", self.dropout); }
-// Fields are std::int64_t, double, bool and std::string. A missing field is an error, one that is not listed is not read.
+// Fields are std::int64_t, double, bool and std::string. A missing field is an Error; other members of the file are ignored.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Config read_model_config(const std::filesystem::path& folder) {
           if (value < 0 || value > std::int64_t{1} << 31) file.fail_at("", name, cat("is ", value, "; it must be in [0, 2^31]"));
       },
       config);
-  // Before parameters of these sizes are made.
+  // Check this before allocating parameters of these sizes.
   io::require_regular(folder / "model.safetensors");
   const io::TensorFile parameters = io::open_tensors(folder / "model.safetensors");
   const auto tensors = static_cast<std::int64_t>(parameters.tensors.size());
@@ -69,11 +69,11 @@ Config read_model_config(const std::filesystem::path& folder) {
           if (value > std::max<std::int64_t>(values, 256)) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", values, " values"));
       },
       config);
-  config.seed = 0;  // of parameters that the file replaces
+  config.seed = 0;  // any seed: the file replaces the parameters
   return config;
 }
 
-// Fills the float32 parameters of a module of the config's sizes. Error where one is not finite: an answer would be NaN, or a class that NaN chose.
+// Fills the float32 parameters of a module that has the config's sizes. Error if one is not finite, because answers would be NaN or meaningless.
 template <VisitsTensors M>
 void read_model_parameters(M& module, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "model.safetensors";
@@ -86,7 +86,7 @@ void read_model_parameters(M& module, const std::filesystem::path& folder) {
   });
 }
 
-// A model that its config and parameters are all of.
+// Loads a model that consists of its config and its parameters only.
 template <class M, class Config>
 M read_model(const std::filesystem::path& folder) {
   M model(read_model_config<Config>(folder));

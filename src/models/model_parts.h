@@ -1,4 +1,4 @@
-// What models from transformers' folders share beside their layers.
+// Parts other than layers that models from transformers' folders share.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ inline Shape with_leading(Shape shape, std::int64_t extent) {
   return shape;
 }
 
-// x times one number, which is rounded to the dtype of x.
+// Multiplies x by `factor`, after rounding it to the dtype of x.
 inline void scale(TensorView x, double factor, Executor* executor) {
   Tensor number(x.dtype(), {1});
   fill(number, factor);
   nn::multiply(x, number, x, executor);
 }
 
-// The same memory, which a const model does not write.
+// Returns a tensor on the same memory. Nothing writes to it, because the model is const.
 inline Tensor shared(const Tensor& tensor) {
   if (!tensor) return {};
   const ConstTensorView view = tensor.view();

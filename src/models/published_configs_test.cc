@@ -1,4 +1,4 @@
-// config.json of published models, as their folders have it.
+// Reads config.json of published models, copied from their folders.
 #include <gmock/gmock.h>
 
 #include <algorithm>

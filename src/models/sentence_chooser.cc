@@ -21,7 +21,8 @@
 namespace polyhead::models {
 namespace {
 
-// How many rows of the places each count of a sentence has, and how many units of it a row. The last row of each count has all above.
+// For each count that describes a sentence: the number of rows in the table of places, and how many units of the count share a row. The last row
+// holds all larger counts.
 struct Rows {
   std::int64_t rows, unit = 1;
 };
@@ -35,7 +36,7 @@ constexpr std::array<Rows, 8> kPlaces{{
     {6},      // 0 without "we" in it, else 1 + sentences before it that have "we": authors say with it what they did
     {8},      // sentences of the text that have "we"
 }};
-enum Part : std::uint64_t { kLayers, kEmbedded };  // of a pass that draw dropout
+enum Part : std::uint64_t { kLayers, kEmbedded };  // uses of dropout in a pass
 
 void check(const SentenceChooserConfig& c) {
   for (const auto& [name, value] : {std::pair("slots", c.slots), {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
@@ -52,7 +53,7 @@ std::vector<std::string> words_of(std::string_view sentence) {
   return words;
 }
 
-// The beginnings of a sentence's longer words, which are mostly not "the" or "with": what overlaps with other sentences is told by them.
+// Returns the beginnings of a sentence's longer words, which exclude most words like "the" and "with". They measure the overlap with other sentences.
 std::set<std::string> stems_of(const std::vector<std::string>& words) {
   std::set<std::string> stems;
   for (const std::string& word : words)

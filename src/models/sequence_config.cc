@@ -24,7 +24,7 @@ FeedForwardKind feed_forward_of(LanguageConfigFile& file, const SequenceFamily& 
   constexpr std::string_view kGated = "gated-";
   const bool gated = name.starts_with(kGated);
   const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
-  // transformers writes what follows from the key too, and reads that again.
+  // transformers also writes derived keys and reads them again, so they must agree.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
   return {file.named_activation(key, function), gated};
@@ -78,7 +78,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
 }
 
 AnswerRules read_rules(LanguageConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
-  AnswerRules rules{.end_tokens = end_tokens(file, folder)};
+  AnswerRules rules{.end_tokens = end_tokens(file, folder), .not_followed = rules_not_followed(file, folder)};
   const std::filesystem::path path = folder / "generation_config.json";
   const bool own = io::is_there(path);
   const JsonFile generation = own ? JsonFile(path) : file.file();

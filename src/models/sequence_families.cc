@@ -92,7 +92,7 @@ constexpr SequenceFamily of_blenderbot() {
   return family;
 }
 
-// Of training, of classifiers, and of the times of words.
+// Keys for training, for classifiers, and for the times of words.
 constexpr std::string_view kOfWhisper[] = {"activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
                                            "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob",
                                            "median_filter_width", "num_hidden_layers", "scale_embedding", "use_weighted_layer_sum"};

@@ -26,7 +26,7 @@ struct Source {
     return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);
   }
 
-  // Of a name that the family may lack.
+  // Takes a norm; absent if the family has no name for it.
   nn::Norm norm_if_any(const std::string& before, std::string_view name) { return name.empty() ? nn::Norm() : norm(cat(before, name)); }
 
   template <class Layer>

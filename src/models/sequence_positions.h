@@ -5,7 +5,7 @@
 
 namespace polyhead::models {
 
-// [positions,E] as Marian has it: nn::sinusoidal_positions() with all sines before all cosines. Of an odd width the sines are one more.
+// Returns Marian's table [positions,E]: nn::sinusoidal_positions() with all sines before all cosines. If the width is odd, there is one sine more.
 inline Tensor sinusoidal_halves(DType dtype, const Shape& shape) {
   Tensor interleaved(dtype, shape), halves(dtype, shape);
   nn::sinusoidal_positions(interleaved);

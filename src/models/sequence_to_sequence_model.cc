@@ -32,7 +32,7 @@ void require_positions(const char* operation, std::int64_t tokens, std::int64_t 
   require(positions == 0 || tokens <= positions, operation, ": the text has ", tokens, " tokens; the model has positions for ", positions);
 }
 
-// What is written of a stack: of every layer, or none.
+// The shape of an output that covers all layers of a stack.
 Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(nn::appended(lead, rest), layers); }
 
 void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::int64_t layer, Executor* executor) {
@@ -42,7 +42,7 @@ void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::
   attention_map(saved.maps(), all.select(0, layer), sdpa);
 }
 
-// One side's input of the first layer, [*,T,E]. `first`: with a cache, of each sequence the tokens before this call.
+// Computes the input of the first layer of a side, [*,T,E]. `first`: with a cache, the number of tokens of each sequence before this call.
 Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& words, const nn::Embedding& positions, const nn::Norm& norm, ConstTensorView ids, std::span<const std::int64_t> first,
                 const nn::RunOptions& run) {
   const auto like = [&] { return uninitialised(config.encoder.dtype, nn::appended(ids.shape(), {config.encoder.width}), run.workspace); };
@@ -56,7 +56,7 @@ Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& wor
   return normed;
 }
 
-// A source of sound [*,M,F], of ids' shape [*,S].
+// Computes the input of the first layer from sound [*,M,F]; `ids` is [*,S].
 Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, const Shape& ids, const nn::RunOptions& run) {
   const auto convolved = [&](const nn::Linear& kernel, ConstTensorView x, std::int64_t stride) {
     Tensor y = convolve(kernel, x, stride, run);
@@ -88,7 +88,7 @@ Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& i
   return {.ids = nn::appended(lead, {config.source_positions}), .lead = lead, .tokens = config.source_positions};
 }
 
-// The stack's layers, one after the other, and its norm: layer(i, in, out) computes one. all_hidden [L+1,*,T,E] may be absent.
+// Runs the stack's layers, then its norm. layer(i, in, out) computes layer i. all_hidden [L+1,*,T,E] may be absent.
 template <class Stack, class F>
 Tensor through_layers(const Stack& stack, Tensor x, TensorView all_hidden, const nn::RunOptions& run, const F& layer) {
   const std::int64_t count = std::ssize(stack.layers);

@@ -186,7 +186,7 @@ Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
   return Tokenizer(std::move(vocabulary), options);
 }
 
-// Other tokenizers have files of the same names and put other special tokens around a text.
+// Refuses other tokenizers than GPT-2's: their files have the same names, but they put other special tokens around a text.
 void require_gpt2(const std::filesystem::path& directory) {
   const auto require_name = [&](const char* name, std::string_view key, std::string_view begins) {
     if (!has(directory, name)) return false;

@@ -67,7 +67,7 @@ class Decoding {
     return std::as_const(logits_).view().select(1, 0);
   }
   void reorder(std::span<const std::int64_t> parents) { cache_.reorder(parents); }
-  std::int64_t most() const { return model_.config.longest + 1; }  // tokens of a translation, with the end
+  std::int64_t most() const { return model_.config.longest + 1; }  // maximum number of tokens of a translation, the end token included
 
  private:
   const Translator& model_;
@@ -104,11 +104,11 @@ std::vector<std::vector<std::int64_t>> best_of_beams(Decoding& decoding, std::in
   return texts;
 }
 
-// As translate_all, but with the end, or with the token that was one too many.
+// As translate_all(), but results include the end token, or the one token beyond the limit.
 std::vector<std::vector<std::int64_t>> decode_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options) {
   require(options.beams >= 1, "translate: beams is ", options.beams, "; it must be at least 1");
   const std::size_t batch = static_cast<std::size_t>(std::max<std::int64_t>(1, 64 / options.beams));
-  std::vector<std::size_t> order(sources.size());  // texts of like length together
+  std::vector<std::size_t> order(sources.size());  // sorted, so that texts of similar length share a batch
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return sources[i].size(); });
   std::vector<std::vector<std::int64_t>> texts(sources.size());
@@ -138,7 +138,7 @@ std::vector<std::int64_t> align_words(ConstTensorView map, std::span<const std::
   const Tensor p = Tensor::copy_of(map, DType::f64);
   const std::size_t width = source_words.size() + 1;
   const auto sources = static_cast<std::size_t>(source_words.empty() ? 0 : std::max<std::int64_t>(0, std::ranges::max(source_words) + 1));
-  std::vector<std::vector<double>> mass(static_cast<std::size_t>(count), std::vector<double>(sources + 1));  // the end last
+  std::vector<std::vector<double>> mass(static_cast<std::size_t>(count), std::vector<double>(sources + 1));  // the last column is the end token
   for (std::size_t t = 0; t < target_words.size(); ++t) {
     if (target_words[t] < 0) continue;
     const double* const row = p.data<double>() + (t + 1) * width;
@@ -188,7 +188,7 @@ Translation translate(const Translator& model, std::string_view text, const Tran
   auto tokens = decode_all(model, {source.ids}, options)[0];
   const bool complete = tokens.back() == Translator::kEnd;
   tokens.pop_back();
-  // Encoded anew, for words and spans: a model may have written a word with other pieces than the tokenizer does.
+  // Encode the translation again to get words and spans: the model may write a word with other pieces than the tokenizer.
   Translation result = read(model, source, model.tokenizer.encode(model.tokenizer.decode(tokens)));
   result.complete = complete;
   return result;

@@ -1,4 +1,4 @@
-// What the trained models share beside their layers.
+// Helpers that the trained models share.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace polyhead::models {
 
-// f(0.F) or f(0.0)
+// Calls f(0.F) for float32, f(0.0) for float64.
 template <class F>
 void with_type(DType dtype, const F& f) {
   dtype == DType::f64 ? f(0.0) : f(0.F);
@@ -25,7 +25,7 @@ inline std::vector<std::int64_t> positions_of(std::int64_t count) {
   return list;
 }
 
-// In place; at least one.
+// Replaces at least one logit by the softmax, in place.
 inline void softmax(std::span<double> logits) {
   const double largest = *std::ranges::max_element(logits);
   double sum = 0;

@@ -110,7 +110,7 @@ std::vector<std::string> read_labels(const ConfigFile& file) {
   return labels;
 }
 
-// Of CLIP: transformers takes NAME_dict, with its defaults, where there is one.
+// CLIP: if there is a key NAME_dict, transformers reads it, with its defaults, instead of NAME.
 ConfigFile side_of(ConfigFile& file, std::string_view key) {
   const std::string old = cat(key, "_dict");
   file.find(key);

@@ -1,4 +1,4 @@
-// Reads what config.json says of an image encoder.
+// Reads config.json of an image encoder.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace polyhead::models {
 
-constexpr std::int64_t kMostPixels = 1 << 16;  // of a side of an image
+constexpr std::int64_t kMostPixels = 1 << 16;  // most pixels of a side of an image
 // A number, or a list of height and width.
 std::pair<std::int64_t, std::int64_t> read_sides(ConfigFile& file, std::string_view key, std::int64_t otherwise);
 constexpr std::int64_t kMostChannels = 1 << 10;
@@ -18,7 +18,7 @@ constexpr std::int64_t kMostChannels = 1 << 10;
 // The family of a config.json, whether of an image encoder alone or of a model with a text side. Error that lists the known ones.
 const VisionFamily& vision_family_of(ConfigFile& file);
 VisionConfig read_vision_config(ConfigFile& file);
-// Whether timm wrote it.
+// Whether timm wrote the file.
 bool is_timm(ConfigFile& file);
 VisionConfig read_timm_config(ConfigFile& file);
 ImageProcessor read_timm_processor(ConfigFile& file);
@@ -28,9 +28,9 @@ std::array<double, 3> read_colours(ConfigFile& file, std::string_view key, const
 ConfigFile side_of(ConfigFile& file, std::string_view key);
 const TextSideFamily& text_side_family_of(ConfigFile& file);
 TextSideConfig read_text_side_config(ConfigFile& file);
-// Error where the root of a model with both sides has a key that nothing reads.
+// Error if the root of config.json of a model with both sides has an unknown key.
 void require_pair_read(ConfigFile& file);
-// The names of the classes by number; empty where id2label does not have them so.
+// Returns the names of the classes in the order of their numbers; empty if id2label does not give them in this form.
 std::vector<std::string> read_labels(const ConfigFile& file);
 
 }  // namespace polyhead::models

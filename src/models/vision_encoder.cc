@@ -45,7 +45,7 @@ Tensor embedded(const VisionEncoder& encoder, ConstTensorView pixels, const nn::
   return y;
 }
 
-// The vector [*,E] that stands for the image.
+// Computes the vector [*,E] that represents the image.
 Tensor pooled(const VisionEncoder& encoder, VisionPooling pooling, ConstTensorView hidden, const nn::RunOptions& run) {
   const VisionConfig& c = encoder.config;
   const Shape lead = hidden.shape().first(hidden.rank() - 2), shape = nn::appended(lead, {c.layer.width});

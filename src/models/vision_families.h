@@ -11,7 +11,7 @@ namespace polyhead::models {
 // Names of tensors without ".weight" and ".bias", but for tokens and positions, which are whole names. Those of a layer follow `layer` and its number. Empty:
 // the family has none.
 struct VisionTensors {
-  std::string_view prefix = "";  // of all but the heads, which a model with heads puts before them
+  std::string_view prefix = "";  // before all names but those of the heads; only files of models with heads have it
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
                    embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
   std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";
@@ -23,7 +23,7 @@ struct VisionTensors {
   std::span<const std::string_view> ignored{};  // beginnings of names, after the prefix or without it: parts of training, and buffers
 };
 
-// What is read where a key of config.json is missing.
+// Values of missing keys of config.json.
 struct VisionDefaults {
   std::int64_t width = 768, layers = 12, heads = 12, hidden_width = 3072, image = 224, patch = 16;
   std::string_view activation = "gelu";
@@ -42,11 +42,11 @@ struct VisionFamily {
   std::span<const std::string_view> without_effect{};     // keys of config.json
 };
 
-// The text side of a model of both, which names its layers as the image side does.
+// The text side of a model with both sides. Its layers have the names of the image side's.
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
-  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // where the key is missing, as the next two
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // these and the next two are used if the key is missing
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;

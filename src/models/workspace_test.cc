@@ -30,7 +30,7 @@ constexpr std::size_t kDefault = alignof(std::max_align_t);
 
 void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
-// Not inlined: beside a new that is a call, GCC takes their free() for a mistake.
+// Not inlined: otherwise GCC sees a call of operator new paired with free(), and warns.
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

@@ -1,4 +1,4 @@
-// mpirun -n N test_mpi_attention: attention over N processes against the reference in float64, over random problems.
+// mpirun -n N test_mpi_attention: compares attention over N processes with the reference in float64, over random problems.
 #include "polyhead/distributed/mpi.h"
 #include "support/distributed_case.h"
 #include "support/seeds.h"
@@ -28,7 +28,7 @@ TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
   }
 }
 
-// Rank 1 leaves; the others are told, or wait for it in vain. The last test, as the ranks do not agree on anything after it.
+// Rank 1 leaves, and the others get its abort message or time out. This must be the last test, because the ranks cannot make further calls together.
 TEST(MpiAttention, ZzARankThatIsSilentIsNamed) {
   if (communicator->size() == 1 || communicator->rank() == 1) return;
   Tensor q(DType::f32, {1, 2, 4}), out(DType::f32, {1, 2, 4});
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   {
     polyhead::distributed::MpiCommunicator ranks(MPI_COMM_WORLD);
     polyhead::test::communicator = &ranks;
-    // One rank prints; the failures of the others are printed by none but counted.
+    // Only rank 0 prints. Failures of the other ranks are counted, not printed.
     if (ranks.rank() != 0) {
       auto& listeners = testing::UnitTest::GetInstance()->listeners();
       auto* const printer = listeners.Release(listeners.default_result_printer());

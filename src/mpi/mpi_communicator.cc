@@ -21,11 +21,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-// A small message between processes of one machine takes 1 to 10 us if both have a core. Ranks often share cores, so who waits longer sleeps.
+// A small message between processes of one machine takes 1 to 10 us if both have a core. Ranks often share cores, so a rank that waits longer sleeps.
 constexpr microseconds kSpin{20};
 constexpr microseconds kSleep{20};  // Linux adds about 50 us
-constexpr microseconds kInterval{100};  // of the thread that moves messages during a computation
-constexpr microseconds kLongInterval{1000};  // while another thread waits for a message, and so moves them
+constexpr microseconds kInterval{100};  // period of the thread that moves messages during a computation
+constexpr microseconds kLongInterval{1000};  // its period while another thread waits for a message, because that thread moves messages
 
 bool is_finalized() {
   int finalized = 0;
@@ -40,16 +40,16 @@ std::string text_of(int error) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-// A message under way. It is cut into pieces of piece_bytes and one that is shorter, perhaps empty: so the receiver of a message that is longer
-// or shorter than its memory notices.
-//
-// A receiver asks MPI for a piece when it is here and has the right size. Open MPI 4.1.4 writes past the memory of a receive whose message is
-// longer, before it reports the error (100000 bytes in place of 8; inside a process, between processes of a machine, and over TCP).
+// A message under way. It is cut into pieces of piece_bytes and a last one that is shorter, perhaps empty. By the last piece the receiver notices a
+// message that is longer or shorter than its memory.
+// A receiver takes a piece from MPI only after a probe has shown that it is here and has the right size: if a message is longer than the receive's
+// memory, Open MPI 4.1.4 writes past the memory before it reports the error (100000 bytes in place of 8; inside a process, between processes of a
+// machine, and over TCP).
 class Pending {
  public:
   Pending(const Message& message, bool receives, int peer, int tag) : message_(message), receives_(receives), peer_(peer), tag_(tag) {}
 
-  bool is_started() const { return first_ > message_.bytes.size(); }  // MPI knows all pieces
+  bool is_started() const { return first_ > message_.bytes.size(); }  // all pieces were passed to MPI
   bool is_over() const { return is_started() && open_.empty(); }
   bool receives_like(const Pending& other) const { return receives_ && other.receives_ && peer_ == other.peer_ && tag_ == other.tag_; }
   const std::string& fault() const { return fault_; }
@@ -81,7 +81,7 @@ class Pending {
     });
   }
 
-  // No further piece is started.
+  // Starts no further piece.
   void give_up() { first_ = message_.bytes.size() + 1; }
 
  private:
@@ -106,14 +106,14 @@ class Pending {
   const Message message_;
   const bool receives_;
   const int peer_, tag_;
-  std::size_t first_ = 0;  // of the first piece that is not started
+  std::size_t first_ = 0;  // byte offset of the first piece that is not started
   std::vector<MPI_Request> open_{};
   std::string fault_{};
 };
 
 using Messages = std::list<std::shared_ptr<Pending>>;  // moving one to another list allocates nothing, so destructors may
 
-// Messages whose memory MPI may still write to, and that nobody can ask for any more. They are never freed; leak checkers see that they are held.
+// Keeps for ever the messages whose memory MPI may still write to and whose Transfers are gone. Leak checkers find them reachable.
 void hold_forever(Messages&& messages) {
   static auto& held = *new Messages;
   static std::mutex mutex;
@@ -125,7 +125,7 @@ void hold_forever(Messages&& messages) {
 
 namespace internal {
 
-// Calls MPI about messages, from one thread at a time.
+// Makes all MPI calls for messages, from one thread at a time.
 class MpiRequests {
  public:
   MpiRequests(MPI_Comm ranks, std::size_t piece_bytes) : piece_bytes_(piece_bytes) {
@@ -188,7 +188,7 @@ class MpiRequests {
     test_all();
   }
 
-  // All ranks together.
+  // All ranks call it together.
   void close() {
     {
       const std::lock_guard lock(mutex_);
@@ -197,7 +197,7 @@ class MpiRequests {
     wake_.notify_one();
     if (thread_.joinable()) thread_.join();
     const std::lock_guard lock(mutex_);
-    if (!is_finalized()) MPI_Comm_free(&comm_);  // messages under way keep what they need of it
+    if (!is_finalized()) MPI_Comm_free(&comm_);  // MPI keeps the communicator until its pending messages are complete
     comm_ = MPI_COMM_NULL;
   }
 
@@ -237,9 +237,9 @@ class MpiRequests {
     std::erase_if(pending_, [](const auto& pending) { return pending->is_over(); });
   }
 
-  // Lets go of the memory of abandoned messages that MPI is done with.
+  // Frees the memory of abandoned messages that MPI has completed.
   void release_abandoned() {
-    Messages released;  // ends after the lock: what frees the memory may take its time
+    Messages released;  // destroyed after the lock is released, because freeing may be slow
     const std::lock_guard lock(mutex_);
     for (auto place = abandoned_.begin(); place != abandoned_.end();) {
       const auto pending = place++;
@@ -253,13 +253,13 @@ class MpiRequests {
       try {
         thread_ = std::thread([this] { move_messages(); });
       } catch (const std::system_error&) {
-        level_ = MPI_THREAD_SERIALIZED;  // the system gives no more threads: progress() moves messages
+        level_ = MPI_THREAD_SERIALIZED;  // the system refuses another thread: progress() moves messages
       }
     }
     wake_.notify_one();
   }
 
-  // The thread of MPI_THREAD_MULTIPLE.
+  // Loop of the thread that moves messages with MPI_THREAD_MULTIPLE.
   void move_messages() {
     std::unique_lock lock(mutex_);
     while (!closing_) {

@@ -1,4 +1,4 @@
-// mpirun -n N test_mpi LEVEL: all ranks run these checks together. Closes with 'N passed, N failed', which counts the checks of all ranks.
+// mpirun -n N test_mpi LEVEL: all ranks run these checks together. The last line is 'N passed, N failed', summed over all ranks.
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -33,7 +33,7 @@ void check(bool holds, const char* claim, int rank) {
   if (!holds) std::fprintf(stderr, "rank %d: not so: %s\n", rank, claim);
 }
 
-// Memory with an owner.
+// Memory that is owned by a shared pointer.
 struct Block {
   explicit Block(std::size_t size) : bytes(std::make_shared<Bytes>(size)) {}
   Block(std::size_t size, int seed) : Block(size) {
@@ -44,7 +44,7 @@ struct Block {
   std::shared_ptr<Bytes> bytes;
 };
 
-// The text of the error that waiting gives; empty: there is none.
+// Returns the text of the Error that wait() throws; empty: none.
 std::string error_of(Transfer& transfer) {
   try {
     transfer.wait(kLimit);
@@ -72,7 +72,7 @@ void messages_of_all_sizes(const Ranks& ranks) {
   ranks.check(ranks.pass(10, 0) && ranks.pass(10, (1 << 15) - 1), "the lowest and the highest tag");
 }
 
-// Receives are made before the messages are sent, or when they are here. The last of a tag is waited for first.
+// Posts receives before the messages are sent, or after their arrival. Waits first for the last message of a tag.
 void order_and_tags(const Ranks& ranks, bool receives_first) {
   constexpr int kTags = 20, kMessages = 10;
   const auto size_of = [](int tag, int i) { return static_cast<std::size_t>(tag * 1000 + i * 50 + 1); };
@@ -136,7 +136,7 @@ void wrong_sizes(const Ranks& ranks, std::size_t sent_bytes, std::size_t receive
     ranks.check(error.find(peer) != std::string::npos && error == error_of(*receiving), claim);
     try {
       sending->wait(1s);
-    } catch (const Error&) {  // the sender may be told, and need not
+    } catch (const Error&) {  // the sender may get an error, or none
     }
   }
   MPI_Barrier(MPI_COMM_WORLD);
@@ -174,7 +174,7 @@ void communicators_do_not_mix(const Ranks& ranks) {
 }
 
 void abandoned_messages(const Ranks& ranks) {
-  constexpr std::size_t kLarge = 8 << 20;  // not sent before the receiver asks for it
+  constexpr std::size_t kLarge = 8 << 20;  // so large that MPI sends it only after the receiver has asked for it
   std::weak_ptr<Bytes> memory;
   {
     const Block received(kLarge);
@@ -219,7 +219,7 @@ void messages_at_the_end_of_a_communicator(const Ranks& ranks) {
   ranks.check(!memory.expired(), "memory that MPI may still read is never freed");
 }
 
-// A message that must be asked for moves while the rank is outside MPI.
+// A message of this size moves while the rank is outside MPI.
 void messages_move_during_a_computation(const Ranks& ranks, bool has_thread) {
   constexpr std::size_t kLarge = 4 << 20;
   const Block sent(kLarge, ranks.rank), received(kLarge);
@@ -271,7 +271,7 @@ void run_all(const Ranks& ranks, bool has_thread) try {
     MpiCommunicator single(MPI_COMM_WORLD);
     wrong_sizes({single}, sent, 8, "a message of another size is an error that names the sender");
   }
-} catch (const std::exception& error) {  // the others wait for this rank
+} catch (const std::exception& error) {  // abort: the other ranks wait for this one
   std::fprintf(stderr, "rank %d: %s\n", ranks.rank, error.what());
   MPI_Abort(MPI_COMM_WORLD, 1);
 }

@@ -27,14 +27,14 @@ struct Logistic {
   A value, derivative;
 };
 
-// Each function: value(x) and backward(x, d_y).
+// Each activation function below has value(x) and backward(x, d_y).
 struct Relu {
   static auto value(auto x) { return x < 0 ? decltype(x){0} : x; }
   static auto backward(auto x, auto d_y) { return x <= 0 ? decltype(x){0} : d_y; }
 };
 
 struct Gelu {
-  // The normal distribution by erfc: 1 + erf would cancel for negative x.
+  // The normal distribution's Phi(x), from erfc: 1 + erf would cancel for negative x.
   template <class A>
   static A cumulative(A x) {
     return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;
@@ -103,7 +103,7 @@ struct Tanh {
   static auto backward(auto x, auto d_y) { return 4 * Logistic(2 * x).derivative * d_y; }
 };
 
-// Calls f(function, kernel): the kernel computes the function for float32, nullptr: there is none.
+// Calls f(function, kernel) for an activation. `kernel` computes it for float32; nullptr: there is no kernel.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {
   const auto& kernels = cpu::current_kernels_of<cpu::ActivationKernels>();
@@ -129,15 +129,14 @@ void dispatch_activation(Activation activation, const F& f) {
 template <class T, class Kernel>
 constexpr bool kByKernel = std::is_same_v<T, float> && !std::is_null_pointer_v<Kernel>;
 
-// f(first, count) for a row's elements: one call where the row is contiguous, else one for each element. The kernels give the same bits in
-// both ways.
+// Calls f(first, count) for the elements of a row: once if the row is contiguous, else once for each element. The kernels give the same bits in both cases.
 template <class F>
 void for_each_run(std::int64_t width, bool in_lines, const F& f) {
   if (in_lines && width > 0) return f(std::int64_t{0}, width);
   for (std::int64_t e = 0; e < width; ++e) f(e, std::int64_t{1});
 }
 
-constexpr double kNanoseconds = 10;  // of an exponential or an error function, per element
+constexpr double kNanoseconds = 10;  // time of an exponential or an error function, per element
 
 // A tensor without axes is one row of one element.
 template <class View>

@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Gradients of all parameters have the same bits whatever stands at positions that no query may attend to, and in queries without a key.
+// Gradients of all parameters have the same bits for all contents of positions that no query may attend to, and of queries without a key.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
   Tensor block(DType::boolean, {2, 1, 4, 5});
@@ -41,7 +41,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   }
 }
 
-// A key of probability 0 is no masked key: without a mask its NaN reaches the gradients (IEEE).
+// A key of attention weight 0 is not masked: without a mask its NaN reaches the gradients (IEEE arithmetic).
 TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
   const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
@@ -131,7 +131,7 @@ TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput
   }
 }
 
-// The mask is then one of the added keys too, and keys and values are separate inputs.
+// With added keys the layer extends the mask to them; here keys and values are separate inputs.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoGradientBesideAddedKeys) {
   const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {1, 3, 2, 0, 2, 1});
   const Setting setting{"masked", {.query_width = 4, .heads = 2, .add_bias_kv = true, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}, {2, 5, 4}};

@@ -1,4 +1,4 @@
-// What a layer refuses, in the words that it says.
+// Arguments that a layer refuses, with the texts of its messages.
 #include <array>
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -47,7 +47,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
 
 TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
-  // Which of q, k, v and output have a bias. A gate may be without.
+  // given: whether each of q, k, v and output has a bias. A gate may have none.
   const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
     return error_message([&] {
       make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
@@ -130,7 +130,7 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
             "MultiHeadAttention.backward: gradients of parameters that the workspace takes as constant (Parameters::constant); train with a "
             "Workspace of Parameters::may_change");
-  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // as for a frozen layer below one that is trained
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // no gradient of parameters: as for a frozen layer below a trained one
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
 }
@@ -162,7 +162,7 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
-// AlphaFold's pair_mask lies like the pair tensor [.., i, j, c]; with attention along i, [*,S] is its transpose.
+// AlphaFold's pair_mask has the layout of the pair tensor [.., i, j, c]. With attention along i, the layout [*,S] is its transpose.
 TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
   Random random(2);

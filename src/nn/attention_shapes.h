@@ -8,19 +8,19 @@
 namespace polyhead::nn {
 
 struct AttentionShapes {
-  int axis = 0;                 // from the front
+  int axis = 0;                 // counted from the front
   Shape lead;                   // *: every dimension but the axis and the width
   std::int64_t heads = 0;       // N
   std::int64_t queries = 0;     // T of sdpa: 1 with a global query
   std::int64_t positions = 0;   // extent of the query input along the axis, also with a global query
   std::int64_t keys = 0;        // S, without the added keys
-  std::int64_t added_keys = 0;  // of add_bias_kv and add_zero_attn
-  Shape query, key;             // of the inputs, without the width; with projected keys, `key` is that of the input they replace
+  std::int64_t added_keys = 0;  // number of keys that add_bias_kv and add_zero_attn add
+  Shape query, key;             // shapes of the inputs, without the width; with projected keys, `key` is the shape of the input that they replace
 };
 
 AttentionShapes attention_shapes(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input);
 
-// `outer` with `extent` along the axis and `width` appended: the shape of a projected tensor.
+// Returns the shape of a projected tensor: `outer` with `extent` along the axis and `width` appended.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
 
 // Whether the mask may block any pair.
@@ -29,7 +29,8 @@ bool restricts(const Mask& mask);
 // Whether a tensor of `shape` can be expanded to `to`.
 bool broadcasts(const Shape& shape, const Shape& to);
 
-// `given` with attend_keys and block_keys as [*,S]: itself, or a copy that `own` holds. Error where the layout is unnamed and both fit.
+// Returns options whose attend_keys and block_keys are [*,S]: `given` itself, or a copy stored in `own`. Error if mask_like_input is absent and both
+// layouts fit.
 const AttentionOptions& with_keys_last(const char* operation, const AttentionShapes& shapes, const AttentionOptions& given,
                                        std::optional<AttentionOptions>& own);
 
@@ -39,11 +40,11 @@ BasicTensorView<Void> split_heads(const BasicTensorView<Void>& merged, int axis,
   return merged.unflatten(-1, {heads, merged.extent(-1) / heads}).move_axis(axis, -2);
 }
 
-// Error unless `pairs`, if given, is [T,S] or has the rank of [*,N,T,S], and broadcasts to it; `added_keys` count in S.
+// Error unless `pairs` is absent, or is [T,S] or has the rank of [*,N,T,S] and broadcasts to it, where S includes `added_keys`.
 void require_pairs(const char* operation, std::string_view name, ConstTensorView pairs, const AttentionShapes& shapes,
                    std::int64_t added_keys = 0);
 
-// Mask and bias over the input's keys and the added ones. Every query may attend to the added keys; their bias is 0.
+// Extend mask and bias to the added keys. Every query may attend to the added keys; their bias is 0.
 Tensor padded_mask(const char* operation, const Mask& mask, const AttentionShapes& shapes);
 Tensor padded_bias(ConstTensorView bias, const AttentionShapes& shapes);
 

@@ -41,7 +41,8 @@ TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLess
   }
 }
 
-// The same numbers as a parameter and as an option of the call, with and without saved activations, in chunks of sequences and in a cache.
+// A sink gives the same results as a parameter of the layer and as an option of the call: with and without saved activations, in chunks of sequences
+// and with a cache.
 TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   Random random(1);
   MultiHeadAttention plain({.query_width = 64, .heads = 4, .seed = 3}), learning({.query_width = 64, .heads = 4, .sink = true, .seed = 3});

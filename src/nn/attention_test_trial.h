@@ -71,7 +71,7 @@ struct Trial {
     layer.backward(saved, d_out, wanted);
   }
 
-  // The parameters and whatever inputs there are, with the gradients of backward().
+  // The parameters and the inputs that are given, with their gradients.
   std::vector<test::Leaf> leaves() {
     std::vector<test::Leaf> list = test::parameter_leaves(layer, gradients);
     list.push_back({"query", query, d_query});
@@ -96,7 +96,7 @@ inline void expect_central_differences(Trial& run) {
   test::expect_gradients([&] { return run.loss(); }, run.leaves());
 }
 
-// Each row of the maps sums to 1, less the share of its sink.
+// Expects each row of the maps to sum to 1 minus the share of its sink.
 inline void expect_maps_of_whole_rows(Trial& run) {
   run.loss();
   Tensor maps(DType::f64, run.layer.maps_shape(run.input));
@@ -111,7 +111,7 @@ inline void expect_maps_of_whole_rows(Trial& run) {
   }
 }
 
-// Memory of masks, until the program ends.
+// Keeps a tensor, such as a mask, alive until the program ends.
 inline Tensor& keep(Tensor tensor) {
   static std::list<Tensor> kept;
   return kept.emplace_back(std::move(tensor));

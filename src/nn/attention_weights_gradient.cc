@@ -14,7 +14,7 @@
 namespace polyhead::nn {
 namespace {
 
-// Matrix number b of a view [*,rows,columns].
+// Returns matrix number b of a view [*,rows,columns].
 template <class Void>
 BasicTensorView<Void> matrix(BasicTensorView<Void> view, std::int64_t b) {
   const int lead = view.rank() - 2;
@@ -69,7 +69,7 @@ void add_attention_weights_gradients(std::span<const AttentionWeightsGradient> g
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(width)));
   const std::int64_t batch = numel(shape.first(shape.size() - 3)), pairs = shape[-1] * shape[-2];
   const auto of_head = [](const auto& view, std::int64_t head) { return view.select(-3, head); };
-  // c += a b. Rows of b that no pair reaches are left out, because 0 x NaN is NaN.
+  // c += a b. Rows of b whose factors in `a` are all 0 are left out, because 0 x NaN is NaN.
   const auto add_product = [&](ConstTensorView a, ConstTensorView b, TensorView c) {
     const Tensor reached = without_unreached_rows(b, a.transpose(0, 1), options.executor, options.workspace);
     cpu::gemm({.a = a, .b = reached ? ConstTensorView(reached) : b, .c = c, .add = true}, options.executor, options.workspace);

@@ -1,4 +1,4 @@
-// The gradient of a loss on attention weights, on its way to q and k (AttentionWeightsGradient).
+// Propagates the gradient of a loss on attention weights (AttentionWeightsGradient) to q and k.
 #pragma once
 
 #include <span>
@@ -11,11 +11,11 @@ namespace polyhead::nn {
 void require_attention_weights_gradients(const char* operation, std::span<const AttentionWeightsGradient> given, const MultiHeadAttention& layer,
                                          const MultiHeadAttention::Saved& saved, const MultiHeadAttention::Gradients& gradients);
 
-// Adds to d_q [*,N,T,H] and d_k [*,K,S',H], of which either may be absent (docs/maths.md, eq. 7c).
+// Adds the gradients to d_q [*,N,T,H] and d_k [*,K,S',H]; either may be absent (docs/maths.md, eq. 7c).
 void add_attention_weights_gradients(std::span<const AttentionWeightsGradient> given, const MapsInput& input, const SdpaOptions& options,
                                      TensorView d_q, TensorView d_k);
 
-// Those of one layer of a stack. Error where one names a layer that the stack does not have.
+// Returns the gradients in `given` that belong to one layer of a stack. Error if one names a layer that the stack does not have.
 std::vector<AttentionWeightsGradient> of_layer(const char* operation, std::span<const AttentionWeightsGradient> given, std::size_t layer, std::size_t layers);
 
 }  // namespace polyhead::nn

@@ -1,4 +1,4 @@
-// Losses on attention weights, with central differences.
+// Compares gradients of losses on attention weights with central differences.
 #include "nn/attention_test_trial.h"
 #include "polyhead/nn/encoder_decoder.h"
 
@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// The gradients of `heads`, the same head twice too, with every element drawn.
+// A loss on the attention weights of `heads` (a head may occur twice), with random d_p.
 struct WeightsLoss {
   WeightsLoss(Random& random, const Shape& maps, const std::vector<std::int64_t>& heads, std::int64_t layer = 0) : map(DType::f64, maps) {
     Shape one = maps;
@@ -120,7 +120,7 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
   test::expect_gradients(loss, leaves);
 }
 
-// Of a model: only the rows of the loss differ from the plain gradient, and the sums of both are central differences.
+// In a model: the gradient of a loss on the output plus a loss on attention weights equals central differences.
 TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
   Random random(5);
   EncoderDecoder model({.source_count = 4, .width = 4, .heads = 2, .hidden_width = 3, .shared_embedding = true, .tied_output = true, .dtype = DType::f64, .seed = 1});

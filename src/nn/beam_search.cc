@@ -28,7 +28,7 @@ class Search {
   std::int64_t open() const { return std::ssize(open_); }
   const Hypothesis& open(std::int64_t beam) const { return open_[static_cast<std::size_t>(beam)]; }
 
-  // At most one continuation of each beam ends, so 2 beams of them leave enough that stay open.
+  // Keeps the best 2 * beams candidates. At most one continuation of each beam ends, so at least `beams` of these stay open.
   void offer(const Candidate& candidate) {
     if (std::ssize(candidates_) == 2 * options_.beams) {
       if (!better(candidate, candidates_.front())) return;
@@ -39,7 +39,7 @@ class Search {
     std::ranges::push_heap(candidates_, better);
   }
 
-  // Takes the best continuations. parents[i] becomes the beam that open hypothesis i continues.
+  // Replaces the open hypotheses by the best continuations. Sets parents[i] to the beam that open hypothesis i continues.
   void extend(std::vector<std::int64_t>& parents) {
     std::ranges::sort(candidates_, better);
     std::vector<Hypothesis> next;
@@ -69,7 +69,7 @@ class Search {
  private:
   double score(double log_probability, std::int64_t tokens) const { return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty); }
 
-  // No continuation has a better score: its log-probability is no larger, and the score is monotonic in the length.
+  // Returns a bound on the score of all continuations: their log-probability cannot grow, and the score is monotonic in the length.
   double best_of_open() const {
     double best = -HUGE_VAL;
     for (const Hypothesis& hypothesis : open_) {

@@ -1,4 +1,4 @@
-// Beam search against all texts of a model whose logits depend on the whole text.
+// Compares beam search with an enumeration of all texts of a model whose logits depend on the whole text.
 #include "polyhead/nn/beam_search.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::vector<double> log_probabilities(const Text& text) {
   return x;
 }
 
-// Keeps each row's text, as a cache would, and gives the logits of its continuations, shifted by a number of its own.
+// Keeps the text of each row, as a cache would, and returns the logits of its continuations. Each row's logits are shifted by another constant.
 class Model {
  public:
   explicit Model(std::int64_t rows) : texts_(static_cast<std::size_t>(rows)), logits_(DType::f64, {rows, kTokens}) {}
@@ -51,7 +51,7 @@ class Model {
   Tensor logits_;
 };
 
-// Every hypothesis after `text`, whose first token is the start.
+// Appends every hypothesis that continues `text`, whose first token is the start token.
 void enumerate(const Text& text, double log_probability, std::int64_t most, double penalty, std::vector<Hypothesis>& all) {
   const std::vector<double> x = log_probabilities(text);
   for (std::int64_t token = 0; token < kTokens; ++token) {
@@ -122,7 +122,7 @@ TEST(BeamSearch, SequencesDoNotChangeEachOther) {
 }
 
 TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
-  // The end has probability 0.9 in every step: the best hypothesis is the first one, and what is open after it is worth less.
+  // The end token has probability 0.9 in every step: the hypothesis that ends first is the best, and no open one can become better.
   Tensor logits(DType::f64, {1, 2});
   logits.data<double>()[0] = std::log(0.1), logits.data<double>()[1] = std::log(0.9);
   int steps = 0;
@@ -139,7 +139,7 @@ TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
 }
 
 TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
-  // The end has probability 0.55 at first and 0.999 then: of two tokens, log 0.45 / 2 is better than log 0.55.
+  // The end token has probability 0.55 in the first step and 0.999 in the second. Scores: (log 0.45) / 2 for two tokens is better than log 0.55 for one.
   Tensor logits(DType::f64, {1, 2});
   double end = 0.55;
   const auto found = beam_search(Text{0},
@@ -153,7 +153,7 @@ TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
 }
 
 TEST(BeamSearch, LogitsOfRowsWithoutAnOpenHypothesisAreNotRead) {
-  // In the first step only row 0 is open, and of three classes with one impossible two continue.
+  // In the first step only row 0 is open. One of its three classes is impossible, so two hypotheses continue.
   Tensor logits = Tensor::of<double>({3, 3}, {0, -1, -HUGE_VAL, std::nan(""), 0, 0, std::nan(""), 0, 0});
   int steps = 0;
   const auto step = [&](auto, auto) {

@@ -1,4 +1,4 @@
-// A layer fed through a cache, for tests.
+// Feeds a layer a few tokens at a time through a cache, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,10 +18,10 @@ struct CachedLayer {
   const MultiHeadAttention& layer;
   const Mask& mask;
   const std::optional<RotaryEmbedding>& embedding;
-  const Tensor& slopes;  // of ALiBi, or absent
+  const Tensor& slopes;  // ALiBi's slopes; may be absent
   KeyValueCache& cache;
 
-  // The layer's own order of dimensions from [B,T,E], and back.
+  // Converts between [B,T,E] and the layer's order of dimensions.
   template <class View>
   View ordered(const View& view) const {
     return layer.config.axis == 0 ? view.transpose(0, 1) : view;
@@ -31,7 +31,7 @@ struct CachedLayer {
   void feed(const Tensor& x, const std::vector<std::int64_t>& counts, Tensor& out) const {
     const auto sequences = static_cast<std::int64_t>(counts.size()), tokens = std::ranges::max(counts);
     Tensor some(x.dtype(), {sequences, tokens, x.extent(-1)}), result(x.dtype(), {sequences, tokens, out.extent(-1)});
-    fill(some, test::kNaN);  // rows beyond a sequence's count mean nothing
+    fill(some, test::kNaN);  // rows beyond a sequence's count must not be read
     std::vector<std::int64_t> first;
     for (std::int64_t b = 0; b < sequences; ++b) {
       const std::int64_t begin = first.emplace_back(cache.length(b)), count = counts[static_cast<std::size_t>(b)];

@@ -1,4 +1,4 @@
-// What MultiHeadAttention::forward does differently with a cache.
+// The parts of MultiHeadAttention::forward that differ with a cache.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace polyhead::nn {
 
-// The mask of a call with a cache: the caller's, with the lengths [B] of the sequences and, for a diagonal, their lengths before the
-// append.
+// Returns the mask of a call with a cache: the caller's mask, with the lengths [B] of the sequences as key_lengths and, if it has a diagonal, their
+// lengths `before` the append as diagonal_offsets.
 Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, ConstTensorView before);
 
-// Checks a call with a cache wholly: what follows throws only for want of memory or of a backend. `shapes` are those of the input.
+// Checks a call with a cache completely: later code throws only if memory runs out or no backend serves the problem. `shapes` are the input's shapes.
 void require_cache(const char* operation, const MultiHeadAttentionConfig& config, const AttentionInput& input,
                    const AttentionOptions& options, AttentionShapes shapes);
 
-// Gives caches their lengths back unless commit() is called. Make one before anything is appended: it allocates.
+// Restores the caches' lengths in its destructor, unless commit() was called. Construct it before anything is appended, because it allocates.
 class LengthsRollback {
  public:
   explicit LengthsRollback(std::span<KeyValueCache> caches) : caches_(caches) {
@@ -43,7 +43,7 @@ class LengthsRollback {
 
  private:
   std::span<KeyValueCache> caches_;
-  std::vector<std::int64_t> before_;  // of each cache, its lengths and those before its last append
+  std::vector<std::int64_t> before_;  // for each cache: its lengths, then its previous lengths
 };
 
 }  // namespace polyhead::nn

@@ -1,4 +1,4 @@
-// A layer fed a few tokens at a time through a cache, against the same layer over whole sequences.
+// Compares a layer that gets a few tokens at a time through a cache with the same layer over whole sequences.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -24,10 +24,10 @@ struct CacheSetting {
   MultiHeadAttentionConfig config;
   Mask mask{.causal = Causal::top_left()};
   std::optional<RotaryEmbeddingConfig> rotary{};
-  std::optional<DType> storage{};  // of the cache; absent: the layer's
+  std::optional<DType> storage{};  // dtype of the cache; absent: the layer's
   bool alibi = false;
 
-  // The bits of the whole sequence (docs/promises.md), or, with a cache that rounds more than the layer, its values.
+  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly its values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
@@ -128,7 +128,7 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
   }
 }
 
-// A token is rounded by itself, so the cache holds the same numbers however the tokens arrive.
+// Each token is rounded separately, so the cache holds the same numbers for every split of the tokens into calls.
 TEST_P(CachedAttention, ChunksAreOneChunk) {
   Tensor one(config_.dtype, x_.shape()), out(config_.dtype, x_.shape());
   fed_.feed(x_, {kTokens, kTokens, kTokens}, one);
@@ -137,7 +137,7 @@ TEST_P(CachedAttention, ChunksAreOneChunk) {
   EXPECT_TRUE(same_bits(out, one));
 }
 
-// Beam search: sequence b goes on from what sequence source[b] read.
+// Beam search: sequence b continues the text of sequence source[b].
 TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   Tensor out(config_.dtype, x_.shape()), joined = Tensor::copy_of(x_);
   fed_.feed(x_, {8, 5, 11}, out);
@@ -156,7 +156,7 @@ TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   }
 }
 
-// Speculative decoding: tokens that are refused leave no trace.
+// Speculative decoding: rejected tokens do not affect later results.
 TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape()), wrong = Tensor::copy_of(x_);

@@ -1,4 +1,4 @@
-// Checks of the tensors that a layer is given.
+// Checks of the tensors that callers pass to a layer.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,7 @@ inline Shape with_width(Shape shape, std::int64_t width) {
   return shape;
 }
 
-// The weight of a module: floating, with as many extents as `letters` ("[out,in]") names.
+// Error unless the weight of a module is floating and has the `rank` extents that `letters` names ("[out,in]").
 inline void require_weight(std::string_view operation, const Tensor& weight, int rank, std::string_view letters) {
   require(static_cast<bool>(weight), operation, ": the weight must be a floating tensor ", letters, "; there is none");
   require(weight.shape().size() == rank && is_floating(weight.dtype()), operation, ": the weight must be a floating tensor ", letters,
@@ -71,17 +71,18 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
 // Whether the workspace caches packed copies of parameters.
 inline bool caches_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
 
-// Parameters that get gradients will change, but a workspace of constant parameters would keep using copies of the old values.
+// Error if gradients of parameters are requested with a workspace of constant parameters: the parameters will change, but the workspace would keep
+// using packed copies of the old values.
 inline void require_parameters_may_change(std::string_view operation, bool forward_cached_them, const Workspace* workspace) {
   require(!forward_cached_them && !caches_parameters(workspace), operation,
           ": gradients of parameters that the workspace takes as constant (Parameters::constant); train with a Workspace of "
           "Parameters::may_change");
 }
 
-// No output may share memory with a parameter of the module.
+// Error if an output shares memory with a parameter of the module.
 template <class M>
 void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
-  bool separate = true;  // first without names, which cost more to join than the check
+  bool separate = true;  // first check without names, because joining names costs more than the check
   module.visit([&](NoName, const Tensor& parameter) {
     for (const Operand& output : outputs) separate = separate && !overlaps(output.view, parameter);
   });

@@ -1,4 +1,4 @@
-// Forward passes without `saved`, computed in chunks. A layer made of several layers runs all of them on a chunk while it is in the cache.
+// Forward passes without `saved`, computed in chunks. Several layers in sequence are applied to one chunk while it is in the processor's cache.
 // Weights are packed once for all chunks.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "nn/sequence_chunks.h"
 #include "polyhead/nn/feed_forward.h"
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // The projections of an attention layer; output and gate are unset if the layer has none.
@@ -42,7 +42,7 @@ class ChunkedAttention {
   ChunkedAttention(const MultiHeadAttention& layer, const AttentionInput& input, const AttentionShapes& shapes,
                    const AttentionOptions& options);
 
-  // The chunk of a tensor that has the leading dimensions of the output.
+  // Returns a chunk of a tensor that has the leading dimensions of the output.
   template <class View>
   View of(const View& view, std::int64_t chunk) const {
     return is_chunked() ? chunks_.of(view, chunk) : view;
@@ -60,7 +60,7 @@ class ChunkedAttention {
   const MultiHeadAttention& layer_;
   const AttentionInput& input_;
   const AttentionShapes shapes_;
-  std::optional<AttentionOptions> own_options_;  // of a mask that is read in another layout
+  std::optional<AttentionOptions> own_options_;  // options with the mask in the layout [*,S], if the caller's has the other layout
   const AttentionOptions& options_;
   const SequenceChunks chunks_;
   PackedAttention projections_;
@@ -71,7 +71,7 @@ class ChunkedFeedForward {
  public:
   ChunkedFeedForward(const FeedForward& module, ConstTensorView x, const RunOptions& options);
 
-  // The chunk of a tensor that has the leading dimensions of x.
+  // Returns a chunk of a tensor that has the leading dimensions of x.
   template <class View>
   View of(const View& view, std::int64_t chunk) const {
     return chunks_.of(view, dimension_, chunk);
@@ -88,7 +88,7 @@ class ChunkedFeedForward {
   const FeedForward& module_;
   const ConstTensorView x_;
   const RunOptions options_;
-  int dimension_ = -1;  // the dimension of x that is cut
+  int dimension_ = -1;  // the dimension of x that is cut into chunks
   Chunks chunks_;
   PackedLinear hidden_, output_, gate_;
 };

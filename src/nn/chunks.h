@@ -1,4 +1,4 @@
-// One leading dimension of a call cut into independent chunks, so that a chunk's activations stay in the second-level cache from one
+// Cuts one leading dimension of a call into independent chunks, so that a chunk's activations stay in the second-level cache from one
 // product to the next, and so that threads take whole chunks.
 #pragma once
 
@@ -34,7 +34,7 @@ class Chunks {
 
   std::int64_t count() const { return (extent_ + size_ - 1) / size_; }
 
-  // A view without the dimension, or with an extent of 1, serves every chunk.
+  // Returns the part of `view` for a chunk. A view without the dimension, or with an extent of 1, is the same for every chunk.
   template <class View>
   View of(const View& view, int dimension, std::int64_t chunk) const {
     if (!view || dimension < 0 || view.extent(dimension) == 1) return view;

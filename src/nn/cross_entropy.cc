@@ -26,7 +26,7 @@ View rows_of(View view) {
   return view && view.rank() == 1 ? view.unsqueeze(0) : view;
 }
 
-// losses[row] for every row that counts; the gradient is multiplied by `d_row`.
+// Computes losses[row] for every row that counts, and the gradients times `d_row`.
 template <class T>
 void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targets, TensorView d_logits_view, double d_row,
              const CrossEntropyOptions& options, std::vector<double>& losses) {
@@ -36,7 +36,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
   const bool differentiates = static_cast<bool>(d_logits_view);
   const Rows<T> d_logits(differentiates ? rows_of(d_logits_view) : TensorView(static_cast<T*>(nullptr), {0, classes}));
   const double smoothing = options.label_smoothing, share = smoothing / static_cast<double>(classes);
-  constexpr double kNanoseconds = 10;  // of an element without vectors
+  constexpr double kNanoseconds = 10;  // time of an element in scalar code
   parallel_for(logits.count(), row_grain(classes, kNanoseconds), options.executor, [&](std::int64_t first, std::int64_t last) {
     const cpu::SoftmaxKernel<A>& kernel = kernel_of<A>();
     ComputedRow<const T> x(logits, classes);
@@ -47,10 +47,10 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
         for (std::int64_t c = 0; differentiates && c < classes; ++c) d_logits.at(row, c) = store<T>(A{0});
         continue;
       }
-      const A of_target = load(logits.at(row, target));  // before d_logits, which may be logits, is written
+      const A of_target = load(logits.at(row, target));  // read it before d_logits is written, which may be the same memory
       A* const d = differentiates ? d_x.at(row) : nullptr;
       const cpu::SoftmaxRow<A> sums = kernel.exps(classes, x.load_row(row), d);
-      // log(sum of exps) is -log p of a class whose logit is the largest. Without smoothing its term, which may be 0 times infinity, is left out.
+      // log_sum is -log p of the class with the largest logit. Without smoothing the smoothing term is left out, because it may be 0 x infinity.
       const double log_sum = std::log(sums.exps), distance = static_cast<double>(of_target) - static_cast<double>(sums.largest);
       double& loss = losses[static_cast<std::size_t>(row)];
       loss = smoothing == 1 ? 0 : (1 - smoothing) * (log_sum - distance);

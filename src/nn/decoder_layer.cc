@@ -15,7 +15,7 @@ AttentionOptions causal(AttentionOptions options) {
   return options;
 }
 
-// The self-attention's options without what belongs to its keys.
+// Returns the options of cross-attention: those of self-attention without masks, biases and other options of its keys.
 AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
   return {.mask = mask,
           .mode = own.mode,
@@ -25,7 +25,7 @@ AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
           .workspace = own.workspace};
 }
 
-// attend_memory(in, out, saved) computes the second attention. x and y do not overlap.
+// attend_memory(in, out, saved) computes the cross-attention. x and y do not overlap.
 template <class F>
 void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options,
                    DecoderLayer::Saved* saved, const F& attend_memory) {
@@ -172,7 +172,7 @@ void Decoder::forward(ConstTensorView x, TensorView y, DecoderCache& cache, cons
   cached_forward(kOperation, *this, x, y, cache.tokens_.layers_, options,
                  [&](std::size_t i, ConstTensorView in, TensorView out, const AttentionOptions& own) {
     layer_forward(kOperation, layers[i], in, out, own, nullptr, [&](ConstTensorView queries, TensorView attended, auto*) {
-      // The queries of all beams of a memory are one sequence: the memory's keys have no order that tells them apart.
+      // The beams that read one memory are computed as one sequence of queries. This is allowed because cross-attention's mask is the same for all queries.
       const MultiHeadAttention& attention = layers[i].cross_attention;
       const DecoderCache::Memory& memory = cache.memory_[i];
       const auto heads_of = [&](const Tensor& tensor) { return split_heads(ConstTensorView(tensor), 1, attention.config.kv_heads); };

@@ -23,7 +23,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
   std::vector<std::int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, id);
-  std::vector<const std::int64_t*> starts;  // of the runs of equal ids in `order`
+  std::vector<const std::int64_t*> starts;  // starts of the runs of equal ids in `order`
   const std::int64_t* const end = order.data() + order.size();
   for (const std::int64_t* at = order.data(); at != end; at = std::find_if(at, end, [&](std::int64_t row) { return id(row) != id(*at); })) {
     starts.push_back(at);
@@ -39,7 +39,7 @@ void gather_gradients(const std::vector<std::int64_t>& ids, ConstTensorView d_y_
       }
       for (std::int64_t e = 0; e < width; ++e) {
         T& target = d_weight.at(id(*starts[group]), e);
-        target = store<T>(load(target) + load(store<T>(total[e])));  // rounded as by add_gradients
+        target = store<T>(load(target) + load(store<T>(total[e])));  // rounded in the same way as by add_gradients()
       }
     }
   });

@@ -58,7 +58,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       Random random(static_cast<std::uint64_t>(width));
       Embedding embedding(random.tensor(DType::f64, {6, width})), grads(random.tensor(DType::f64, {6, width}));
       const Shape y_shape = test::joined(shape, {width});
-      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some twice, the last never
+      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some ids occur twice, the last one never
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, {&grads});
       test::expect_gradients(

@@ -14,20 +14,20 @@
 namespace polyhead::nn {
 namespace {
 
-enum Seed : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers of derive_seed
+enum Seed : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers for derive_seed()
 
 void require_ids(const char* operation, const Operand& ids) {
   require(static_cast<bool>(ids.view), operation, ": ", ids.name, " is missing");
   require(ids.view.rank() == 2, operation, ": ", ids.name, " is ", ids.view.shape(), "; it must be ids [sequences,tokens]");
 }
 
-// The embedding of the target, and the output projection: the model's own, or the tensors that take their place.
+// Returns the embedding of the target: the model's own or, with shared_embedding, that of the source.
 template <class M>
 auto& target_embedding_of(M& model) {
   return model.target_embedding.weight ? model.target_embedding : model.source_embedding;
 }
 
-// Shares the memory of the embedding, which a const model does not write.
+// Returns the output projection. If it is tied, its weight shares the embedding's memory; nothing writes to it, as the model is const.
 Linear output_of(const EncoderDecoder& model) {
   const Tensor& weight = model.output.weight ? model.output.weight : target_embedding_of(model).weight;
   const auto share = [](const Tensor& tensor) {
@@ -38,7 +38,7 @@ Linear output_of(const EncoderDecoder& model) {
   return {share(weight), share(model.output.bias)};
 }
 
-// x = x scale, plus row first[b] + t of the positions for x[b,t,:] if `first` is given.
+// Multiplies x by `scale`; if `first` is given, adds row first[b] + t of the table of positions to x[b,t,:].
 void scale_and_add_positions(TensorView x, double scale, const std::vector<std::int64_t>& first, Executor* executor) {
   const std::int64_t tokens = x.extent(1), width = x.extent(2);
   const std::int64_t low = first.empty() ? 0 : std::ranges::min(first), high = first.empty() ? 0 : std::ranges::max(first);

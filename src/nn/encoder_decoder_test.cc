@@ -48,7 +48,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
     Random random(2);
     const Tensor d_logits = random.tensor(DType::f64, logits.shape());
     EncoderDecoder grads = zeros_like(model);
-    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // is replaced
+    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // backward must replace this
     EncoderDecoder::Saved saved;
     model.forward(texts.source, texts.target, logits, options, &saved);
     model.backward(saved, d_logits, {.parameters = &grads});
@@ -63,7 +63,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
   }
 }
 
-// The model written out with the public layers.
+// The model equals the same computation written with the public layers.
 TEST(EncoderDecoder, IsItsParts) {
   const Texts texts;
   const EncoderDecoder model = tiny(false, 3);
@@ -110,7 +110,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// One token after the other, with a first part of two tokens, and greedily.
+// Decodes with a cache: two tokens first, then one at a time, then greedily.
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {
@@ -138,7 +138,7 @@ TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   }
 }
 
-// With as many beams as there are open texts, beam search finds the best of all texts, which whole passes score.
+// With as many beams as there are open texts, beam search must find the best of all texts. The expected scores come from forward passes over whole texts.
 TEST(EncoderDecoder, BeamSearchFindsTheBestText) {
   const Texts texts;
   constexpr std::int64_t kBeams = kCount * kCount, kStart = 1, kLength = 3;

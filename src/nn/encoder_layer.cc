@@ -30,7 +30,8 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
-// Of an encoder with a cache, whose mask is not causal by default. Of one token at a time both are the same.
+// Error if a call of several tokens with a cache does not say whether a token attends to later ones: an encoder's mask is not causal by default. With
+// one token there is no difference.
 void require_order(const char* operation, const AttentionOptions& options, ConstTensorView x) {
   const Mask& mask = options.mask;
   const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };

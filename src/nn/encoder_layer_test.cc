@@ -12,7 +12,7 @@ using test::error_message;
 using test::Random;
 using test::same_bits;
 
-// Initialised norms and biases are ones and zeros, which would hide a gradient that is lost.
+// Fills all parameters with random numbers: initialised norms and biases are ones and zeros, which could hide a missing gradient.
 template <class Module>
 void scramble(Module& module, Random& random) {
   module.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, 0.2, 1.0); });
@@ -22,7 +22,7 @@ EncoderLayerConfig tiny(Activation activation = Activation::gelu, NormPosition p
   return {.width = 6, .heads = 2, .hidden_width = 5, .activation = activation, .norm_position = position, .epsilon = 1e-3, .dtype = DType::f64, .seed = 0};
 }
 
-// Of a layer or a stack with dropout, in training.
+// Checks the gradients of a layer or a stack with dropout, in training.
 template <class Layer>
 void expect_central_differences(Layer layer, std::size_t count, std::uint64_t seed) {
   Random random(seed);
@@ -70,7 +70,7 @@ TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-// The layers of Gemma 2, of Qwen 3 and of GPT-NeoX.
+// Configurations of the layers of Gemma 2, Qwen 3 and GPT-NeoX.
 TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifferences) {
   EncoderLayerConfig config = tiny(Activation::silu, NormPosition::both);
   config.heads = 4, config.kv_heads = 2, config.head_width = 3, config.gated = true, config.norm = NormKind::rms_norm, config.qk_norm = true, config.dropout = 0.2;
@@ -88,7 +88,7 @@ TEST(EncoderLayer, ParallelPartsHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-// ModernBERT's first layer.
+// As in ModernBERT's first layer.
 TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
   EncoderLayer layer(tiny(Activation::gelu, NormPosition::pre));
   layer.attention_norm = Norm();
@@ -111,7 +111,7 @@ TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
   }
 }
 
-// One table for all layers (MPNet): its gradient is the sum of theirs.
+// MPNet has one table for all layers: its gradient is the sum of the layers' gradients.
 TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   Random random(12);
   EncoderLayer layer(tiny());
@@ -135,7 +135,7 @@ TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("Encoder.backward: the gradient of a relative bias is that of one layer"));
 }
 
-// The formulas of the header, from the layer's parts.
+// Computes the formulas of the header from the layer's parts.
 TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
   Random random(9);
   for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
@@ -165,7 +165,7 @@ TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
 }
 
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
-  // With zero parameters but the feed-forward's last bias, pre-norm gives x + 1 / (1 - p) or x.
+  // With all parameters 0 except the last bias of the feed-forward part, a pre-norm layer gives x + 1 / (1 - p) or x.
   EncoderLayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
   EncoderLayer layer(config);
   layer.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
@@ -269,7 +269,7 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
 }
 
-// A saved pass is computed as a whole.
+// Compares with a pass with `saved`, which is not cut into chunks.
 TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
   Random random(8);
   for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {

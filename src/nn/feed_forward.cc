@@ -141,7 +141,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
     return Gradients<Linear>{.x = d_input, .parameters = grads ? &(grads->*member) : nullptr, .x_write = x_write, .parameters_write = gradients.parameters_write};
   };
   const auto like_hidden = [&] { return uninitialised(dtype, saved.hidden.shape(), options.workspace); };
-  const Tensor& activated = gated() ? saved.gate : saved.hidden;  // what the activation is applied to
+  const Tensor& activated = gated() ? saved.gate : saved.hidden;  // input of the activation
   Tensor d_hidden = like_hidden(), d_gate, factor, after;
   if (grads != nullptr || gated()) {
     factor = like_hidden();

@@ -1,4 +1,4 @@
-// Floating-point exceptions (docs/promises.md): no operation raises a flag or runs into a trap of the caller, whatever masked lanes compute.
+// Floating-point exceptions (docs/promises.md): no operation raises an exception flag or a trap of the caller, whatever masked lanes compute.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -31,7 +31,7 @@ using test::Random;
 
 constexpr int kFlags = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
 
-// Calls that compute, with the inputs that they keep. Only the calls may not raise flags; what makes their inputs may.
+// A call and the inputs that it keeps alive. The call must not raise flags; the code that makes its inputs may.
 struct Call {
   std::string name;
   std::function<void()> run;
@@ -83,7 +83,7 @@ void add_passes(const std::string& name, AttentionCase& drawn, Random& random, s
                    }});
 }
 
-// Random problems, and some that are known to compute with infinities: rows without keys, a bias of -infinity, widths of 0, several key splits.
+// Random problems, and problems whose computation involves infinities: rows without keys, a bias of -infinity, widths of 0, several key splits.
 std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   std::vector<Call> calls;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -128,7 +128,7 @@ std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   return calls;
 }
 
-// Layers and what trains them, on finite numbers of any size.
+// Layers, losses and optimizers, on finite numbers of any size.
 std::vector<Call> layer_calls(std::list<Tensor>& kept) {
   std::vector<Call> calls;
   Random random(7);

@@ -1,4 +1,4 @@
-// Class numbers and token ids that a caller gives.
+// Reads class numbers and token ids that a caller passes.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace polyhead::nn {
 
-// All ids (int64 or int32) in row-major order. Error that names an id which is neither in [0, count) nor `ignored`.
+// Returns all ids (int64 or int32) in row-major order. Error that names an id which is neither in [0, count) nor `ignored`.
 std::vector<std::int64_t> checked_ids(std::string_view operation, const Operand& ids, std::int64_t count,
                                       std::optional<std::int64_t> ignored = {});
 

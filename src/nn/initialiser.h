@@ -7,12 +7,12 @@
 
 namespace polyhead::nn {
 
-// Error without a seed: a default would draw the same numbers for every layer.
+// Returns the seed. Error without one: a default would draw the same numbers for every layer.
 std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed);
 
 }  // namespace polyhead::nn
 
-#pragma GCC visibility push(default)  // components call these
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::nn::inline internal {
 
 // Fills parameters from one seed. Each call draws from a new stream, so a parameter's values depend on the seed, on the number of
@@ -29,7 +29,7 @@ class Initialiser {
   // torch.nn.Linear: weight [out,in] and bias [out] (absent: none) uniform in +-1/sqrt(in).
   void linear(TensorView weight, TensorView bias);
 
-  std::uint64_t child_seed();  // for a module inside this one
+  std::uint64_t child_seed();  // the next seed for a child module
 
  private:
   std::uint64_t seed_;

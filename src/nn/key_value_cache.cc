@@ -17,13 +17,14 @@ namespace {
 
 constexpr const char* kName = "KeyValueCache";
 
-// Copies [L,W], row by row unless both are contiguous: copy() moves contiguous memory at once and other memory by elements.
+// Copies [L,W] row by row, or at once if both are contiguous: copy() is fast for contiguous memory and goes by elements otherwise.
 void copy_rows(ConstTensorView from, TensorView to) {
   if (from.is_contiguous() && to.is_contiguous()) return copy(from, to);
   for (std::int64_t row = 0; row < from.extent(0); ++row) copy(from.select(0, row), to.select(0, row));
 }
 
-// The first `length` tokens of [K,L,W], of one dtype and in separate memory. Does not throw: copy() allocates where strided tensors interleave.
+// Copies the first `length` tokens of [K,L,W]; both have one dtype and do not overlap. copy() could throw, because it allocates for strided tensors
+// that interleave; this function does not.
 void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexcept {
   const std::size_t size = info(from.dtype()).size;
   const std::int64_t width = from.extent(2);
@@ -51,7 +52,7 @@ void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexce
   }
 }
 
-// Shape [K,length,.] of the tokens of one sequence of `part`, [B,K,capacity,.], and their bytes with the padding after them.
+// Shape [K,length,.] of the tokens of one sequence of `part` [B,K,capacity,.], and their size in bytes with padding.
 Shape saved_shape(const TensorView& part, std::int64_t length) { return {part.extent(1), length, part.extent(3)}; }
 std::int64_t saved_bytes_of(const TensorView& part, std::int64_t length) {
   return (numel(saved_shape(part, length)) * static_cast<std::int64_t>(info(part.dtype()).size) + 7) / 8 * 8;
@@ -184,7 +185,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
   require_separate("KeyValueCache.append", outputs, inputs);
   std::vector<std::int64_t> after = lengths_after(k.extent(2), new_tokens);
 
-  // The new tokens of sequence b are those from begin_of(b) to end_of(b) - 1.
+  // The new tokens of sequence b have the positions begin_of(b) to end_of(b) - 1.
   const auto begin_of = [&](std::int64_t b) { return lengths_[static_cast<std::size_t>(b)]; };
   const auto end_of = [&](std::int64_t b) { return after[static_cast<std::size_t>(b)]; };
   if (config_.dtype == DType::i8) {
@@ -201,7 +202,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
   }
   const std::int64_t bytes =
       k.extent(2) * (config_.head_width + config_.value_head_width) * static_cast<std::int64_t>(info(config_.dtype).size);
-  const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // fewer bytes are copied in the time to wake a thread
+  const std::int64_t grain = 1 + 200'000 / (1 + bytes);  // copying fewer than 200 KB takes less time than waking a thread
   parallel_for(config_.sequences * config_.kv_heads, grain, executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t b = i / config_.kv_heads, head = i % config_.kv_heads;
@@ -219,7 +220,7 @@ Mask KeyValueCache::causal_mask() const {
   return {.causal = Causal::top_left(), .key_lengths = key_lengths(), .diagonal_offsets = previous_lengths()};
 }
 
-// Copied in place, so that views of the lengths stay valid.
+// Copies in place, so that views of the lengths stay valid.
 void KeyValueCache::set_lengths(std::span<const std::int64_t> after) noexcept {
   std::ranges::copy(lengths_, previous_.begin());
   std::ranges::copy(after, lengths_.begin());
@@ -231,15 +232,15 @@ void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) noexcept {
   for (const TensorView& view : all.all()) copy_heads(view.select(0, from), view.select(0, to), length);
 }
 
-// Sequences of which nobody waits for a copy any more are overwritten first. What is left are cycles, each sequence with one reader: save the
-// first one, copy along the cycle, and restore it as the last one.
+// Orders the copies. First overwrite each sequence that no other one still has to copy. The rest are cycles in which each sequence has one reader:
+// save the first sequence, copy along the cycle, and write the saved one to the last place.
 std::vector<SequenceCopy> KeyValueCache::plan_reorder(std::span<const std::int64_t> source) const {
   require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
           " sequences");
   for (const std::int64_t from : source) require_sequence("reorder", from);
   const auto at = [](std::int64_t b) { return static_cast<std::size_t>(b); };
-  std::vector<std::int64_t> readers(source.size());  // of each sequence: the others that still have to copy it
-  std::vector<std::int64_t> ready;                   // sequences that nobody has to copy any more, and that copy another
+  std::vector<std::int64_t> readers(source.size());  // for each sequence: the number of others that still have to copy it
+  std::vector<std::int64_t> ready;                   // sequences that copy another one and that no other has to copy any more
   for (std::int64_t b = 0; b < config_.sequences; ++b) readers[at(source[at(b)])] += source[at(b)] != b ? 1 : 0;
   std::vector<std::uint8_t> waits(source.size());
   for (std::int64_t b = 0; b < config_.sequences; ++b) {

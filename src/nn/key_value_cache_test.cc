@@ -1,4 +1,4 @@
-// The cache against plain lists of tokens: what was appended to each sequence, whatever happened in between.
+// Compares the cache with plain lists of the tokens of each sequence, over random operations.
 #include "polyhead/nn/key_value_cache.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// A token [K,1,W] in the dtype of a cache, beside its scales [K,1].
+// A token [K,1,W] in the dtype of a cache, and its scales [K,1].
 struct Token {
   Token(ConstTensorView x, DType dtype) {
     if (dtype != DType::i8) {
@@ -98,7 +98,7 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
     for (int step = 0; step < 25; ++step) {
       const auto any = [&] { return random.integer(0, sequences - 1); };
       switch (random.integer(0, 5)) {
-        case 0: {  // reorder: repeats, cycles and sequences that stay
+        case 0: {  // reorder, with repeats, cycles and unchanged sequences
           std::vector<std::int64_t> source(static_cast<std::size_t>(sequences));
           std::iota(source.begin(), source.end(), 0);
           if (random.coin()) {

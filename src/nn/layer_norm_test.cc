@@ -62,7 +62,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);
-        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // must be replaced
+        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // backward must replace these
         norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(norm, grads);
         EXPECT_EQ(leaves.size(), bias ? 2u : 1u);
@@ -92,7 +92,7 @@ TEST(LayerNorm, InputGradientCanBeAdded) {
 TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
   Random random(5);
   const LayerNorm norm(random.tensor(DType::f64, {3}), random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the chunks that threads take
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the size of the chunks that threads take
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     LayerNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

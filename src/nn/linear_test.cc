@@ -47,7 +47,7 @@ TEST(Linear, InitialisedAsTorch) {
   EXPECT_FALSE(same_bits(linear.weight, Linear({.in_width = 64, .out_width = 500, .seed = 8}).weight));
 }
 
-// A module with random parameters of which none is special.
+// A module with random parameters.
 Linear random_linear(Random& random, std::int64_t in, std::int64_t out, bool bias) {
   return {random.tensor(DType::f64, {out, in}), bias ? random.tensor(DType::f64, {out}) : Tensor()};
 }
@@ -85,14 +85,14 @@ TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
   Tensor d_x(DType::f64, {4, 3}), added = start;
   Linear grads = zeros_like(linear), only_grads = random_linear(random, 3, 2, true);
   linear.backward(x, d_y, {.x = d_x, .parameters = &grads});
-  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x is needed for the parameters' gradients only
-  linear.backward(x, d_y, {.parameters = &only_grads});              // replaces what was there
+  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x may be absent: it is needed for the parameters' gradients only
+  linear.backward(x, d_y, {.parameters = &only_grads});              // replaces earlier values
   for (std::int64_t i = 0; i < 12; ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
   EXPECT_TRUE(same_bits(only_grads.weight, grads.weight));
   EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
 }
 
-// IEEE: 0 x NaN is NaN. Attention leaves masked rows out before it calls.
+// As in IEEE arithmetic, 0 x NaN is NaN. Attention removes masked rows before it calls Linear::backward.
 TEST(Linear, ANonFiniteRowReachesTheGradientOfTheWeightEvenIfItsOwnGradientIsZero) {
   const Linear linear({.in_width = 2, .out_width = 2, .seed = 1});
   const Tensor x = Tensor::of<float>({2, 2}, {1, 2, std::nanf(""), 3}), d_y = Tensor::of<float>({2, 2}, {1, 1, 0, 0});

@@ -1,4 +1,4 @@
-// Logits [B,C] row by row in float64, for sampling and beam search.
+// Reads logits [B,C] row by row in float64, for sampling and beam search.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline void require_logits(const char* operation, ConstTensorView logits) {
           logits.shape(), "; they must be floating [B,C] with at least one token");
 }
 
-// f(row, values) for each row that wanted(row) is true of. Error for NaN and infinity, and for a row of -infinity alone.
+// Calls f(row, values) for each row for which wanted(row) is true. Error for NaN and +infinity, and for a row in which all logits are -infinity.
 template <class Wanted, class F>
 void for_each_row_of_logits(const char* operation, ConstTensorView logits, const Wanted& wanted, const F& f) {
   const std::int64_t width = logits.extent(1);

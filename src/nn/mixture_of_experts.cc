@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kOperation = "MixtureOfExperts.forward";
 
-// A token that an expert computes, and its factor.
+// A row of x that an expert processes, and the factor of the expert's output.
 struct Use {
   std::int64_t row = 0;
   double factor = 0;
@@ -39,9 +39,9 @@ void route(const MixtureOfExperts& mixture, std::int64_t row, const double* scor
   for (std::size_t i = 0; i < chosen; ++i) uses[order[i]].push_back({row, std::exp(scores[order[i]] - largest) / sum});
 }
 
-// gate = (hidden + 1) * gate * sigmoid(slope * gate) of limited values, both [r,hidden_width], contiguous.
+// Sets gate = (hidden + 1) * gate * sigmoid(slope * gate), after both were clamped (see ClampedGate). Both are [r,hidden_width], contiguous.
 void apply_clamped_gate(const ClampedGate& rule, ConstTensorView hidden, TensorView gate, Executor* executor) {
-  constexpr std::int64_t kGrain = 1024;  // an exponential takes some 10 ns
+  constexpr std::int64_t kGrain = 1024;  // elements: an exponential takes about 10 ns
   dispatch_floating(gate.dtype(), [&]<class T>(Type<T>) {
     using A = Accumulator<T>;
     const auto *h = hidden.data<T>();
@@ -49,7 +49,7 @@ void apply_clamped_gate(const ClampedGate& rule, ConstTensorView hidden, TensorV
     const auto limit = static_cast<A>(rule.limit), slope = static_cast<A>(rule.slope);
     parallel_for(gate.numel(), kGrain, executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
-        A a = load(g[i]), b = load(h[i]);  // comparisons that keep a NaN
+        A a = load(g[i]), b = load(h[i]);  // the comparisons below are written so that NaN stays NaN
         if (a > limit) a = limit;
         if (b > limit) b = limit;
         if (b < -limit) b = -limit;
@@ -69,7 +69,7 @@ void run_expert(const MixtureOfExperts& mixture, const FeedForward& expert, Cons
   expert.output.forward(gate, y, options);
 }
 
-// sums[row] += factor * out[i] for the i-th use
+// Computes sums[row] += factor * out[i] for the i-th use.
 template <class T>
 void add_scaled(const std::vector<Use>& uses, const Tensor& out, Tensor& sums) {
   using A = Accumulator<T>;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-// What forward and backward read besides the parameters.
+// All tensors that forward and backward read, except the parameters.
 std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const RelativeBias& relative_bias,
                                const ConstTensorView& sink, const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
@@ -40,7 +40,7 @@ Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& 
   return with_extents(shapes.query, shapes.axis, c.gate == Gate::sigmoid ? shapes.positions : shapes.queries, c.output_width);
 }
 
-// [*,L] bool: the positions that a masked mean counts; absent for a plain mean.
+// Returns bool [*,L]: the positions that GlobalQuery::masked_mean averages; absent for GlobalQuery::mean.
 Tensor mean_positions(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes, const Mask& mask) {
   if (c.global_query != GlobalQuery::masked_mean) return {};
   const Mask keys{.key_lengths = mask.key_lengths, .attend_keys = mask.attend_keys, .block_keys = mask.block_keys};
@@ -80,7 +80,7 @@ void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, con
   if (c.gate == Gate::sigmoid) activation("gate", s.gate, shapes.query, shapes.positions, c.heads * c.value_head_width);
 }
 
-// The options of the sdpa call.
+// Sets the options of the sdpa call.
 void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, const AttentionShapes& shapes, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& c = layer.config;
   s.sdpa = {.scale = c.scale,
@@ -105,20 +105,20 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
   }
 }
 
-// The norm of a layer's q or k, and where its input is kept for the backward pass.
+// The norm of a layer's q or k, and the tensor that stores its input for the backward pass.
 struct HeadNorm {
-  const RMSNorm& norm;  // without a weight: there is none
+  const RMSNorm& norm;  // has no weight if the layer does not normalise
   Tensor& unnormed;
 };
 
-// Projects, then norms each head.
+// Projects x, then normalises each head.
 void project(const PackedLinear& projection, ConstTensorView x, std::int64_t heads, int axis, const HeadNorm& own, TensorView y, Executor* executor) {
   if (!own.norm.weight) return projection.forward(x, y, executor);
   projection.forward(x, own.unnormed, executor);
   own.norm.forward(split_heads(own.unnormed.view(), axis, heads), split_heads(y, axis, heads), {.executor = executor});
 }
 
-// Projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
+// Writes projected keys or values: those of the S positions, then `learned` (bias_k or bias_v), then zeros.
 void project_keys(const PackedLinear& projection, ConstTensorView x, ConstTensorView given, const Tensor& learned, std::int64_t heads,
                   const AttentionShapes& shapes, const HeadNorm& norm, Executor* executor, Tensor& projected) {
   if (given && shapes.added_keys == 0) return;
@@ -158,7 +158,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
     require(static_cast<bool>(table), operation, ": ", name, " is missing");
     const Shape all = appended(shapes.lead, {positions, width / 2});
-    // An extent of 1 at the end would rotate all positions, or all pairs, by one angle.
+    // These extents may not broadcast: an extent of 1 would rotate all positions, or all pairs, by the same angle.
     require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions &&
                 broadcasts(table.shape(), all),
             operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ",
@@ -480,7 +480,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   const TensorView d_query = gradients.query, d_key = input.key ? gradients.key : d_query, d_value = input.value ? gradients.value : d_key;
   Tensor d_q, d_k, d_v, d_padded_bias;
   if (d_query || grads) d_q = allocate(s.q.shape());
-  // [*,K,S',.]; absent if no requested gradient needs it.
+  // Returns the gradient of k or v, [*,K,S',.]; absent if no requested gradient needs it.
   const auto key_heads = [&](const Linear& projection, TensorView d_input, TensorView d_projected, Tensor& d) -> TensorView {
     if (d_projected && shapes.added_keys == 0) return d_projected;
     if (input.projected_key ? !d_projected && !(grads && config.add_bias_kv) : !d_input && !grads) return {};
@@ -520,7 +520,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
 
   apply_rotary(s.rotary, Rotation::inverse, shapes, d_q_heads, input.projected_key ? TensorView() : d_k_heads, executor);
 
-  // q = norm(q), and k's own positions in the same way
+  // q = norm(q), k = norm(k) without the added keys
   const bool masked = restricts(s.sdpa.mask);
   const auto own_positions = [&](const Tensor& d) { return d.view().slice(shapes.axis, 0, shapes.keys); };
   const auto norm_backward = [&](RMSNorm MultiHeadAttention::*norm, std::int64_t heads, const Tensor& unnormed, TensorView d_normed) {

@@ -225,7 +225,7 @@ TEST(MultiHeadAttention, InitialisedAsTorch) {
 
 TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
   const MultiHeadAttention layer({.query_width = 1, .output = OutputProjection::none, .add_bias_kv = true, .dtype = DType::bf16, .seed = 1});
-  constexpr std::int64_t kSequences = 1000;  // bfloat16 counts to 256
+  constexpr std::int64_t kSequences = 1000;  // a sum in bfloat16 would stop at 256
   const Tensor query(DType::bf16, {kSequences, 1, 1});
   Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
   fill(d_out, 2);  // the weights of the two keys are 1/2 where the query is 0
@@ -266,7 +266,7 @@ TEST(MultiHeadAttention, ABiasGradientWithAddedKeysIsRoundedOnceAndMayShareItsMe
 
 TEST(MultiHeadAttention, BackwardRunsOnItsOwnExecutorAndNotOnThatOfForward) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 8, .seed = 1});
-  const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // enough work to be given to threads at all
+  const Tensor x = Random(1).tensor(DType::f32, {8, 128, 64});  // large enough that the work is spread over threads
   Tensor out(DType::f32, x.shape()), d_x(DType::f32, x.shape());
   test::LastPieceFirst of_backward(2);
   MultiHeadAttention::Saved saved;

@@ -12,7 +12,7 @@
 namespace polyhead::nn {
 namespace {
 
-// One row, normalised.
+// A normalised row.
 template <class A>
 struct Normalised {
   std::vector<A> values;  // (x - mean) / deviation
@@ -25,7 +25,7 @@ struct Normalised {
     for (std::int64_t e = 0; e < width; ++e) v[e] = load(x.at(row, e));
     if (norm.centred) {
       const A mean = sum<A>(width, [v](std::int64_t e) { return v[e]; }) / static_cast<A>(width);
-      for (std::int64_t e = 0; e < width; ++e) v[e] -= mean;  // before squaring: E[x^2] - E[x]^2 would cancel
+      for (std::int64_t e = 0; e < width; ++e) v[e] -= mean;  // subtract before squaring: E[x^2] - E[x]^2 would cancel
     }
     const A variance = sum<A>(width, [v](std::int64_t e) { return v[e] * v[e]; }) / static_cast<A>(width);
     inverse_deviation = 1 / std::sqrt(variance + static_cast<A>(norm.epsilon));
@@ -41,7 +41,7 @@ std::vector<Accumulator<T>> load_vector(ConstTensorView parameter, std::int64_t 
   return values;
 }
 
-// For dtypes computed in float32. If sums_view is given: sums += x, then y = norm(sums); T is then float.
+// Normalises dtypes that are computed in float32. If sums_view is given (then T is float): sums += x, y = norm(sums).
 template <class T>
 void normalise_floats(const Normalisation& norm, ConstTensorView x_view, TensorView sums_view, TensorView y_view, Executor* executor) {
   const std::int64_t width = norm.weight.extent(0);
@@ -91,11 +91,12 @@ struct Backward {
   const Normalisation& norm;
   std::vector<Accumulator<T>> weight;
   Rows<const T> x, d_y;
-  const Rows<T>* d_x;  // nullptr: not wanted
-  bool add;            // to d_x
+  const Rows<T>* d_x;  // nullptr: not computed
+  bool add;            // true: adds to d_x
 };
 
-// The gradients of some rows, with n the normalised row and g = d_y (weight + weight_offset): d_x (+)= (g - mean(g) - n mean(g n)) / deviation, and, unless
+// Computes the gradients of some rows. With n the normalised row and g = d_y (weight + weight_offset): d_x (+)= (g - mean(g) - n mean(g n)) /
+// deviation, and, unless
 // they are nullptr, d_weight += d_y n and d_bias += d_y.
 void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   const auto width = static_cast<std::int64_t>(b.weight.size());
@@ -120,7 +121,7 @@ void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t l
   }
 }
 
-// The same by the kernels, for dtypes computed in float32.
+// The same with the kernels, for dtypes that are computed in float32.
 template <class T>
 void backward_rows(const Backward<T>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   constexpr int kRows = cpu::NormBackwardRows::kRows;
@@ -159,7 +160,7 @@ void backward_all(const Backward<T>& b, TensorView d_weight, TensorView d_bias, 
   constexpr std::int64_t kChunk = 128;
   const auto width = static_cast<std::int64_t>(b.weight.size());
   const std::int64_t chunks = (b.x.count() + kChunk - 1) / kChunk;
-  const std::int64_t size = d_bias ? 2 * width : d_weight ? width : 0;  // of a chunk's sums: d_weight, then d_bias
+  const std::int64_t size = d_bias ? 2 * width : d_weight ? width : 0;  // elements of a chunk's sums: d_weight, then d_bias
   std::vector<double> sums(static_cast<std::size_t>(chunks * size));
   parallel_for(chunks, row_grain(width * kChunk, 4), options.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t chunk = first; chunk < last; ++chunk) {

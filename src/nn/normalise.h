@@ -1,4 +1,5 @@
-// What layer normalisation and RMS normalisation share: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * (weight + weight_offset) + bias over the last axis.
+// Layer normalisation and RMS normalisation in one implementation: y = (x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * (weight + weight_offset) +
+// bias over the last axis.
 #pragma once
 
 #include "nn/check.h"
@@ -28,7 +29,7 @@ void add_and_normalise(const Normalisation& norm, ConstTensorView x, TensorView 
 void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
                    Write parameters_write, const RunOptions& options);
 
-// Of a layer with these parameters.
+// The Normalisation of a layer with these parameters.
 template <class M>
 void norm_backward(const Normalisation& norm, const M& layer, ConstTensorView x, ConstTensorView d_y, const Gradients<M>& gradients, const RunOptions& options) {
   require_norm(norm);

@@ -12,10 +12,10 @@
 namespace polyhead::nn {
 namespace {
 
-// Elements that a thread takes at once. Fixed, so that sums do not depend on the threads.
+// Number of elements that a thread takes at once. It is fixed, so that sums do not depend on the number of threads.
 constexpr std::int64_t kPiece = 1 << 14;
 
-// Before a name, in messages.
+// Text before a name in messages.
 constexpr const char *kParameter = "the parameter ", *kGradient = "the gradient of ";
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
@@ -54,7 +54,7 @@ void require_plain(const char* operation, const char* what, const std::string& n
   require(tensor.view().is_contiguous(), operation, ": ", what, name, " is not contiguous");
 }
 
-// Error where a tensor that is written shares memory with another tensor. `written` and `read` say what the tensors are.
+// Error if a tensor that is written shares memory with another tensor. `written` and `read` name the kinds of tensors for the message.
 void require_distinct(const char* operation, const char* written, const ConstNamedParameters& outputs, const char* read = "",
                       const ConstNamedParameters& inputs = {}) {
   struct Item {
@@ -68,7 +68,7 @@ void require_distinct(const char* operation, const char* written, const ConstNam
   std::vector<const Item*> order;
   for (const Item& item : items) order.push_back(&item);
   std::ranges::sort(order, {}, [](const Item* item) { return item->span.first; });
-  std::pair<const Item*, const Item*> first{};  // of the pairs that share memory, in the order of the lists: a message that no address decides
+  std::pair<const Item*, const Item*> first{};  // the first pair in the order of the lists, so that the message does not depend on addresses
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (std::size_t j = i + 1; j < order.size() && order[j]->span.first < order[i]->span.last; ++j) {
       const std::pair<const Item*, const Item*> pair = std::minmax(order[i], order[j]);
@@ -121,7 +121,7 @@ void AdamW::step(const NamedParameters& list, const ConstNamedParameters& gradie
   for (const auto& [name, tensor] : gradients) require_plain(kOperation, kGradient, name, *tensor);
   require_distinct(kOperation, kParameter, list, kGradient, gradients);
 
-  // Counted last, because the rest may throw: running the pieces allocates.
+  // The step is counted at the end, because running the pieces allocates and may throw.
   const auto number = static_cast<double>(steps() + 1);
   const double first = 1 - std::pow(config_.beta1, number), second = 1 - std::pow(config_.beta2, number);
   const auto& kernels = cpu::current_kernels_of<cpu::AdamKernels>();

@@ -1,4 +1,4 @@
-// A value is no struct of options: GCC would take one for the first member of a struct that has no NamedMembers.
+// A plain value must not convert to a struct of options: without NamedMembers GCC takes it for the struct's first member.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -27,7 +27,7 @@ POLYHEAD_TAKES(d_gradients);
 POLYHEAD_TAKES(causal);
 POLYHEAD_TAKES(scale);
 
-// What the first members of these structs could be made of.
+// Values from which the first members of these structs could be made.
 #define POLYHEAD_REFUSES_VALUES(Options, member)                                                                                             \
   static_assert(!takes_##member<Options, double> && !takes_##member<Options, int> && !takes_##member<Options, bool>);                        \
   static_assert(!takes_##member<Options, std::int64_t> && !takes_##member<Options, std::optional<std::int64_t>>);                            \
@@ -48,7 +48,7 @@ POLYHEAD_REFUSES_VALUES(nn::DecoderOptions, memory_mask);
 static_assert(!takes_attention<nn::DecoderOptions, Mask>);
 static_assert(!takes_causal<Mask, bool> && !takes_causal<Mask, int> && !takes_causal<Mask, std::int64_t>);
 
-// The same forms with what they are for.
+// The same expressions with the right types compile.
 static_assert(takes_dropout<SdpaOptions, Dropout> && takes_mask<SdpaOptions, Mask> && takes_window<Mask, Window> && takes_relative_bias<SdpaOptions, RelativeBias>);
 static_assert(takes_rotary<nn::AttentionOptions, nn::Rotary> && takes_attention<nn::DecoderOptions, nn::AttentionOptions> && takes_causal<Mask, Causal>);
 static_assert(takes_scale<SdpaOptions, double> && takes_tangents<SdpaJvp, SdpaTangents>);

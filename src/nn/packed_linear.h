@@ -1,4 +1,4 @@
-// A linear layer whose weight is packed once: for several products of one call, or for all calls where parameters are constant.
+// A linear layer whose weight is packed once: for several products of one call, or for all calls if parameters are constant.
 #pragma once
 
 #include <memory>

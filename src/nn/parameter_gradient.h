@@ -1,4 +1,4 @@
-// Gradients of parameters, which replace what is in their memory or are added to it.
+// Writes gradients of parameters, which replace or are added to the contents of their memory.
 #pragma once
 
 #include "nn/elementwise.h"
@@ -6,8 +6,8 @@
 
 namespace polyhead::nn {
 
-// f(target) computes a gradient, for which `gradient` is the memory; absent: not wanted. With Write::add f writes to a tensor of the
-// workspace, so that the sum has the bits of add_gradients: a product that adds to its result may round more often.
+// f(target) computes a gradient into `gradient`; absent: it is not computed. With Write::add, f writes to a temporary tensor, which is then added: so
+// the sum has the bits of add_gradients(). A matrix product that adds to its result might round more often.
 template <class F>
 void write_gradient(TensorView gradient, Write write, const RunOptions& options, const F& f) {
   if (!gradient || write == Write::replace) return f(gradient);

@@ -1,4 +1,4 @@
-// parameters_write of every layer: gradients of micro-batches, and of a layer that a model uses twice.
+// Tests parameters_write for every layer: gradients of micro-batches, and of a layer that a model uses twice.
 #include "nn/parameter_gradient.h"
 
 #include "polyhead/nn/encoder_decoder.h"
@@ -155,7 +155,7 @@ TEST(ParametersWrite, OfAnEncoderDecoderAddsMicroBatches) {
     const EncoderDecoder model = model_of(false, dtype);
     with_backward(model, dtype, [&](const auto& backward) { expect_sums(model, backward); });
   }
-  // A tied embedding rounds after each of its uses.
+  // The gradient of a tied embedding is rounded after each use of the embedding.
   const EncoderDecoder tied = model_of(true, DType::f64);
   with_backward(tied, DType::f64, [&](const auto& backward) {
     EncoderDecoder first = zeros_like(tied), second = zeros_like(tied), added = zeros_like(tied);

@@ -26,7 +26,7 @@ TEST(SinusoidalPositions, AreTheFormula) {
 }
 
 TEST(SinusoidalPositions, AShiftIsARotation) {
-  // (sin, cos) at p + k is that at p, turned by k times the frequency: what section 3.5 of the paper wants of them.
+  // (sin, cos) at p + k equals (sin, cos) at p, rotated by k times the frequency, as section 3.5 of the paper says.
   Tensor table(DType::f64, {30, 2}), later(DType::f64, {30, 2});
   sinusoidal_positions(table);
   sinusoidal_positions(later, 7);

@@ -60,7 +60,7 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
-// Keys and values as a cache stores them: the bits of the same values in the layer's dtype, as a whole and in chunks of sequences.
+// Keys and values in the dtype of a cache give the bits of the same values in the layer's dtype, as a whole and in chunks of sequences.
 TEST(ProjectedKeys, InAStorageOfTheirOwn) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
   for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
@@ -116,11 +116,11 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 with add_bias_kv or add_zero_attn"));
 }
 
-// Gradients that are not asked for are not computed: they need no memory, and the others have the same bits.
+// Gradients that are not requested are not computed: they need no memory, and the others have the same bits.
 TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);
-  constexpr std::int64_t kKeys = 4096, kBytes = kKeys * 64 * 4;  // of d_k
+  constexpr std::int64_t kKeys = 4096, kBytes = kKeys * 64 * 4;  // bytes of d_k
   const Tensor query = random.tensor(DType::f32, {1, 1, 64}), keys = random.tensor(DType::f32, {1, 4, kKeys, 16}),
                values = random.tensor(DType::f32, keys.shape());
   Tensor out(DType::f32, query.shape()), d_query(DType::f32, query.shape()), d_keys(DType::f32, keys.shape()),

@@ -1,5 +1,5 @@
-// docs/promises.md: a row of a layer has the same bits however it is asked for: projections, rotary positions, attention, gate and output
-// projection.
+// docs/promises.md: a row of a layer's output has the same bits however the call is cut. This covers projections, rotary positions, attention, gate
+// and output projection.
 #include <algorithm>
 
 #include "nn/cache_test_feed.h"
@@ -13,7 +13,7 @@ using test::for_each_instruction_set;
 using test::Random;
 using test::same_bits;
 
-// A causal layer, x [B,T,E] and the rows of its output as one call gives them.
+// A random causal layer, x [B,T,E], and the layer's output from one call.
 class RandomLayer {
  public:
   RandomLayer(Random& random, DType dtype, std::int64_t tokens)
@@ -42,7 +42,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, config_.dtype), whole_)) << "chunks of at most " << most;
   }
 
-  // The rounding of a narrower cache is that of each token: all tokens at once are rounded like few.
+  // A narrower cache rounds each token separately, so one call with all tokens gives the bits of many calls.
   void in_chunks_of_a_narrow_cache(Random& random, std::int64_t most) {
     if (config_.dtype == DType::f64) return;
     const DType storage = random.pick({DType::bf16, DType::f16, DType::i8});
@@ -50,7 +50,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, storage), at_once)) << "a narrow cache, chunks of at most " << most;
   }
 
-  // The first tokens of one sequence alone: causal, so the others are not missed.
+  // Computes the first tokens of one sequence alone. The layer is causal, so later tokens do not matter.
   void alone(Random& random) {
     const std::int64_t b = random.integer(0, sequences_ - 1), tokens = random.integer(1, tokens_);
     const Tensor x = Tensor::copy_of(x_.view().slice(0, b, b + 1).slice(1, 0, tokens));
@@ -66,7 +66,7 @@ class RandomLayer {
   }
 
  private:
-  // The layer's output for chunks of `least` to `most` tokens, the last ones shorter, whose keys and values the cache stores.
+  // Returns the layer's output computed in chunks of `least` to `most` tokens (the last may be shorter), with keys and values in a cache.
   Tensor through_a_cache(Random& random, std::int64_t least, std::int64_t most, DType storage) {
     KeyValueCache cache({.sequences = sequences_,
                          .kv_heads = config_.kv_heads,

@@ -1,4 +1,4 @@
-// Norms of each head's q and k (MultiHeadAttentionConfig::qk_norm).
+// Tests the norms of each head's q and k (MultiHeadAttentionConfig::qk_norm).
 #include <cmath>
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -26,7 +26,7 @@ MultiHeadAttention scrambled(const MultiHeadAttentionConfig& config, Random& ran
   return layer;
 }
 
-// Each row of heads [*,H] divided by its root mean square, written out.
+// Divides each row of heads [*,H] by its root mean square and multiplies it by the weight.
 void norm_heads(TensorView heads, const Tensor& weight, double epsilon) {
   const std::int64_t width = heads.extent(-1);
   const Tensor rows = Tensor::copy_of(heads);

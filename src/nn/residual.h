@@ -17,9 +17,9 @@ struct ResidualPart {
   const Norm& output_norm;  // used with NormPosition::both
   NormPosition position;
   double dropout;      // 0 in evaluation
-  std::uint64_t seed;  // of the dropout
+  std::uint64_t seed;  // seed of the dropout
   RunOptions options;
-  ConstTensorView sum = {};  // what the part is added to; absent: x. Not with NormPosition::post.
+  ConstTensorView sum = {};  // the tensor to which the part's output is added; absent: x. Not with NormPosition::post.
   bool norm_is_optional = false;  // with NormPosition::pre: without a norm the part reads x itself
 };
 
@@ -45,14 +45,15 @@ SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, Tens
           .seed = part.seed};
 }
 
-// A part's norms, and where the gradients of their parameters go: nullptr where they are not wanted.
+// A part's norms, and the modules that receive the gradients of their parameters; nullptr: not computed.
 struct ResidualNorms {
   const Norm &norm, &output_norm;
   Norm *grads, *output_grads;
   Write parameters_write;
 };
 
-// d_x: the gradient for x of what the part adds, without that of the sum's other term. f(d_out, d_in) writes the gradient of the part itself.
+// Writes to d_x the gradient that flows through the part, without the gradient through the residual connection. f(d_out, d_in) computes the gradient
+// of the part itself.
 template <class F>
 void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_sum, TensorView d_x, const RunOptions& options, const F& f) {
   const auto like_x = [&] { return uninitialised(d_x.dtype(), d_x.shape(), options.workspace); };
@@ -75,7 +76,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
 }
 
-// The same with the gradient of the sum, which goes unchanged to x and to the part. d_x does not overlap d_y.
+// The same, including the gradient through the residual connection. d_x does not overlap d_y.
 template <class F>
 void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
   Tensor d_sum;
@@ -88,7 +89,7 @@ void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, C
   add(of_sum, d_x, options.executor);
 }
 
-// Error unless `saved`, that of a layer's last part, comes from a forward pass of such a layer.
+// Error unless `saved`, which belongs to a layer's last part, comes from a forward pass of a layer with this position and kind of norm.
 inline void require_saved(const char* operation, const SavedResidual& saved, NormPosition position, NormKind kind) {
   require(static_cast<bool>(saved.normed), operation, ": saved is empty; give it to forward first");
   static constexpr const char* kNames[] = {"post-norm", "pre-norm", "both-norm"};  // in the order of NormPosition
@@ -103,7 +104,7 @@ inline void require_part_order(const char* operation, PartOrder order, NormPosit
           ": part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
 }
 
-// The self-attention of an encoder or decoder layer.
+// The configuration of the self-attention of an encoder or decoder layer.
 template <class Config>
 MultiHeadAttentionConfig attention_config(const Config& config, std::uint64_t seed) {
   return {.query_width = config.width,
@@ -118,7 +119,7 @@ MultiHeadAttentionConfig attention_config(const Config& config, std::uint64_t se
           .seed = seed};
 }
 
-// The options of a layer's n-th use of randomness: each has a seed of its own.
+// Returns options with the dropout seed for a layer's `number`-th use of randomness; every use has another seed.
 inline AttentionOptions with_seed(AttentionOptions options, std::uint64_t number) {
   if (options.dropout_seed) options.dropout_seed = derive_seed(*options.dropout_seed, number);
   return options;
@@ -128,9 +129,9 @@ inline void require_dropout(const char* operation, double dropout) {
   require(dropout >= 0 && dropout <= 1, operation, ": dropout is ", dropout, "; it must lie in [0,1]");
 }
 
-// The dropout that a call applies. Error in training without a seed.
+// Returns the dropout probability that a call applies: 0 in evaluation. Error in training without a seed.
 inline double dropout_of(const char* operation, double dropout, const AttentionOptions& options) {
-  require_dropout(operation, dropout);  // a public member
+  require_dropout(operation, dropout);  // check again: the caller may have changed the public member
   if (options.mode != Mode::training || dropout == 0) return 0;
   require(options.dropout_seed.has_value(), operation,
           ": dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");

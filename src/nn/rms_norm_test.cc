@@ -51,7 +51,7 @@ TEST(RMSNorm, GradientsAreCentralDifferences) {
       const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
       const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
       RMSNorm grads = zeros_like(norm);
-      random.fill(grads.weight);  // must be replaced
+      random.fill(grads.weight);  // backward must replace these
       norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
       auto leaves = test::parameter_leaves(norm, grads);
       leaves.push_back({"x", x, d_x});
@@ -95,7 +95,7 @@ TEST(RMSNorm, BitsDoNotDependOnThreads) {
 TEST(RMSNorm, WeightGradientSumsOverAllRows) {
   Random random(5);
   const RMSNorm norm(random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the chunks that threads take
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the size of the chunks that threads take
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     RMSNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

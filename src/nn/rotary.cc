@@ -23,7 +23,7 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
   Shape shape = x.shape();
   shape[-1] = pairs;
   const DType precise = accumulation_dtype(x.dtype());
-  // The caller's table where the loop can read it, else a copy.
+  // Returns the caller's table if the loop can read it, else a converted copy.
   const auto readable = [&](ConstTensorView table, Tensor& converted) -> ConstTensorView {
     if (table.dtype() == precise && table.stride(-1) == 1) return table;
     return converted = Tensor::copy_of(table, precise);

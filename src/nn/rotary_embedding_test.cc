@@ -1,5 +1,4 @@
-// Rotary tables against numbers of the published formulas, worked out by the code that the papers' authors and the models' authors publish
-// (transformers, modeling_rope_utils.py), and against the formulas written in another way.
+// Compares rotary tables with numbers that the published code computes (transformers, modeling_rope_utils.py), and with the formulas written in another way.
 #include "polyhead/nn/rotary_embedding.h"
 
 #include <gmock/gmock.h>

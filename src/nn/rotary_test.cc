@@ -13,7 +13,7 @@ using test::same_bits;
 
 TEST(Rotary, GradientsAreCentralDifferences) {
   for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
-    for (const std::int64_t features : {4, 6}) {  // of 6: a part, all
+    for (const std::int64_t features : {4, 6}) {  // rotates a part of the 6 features, and all
       for (const bool added : {false, true}) {
         SCOPED_TRACE(std::to_string(static_cast<int>(order)) + " " + std::to_string(features) + (added ? " with added keys" : ""));
         Trial run({"rotary",
@@ -36,7 +36,7 @@ TEST(Rotary, GradientsAreCentralDifferences) {
   }
 }
 
-// RoFormer, eq. 34, for one head: pair i of position t turns by t theta_i, so that a shift of all positions changes no score.
+// RoFormer, eq. 34, for one head: pair i at position t is rotated by t theta_i, so shifting all positions does not change scores.
 TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
   const auto [cos, sin] = rotary_tables({2}, 4);
   const auto rotated = [&, &c = cos, &s = sin](RotaryOrder order) {

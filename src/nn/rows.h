@@ -1,4 +1,4 @@
-// A tensor [*,width] row by row.
+// Access to a tensor [*,width] row by row.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Rows {
         step_(view.stride(-1)) {}
 
   std::int64_t count() const { return rows_.count(); }
-  bool contiguous() const { return step_ == 1; }  // within a row
+  bool contiguous() const { return step_ == 1; }  // true if the elements of a row are contiguous
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
   // One row: finding it costs divisions, which a loop over its columns should not repeat.
@@ -38,8 +38,7 @@ class Rows {
   std::int64_t step_;
 };
 
-// One row as contiguous numbers of the type that is computed in: the tensor's own memory if the row is that already, else a copy that put()
-// writes back.
+// One row as contiguous numbers of the arithmetic type: the tensor's own memory if the row has this form, else a copy that put() writes back.
 template <class T>
 class ComputedRow {
  public:
@@ -69,10 +68,10 @@ class ComputedRow {
   std::vector<A> copy_;
 };
 
-// A stride of 1 that the compiler knows, so that it vectorises a loop which takes any stride.
+// A stride of 1 known at compile time, so that the compiler vectorises loops that are generic in the stride.
 inline constexpr std::integral_constant<std::int64_t, 1> kOne;
 
-// The sum of term(0) … term(count - 1) as eight running sums: vector registers hold them, and rounding errors grow with count / 8.
+// Returns the sum of term(0) … term(count - 1), computed as eight running sums: they fit into a vector register, and rounding errors grow with count / 8 only.
 template <class A, class F>
 A sum(std::int64_t count, const F& term) {
   A lanes[8] = {};
@@ -84,8 +83,8 @@ A sum(std::int64_t count, const F& term) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// Least rows of a piece of parallel_for, if one element takes about `nanoseconds` without vectors. With AVX-512 it takes an eighth of that
-// (layer norm) or less (sigmoid), hence the factor.
+// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 takes an eighth of that (layer norm) or
+// less (sigmoid), hence the factor.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   constexpr double kLeast = 5 * kLeastPiece;
   const double row = nanoseconds * static_cast<double>(width > 0 ? width : 1);

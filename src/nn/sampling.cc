@@ -13,7 +13,7 @@
 namespace polyhead::nn {
 namespace {
 
-// In [0,1).
+// Returns a number in [0,1).
 double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII; makes the counters differ from those of other uses of the seed
@@ -21,7 +21,8 @@ double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   return uniform_double(bits[0], bits[1]);
 }
 
-// The fewest leading tokens, in the order of `before`, whose probabilities sum to `enough`: halves are set apart, not sorted.
+// Returns the smallest number of tokens, the first ones in the order of `before`, whose probabilities sum to `enough`. Partitions like quickselect
+// instead of sorting all tokens.
 template <class Before, class Sum>
 std::size_t count_of_mass(std::vector<std::int64_t>& tokens, double enough, const Before& before, const Sum& sum) {
   auto first = tokens.begin(), last = tokens.end();
@@ -39,7 +40,7 @@ std::size_t count_of_mass(std::vector<std::int64_t>& tokens, double enough, cons
   return static_cast<std::size_t>(last - tokens.begin());
 }
 
-// Draws from the row's tokens; u is in [0,1).
+// Draws one of the row's tokens by u in [0,1).
 std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& options, double u) {
   const double largest = *std::ranges::max_element(logits);
   std::vector<double> p(logits.size());
@@ -48,7 +49,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   std::iota(tokens.begin(), tokens.end(), 0);
   const auto probability = [&](std::int64_t token) { return p[static_cast<std::size_t>(token)]; };
   const auto sum = [&](auto first, auto last) { return std::transform_reduce(first, last, 0.0, std::plus(), probability); };
-  // By logits: of two tokens whose probabilities are both 0 in float64, the likelier one is first.
+  // Compares logits, because two different tokens may both have probability 0 in float64.
   const auto before = [&](std::int64_t a, std::int64_t b) {
     const double x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x > y || (x == y && a < b);
@@ -58,7 +59,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
     tokens.resize(static_cast<std::size_t>(options.top_k));
   }
   if (options.top_p < 1) tokens.resize(count_of_mass(tokens, options.top_p * sum(tokens.begin(), tokens.end()), before, sum));
-  if (tokens.size() < logits.size()) std::ranges::sort(tokens);  // so that a draw does not depend on how the tokens were chosen
+  if (tokens.size() < logits.size()) std::ranges::sort(tokens);  // so that the draw does not depend on the order in which top_k and top_p left the tokens
   double left = u * sum(tokens.begin(), tokens.end());
   std::int64_t last = tokens.front();
   for (const std::int64_t token : tokens) {
@@ -70,7 +71,7 @@ std::int64_t draw(const std::vector<double>& logits, const SamplingOptions& opti
   return last;
 }
 
-// Writes choose(row, values) of every row, or nothing.
+// Writes choose(row, values) for every row; if a row is refused, writes nothing.
 template <class F>
 void choose_tokens(const char* operation, ConstTensorView logits, TensorView tokens, const F& choose) {
   require_logits(operation, logits);

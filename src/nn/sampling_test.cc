@@ -19,7 +19,7 @@ using testing::ElementsAre;
 
 std::vector<std::int64_t> values(const Tensor& tokens) { return {tokens.data<std::int64_t>(), tokens.data<std::int64_t>() + tokens.numel()}; }
 
-// How often each token comes up in `draws` positions of one row of logits.
+// Returns the share of each token in `draws` draws from one row of logits.
 std::map<std::int64_t, double> shares(const Tensor& logits, SamplingOptions options, int draws) {
   std::map<std::int64_t, int> counts;
   Tensor token(DType::i64, {1});
@@ -51,7 +51,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
   const double p[] = {0.5, 0.25, 0.125, 0.0625, 0.0625};
   Tensor logits(DType::f64, {1, 5});
   for (int c = 0; c < 5; ++c) logits.data<double>()[c] = std::log(p[c]) + 3;
-  // Four standard deviations of a share.
+  // The tolerance is four standard deviations of a share.
   const auto expect = [&](const SamplingOptions& options, const std::map<std::int64_t, double>& expected) {
     const auto found = shares(logits, options, kDraws);
     EXPECT_EQ(found.size(), expected.size());
@@ -62,7 +62,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
   };
   expect({.seed = 1}, {{0, p[0]}, {1, p[1]}, {2, p[2]}, {3, p[3]}, {4, p[4]}});
   expect({.top_k = 2, .seed = 2}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
-  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // of the equal 3 and 4 the first
+  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // 3 and 4 are equal: the first one is taken
   expect({.top_p = 0.5, .seed = 4}, {{0, 1}});
   expect({.top_p = 0.51, .seed = 5}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
   expect({.top_k = 3, .top_p = 0.7, .seed = 6}, {{0, 2.0 / 3}, {1, 1.0 / 3}});  // 4/7 + 2/7 of what top_k leaves
@@ -90,7 +90,7 @@ TEST(Sampling, RowsOfEqualLogitsHaveDrawsOfTheirOwn) {
   Tensor tokens(DType::i64, {64});
   sample_tokens(logits, tokens, {.seed = 1, .position = 0});
   const std::vector<std::int64_t> drawn = values(tokens);
-  EXPECT_GT((std::set<std::int64_t>(drawn.begin(), drawn.end()).size()), 20u);  // of 50, by 64 draws: about 36
+  EXPECT_GT((std::set<std::int64_t>(drawn.begin(), drawn.end()).size()), 20u);  // 64 draws from 50 tokens give about 36 different ones
 }
 
 TEST(Sampling, ATokenOfProbability0IsNeverDrawn) {

@@ -7,7 +7,7 @@ namespace polyhead::nn {
 
 SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options)
     : rank_(shapes.lead.size()) {
-  constexpr std::int64_t kFewestQueries = 16;  // with fewer, most time is spent reading keys
+  constexpr std::int64_t kFewestQueries = 16;  // least queries of a chunk: with fewer, most time is spent reading keys
   const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
   if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops || options.cache) return;
@@ -47,6 +47,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
   for (ConstTensorView* table : {&own.rotary.cos, &own.rotary.sin, &own.rotary.key_cos, &own.rotary.key_sin}) cut(*table, 2);
   cut(own.mask.attend, 3);
   cut(own.mask.block, 3);
+  cut(own.mask.blocks.lists, 3);
   cut(own.mask.attend_keys, 1);
   cut(own.mask.block_keys, 1);
   // query_offsets, key_offsets and relative_bias are the same for every sequence.
@@ -56,7 +57,7 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
 }
 
 void require_sdpa_options(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options) {
-  // H = 0, so they have no memory: only the shapes are read.
+  // H = 0, so these tensors need no memory; only their shapes are read.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
   require_options({.q = q, .k = k}, {.mask = options.mask, .bias = options.bias, .relative_bias = options.relative_bias, .sink = options.sink, .empty_rows = config.empty_rows},

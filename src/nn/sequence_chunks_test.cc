@@ -1,4 +1,4 @@
-// An evaluation in parts against the same layer as a whole, which is how a pass that backward goes on from is computed.
+// Compares evaluation in chunks with the same layer computed as a whole, which is how a pass with `saved` is computed.
 #include <gtest/gtest.h>
 
 #include "nn/sequence_chunks.h"
@@ -16,14 +16,14 @@ using test::same_bits;
 
 struct Call {
   const char* name;
-  Shape query;  // with 64 wide inputs
+  Shape query;  // inputs have width 64
   int axis = -2;
   std::int64_t keys = 0;  // 0: self-attention
 
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
-// Each is more than 768 KiB between the maps.
+// The activations of each call are larger than 768 KiB, so it is cut into chunks.
 const Call kCalls[] = {{"sequences", {40, 40, 64}},
                        {"behind an extent of one", {1, 40, 33, 64}},
                        {"two leading dimensions", {20, 3, 40, 64}},
@@ -39,7 +39,7 @@ Shape sequences_of(const Call& call) {
 
 class SequencesOf : public testing::TestWithParam<Call> {
  protected:
-  // Both ways with these options; how many parts there were.
+  // Compares both ways with these options. Returns the number of chunks.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
     Random random(seed);
     const Call& call = GetParam();
@@ -107,7 +107,7 @@ TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   Random random(4);
   const MultiHeadAttention layer(config(Gate::none));
   const Tensor query = random.tensor(DType::f32, GetParam().query);
-  Tensor lengths(DType::i64, lead());  // the last is wrong
+  Tensor lengths(DType::i64, lead());  // the last length is wrong
   lengths.data<std::int64_t>()[numel(lead()) - 1] = queries() + 1;
   Tensor out(DType::f32, layer.output_shape({.query = query}));
   fill(out, 7);

@@ -5,7 +5,7 @@
 
 namespace polyhead::nn {
 
-inline constexpr std::int64_t kSavedSequence = -1;  // memory beside the cache, for one sequence
+inline constexpr std::int64_t kSavedSequence = -1;  // stands for the temporary memory that saves one sequence
 
 struct SequenceCopy {
   std::int64_t from, to;

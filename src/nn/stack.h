@@ -32,7 +32,7 @@ Norm make_final_norm(const Config& config) {
   return Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
 }
 
-// f(i, in, out, saved of layer i) computes layer i.
+// Runs a stack forward. f(i, in, out, saved of layer i) computes layer i.
 template <class Stack, class F>
 void stack_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, const RunOptions& options,
                    typename Stack::Saved* saved, const F& f) {
@@ -64,7 +64,7 @@ inline void require_no_cache(const char* operation, const AttentionOptions& opti
   require(options.cache == nullptr, operation, ": a cache belongs to one layer; forward takes the stack's, ", type);
 }
 
-// Evaluation of the next tokens: f(i, in, out, options with layer i's cache) computes layer i.
+// Evaluates the next tokens with a cache. f(i, in, out, options with layer i's cache) computes layer i.
 template <class Stack, class F>
 void cached_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, std::vector<KeyValueCache>& caches,
                     const AttentionOptions& options, const F& f) {
@@ -80,7 +80,7 @@ void cached_forward(const char* operation, const Stack& stack, ConstTensorView x
   before.commit();
 }
 
-// f(i, d_out, d_in) writes the gradient of layer i's input; x: the input of layer 0.
+// Runs a stack backward. f(i, d_out, d_in) writes the gradient of layer i's input; x is the input of layer 0.
 template <class Stack, class F>
 void stack_backward(const char* operation, const Stack& stack, const typename Stack::Saved& saved, ConstTensorView x, ConstTensorView d_y,
                     TensorView d_x, Stack* grads, Write parameters_write, const RunOptions& options, const F& f) {

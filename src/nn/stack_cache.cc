@@ -38,7 +38,7 @@ std::int64_t EncoderCache::length(std::int64_t sequence) const {
   return layers_[0].length(sequence);
 }
 
-// A call that one layer refuses is refused by the first one: all have the same sequences, capacity and lengths.
+// No rollback is needed: all layers have the same sequences, capacity and lengths, so a call that one layer refuses fails at the first layer.
 void EncoderCache::reorder(std::span<const std::int64_t> source) {
   if (layers_.empty()) return;
   const std::vector<SequenceCopy> copies = layers_[0].plan_reorder(source);
@@ -96,7 +96,7 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
 void DecoderCache::reorder(std::span<const std::int64_t> source) {
   for (std::int64_t r = 0; r < std::min<std::int64_t>(std::ssize(source), sequences()); ++r) {
     const std::int64_t from = source[static_cast<std::size_t>(r)];
-    if (from < 0 || from >= sequences()) break;  // which the layers refuse
+    if (from < 0 || from >= sequences()) break;  // the layers refuse this with an Error
     require(from / beams_ == r / beams_, "DecoderCache.reorder: sequence ", r, " would become sequence ", from,
             ", which reads another memory; with ", beams_, " beams the sequences of memory ", r / beams_, " are ", r / beams_ * beams_, " to ",
             r / beams_ * beams_ + beams_ - 1);

@@ -1,4 +1,4 @@
-// Stacks that are fed a few tokens at a time, against the same stacks over whole sequences, each alone.
+// Compares stacks that get a few tokens at a time through a cache with the same stacks over each whole sequence alone.
 #include "polyhead/nn/stack_cache.h"
 
 #include <array>
@@ -38,7 +38,7 @@ TEST(StackCache, EncoderFedInPartsIsTheWhole) {
     Tensor whole = rows_like(x);
     encoder.forward(x, whole, {.mask = causal, .rotary = all.rotary()});
     EncoderCache cache(encoder, {.sequences = 2, .capacity = kLength});
-    for (int round = 0; round < 2; ++round) {  // the second one with the memory of the first
+    for (int round = 0; round < 2; ++round) {  // the second round reuses the memory of the first
       Tensor parts = rows_like(x);
       for (std::int64_t begin = 0, end = 4; begin < kLength; begin = end++) {
         const RotaryTables own = rotary.tables_from(cache.key_lengths(), end - begin);
@@ -94,7 +94,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     of_layer.cache = &one;
     EXPECT_EQ(error_message([&] { encoder.layers[0].forward(x, y, of_layer); }), "EncoderLayer" + message.substr(7));
   }
-  // One token at a time: both are the same.
+  // With one token at a time, attend_later_tokens makes no difference.
   EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
   encoder.forward(part(x, 1), part(y, 1), cache);
 
@@ -116,7 +116,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   const Tensor x(DType::f64, {2, 3, kWidth}), memory(DType::f64, {2, 5, 6});
   Tensor y = rows_like(x);
   const std::string message = " layer 1 norms its input and final_norm is absent, so nothing would norm y; set final_norm, or norm_position of the layers to post";
-  // Made of layers, with another attention.
+  // A stack made from layers, with a replaced attention.
   Encoder encoder;
   for (int i = 0; i < 2; ++i) {
     encoder.layers.emplace_back(encoder_layer(NormPosition::pre));
@@ -136,7 +136,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   encoder.forward(x, y);
   decoder.forward(x, memory, y);
   encoder.final_norm = {};
-  encoder.layers[1].norm_position = NormPosition::post;  // the last layer norms
+  encoder.layers[1].norm_position = NormPosition::post;  // then the last layer normalises, and no final_norm is needed
   encoder.forward(x, y);
 }
 
@@ -156,8 +156,8 @@ TEST(StackCache, ViewsOfLengthsStayValid) {
   EXPECT_EQ(lengths.data(), cache.key_lengths().data());
 }
 
-// Two memories of different lengths, three beams each. A step's row is the last one of its beam's whole text, alone with its own memory, cut
-// to its length. The projections of the memory are spoilt after the cache is made: no step may read them.
+// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with its
+// own memory, cut to its length. The projections of the memory are overwritten after the cache is made, because no step may read them.
 TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
   constexpr std::int64_t kBeams = 3, kRows = 2 * kBeams, kPrefill = 3;
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
@@ -178,7 +178,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
         cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kLength, .memory_mask = mask});
       }
       for (DecoderLayer& layer : decoder.layers) fill(layer.cross_attention.k.weight, test::kNaN), fill(layer.cross_attention.v.weight, test::kNaN);
-      std::vector<Tensor> texts;  // [tokens,E] of each row
+      std::vector<Tensor> texts;  // for each row: [tokens,E]
       for (std::int64_t r = 0; r < kRows; ++r) texts.push_back(Tensor::copy_of(prefill.view().select(0, r)));
       Tensor y = rows_like(prefill);
       decoder.forward(prefill, y, cache);
@@ -232,7 +232,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
             "KeyValueCache.append: sequence 0 has 2 tokens and gets 3; the capacity is 4");
   const auto first = [](auto& tensor) { return tensor.view().slice(1, 0, 1); };
   Encoder other = encoder;
-  other.layers[1].attention.config.kv_heads = 1;  // refused in the second layer, when the first one has its keys
+  other.layers[1].attention.config.kv_heads = 1;  // the second layer refuses this, after the first one has appended its keys
   EXPECT_NE(error_message([&] { other.forward(first(x), first(y), cache); }), "");
   EXPECT_NE(error_message([&] { encoder.forward(first(x), first(y), cache, {.mode = Mode::training}); }).find("a cache in training"), std::string::npos);
   EXPECT_EQ(cache.length(0), 2);

@@ -1,4 +1,4 @@
-// How much of the calling thread's stack the library uses (docs/promises.md).
+// Measures how much of the calling thread's stack the library uses (docs/promises.md).
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -21,14 +21,14 @@ namespace {
 
 using test::Random;
 
-// The promises are those of optimised code. Without optimisation every temporary has a place of its own, and sanitizers add more.
+// The promises hold for optimised code. Without optimisation every temporary has its own stack slot, and sanitizers add more.
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr std::size_t kOfAttention = 64 << 10, kOfLayers = 256 << 10;
 #else
 constexpr std::size_t kOfAttention = 1 << 20, kOfLayers = 2 << 20;
 #endif
 
-// Bytes of its stack that a thread uses which calls f: those that no longer hold what was painted there.
+// Returns the bytes of stack that a thread uses while it calls f. It fills the stack with a pattern first and then counts the changed bytes.
 std::size_t stack_of(const std::function<void()>& f) {
   constexpr std::size_t kSize = 3 << 20;
   constexpr unsigned char kPaint = 0xa5;
@@ -49,7 +49,7 @@ std::size_t stack_of(const std::function<void()>& f) {
   return kSize - static_cast<std::size_t>(std::find_if(first, first + kSize, [](unsigned char byte) { return byte != kPaint; }) - first);
 }
 
-// Runs a call on a thread, whose arguments are elsewhere, and keeps the most that any took.
+// Runs calls on a thread, with the arguments outside of that thread's stack, and keeps the largest use of stack.
 class Measure {
  public:
   template <class F>
@@ -62,7 +62,7 @@ class Measure {
   std::size_t most_ = 0;
 };
 
-// Forward and backward pass with all that has a gradient, forward mode, second derivatives and maps.
+// Measures forward and backward pass with all gradients, forward mode, second derivatives and maps.
 void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measure) {
   Random random(1);
   const Shape shape{1, 4, length, 64}, keys{1, 2, length, 64};
@@ -87,7 +87,7 @@ void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measu
   measure([&] { attention_map(maps, weights, plain); });
 }
 
-// A step of training, and evaluation.
+// Measures a step of training, and evaluation.
 void train(DType dtype, Executor* executor, Measure& measure) {
   const EncoderLayerConfig config{.width = 64, .heads = 4, .activation = Activation::silu, .gated = true, .norm = NormKind::rms_norm, .norm_position = NormPosition::pre, .dropout = 0.1,
                                   .attention_dropout = 0.1, .dtype = dtype, .seed = 1};

@@ -39,7 +39,7 @@ class Tracer {
     steps_.push_back({kind, std::move(letters), Tensor::copy_of(value)});
   }
 
-  // Shape in letters, with `positions` put before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
+  // Returns a shape in letters, with `positions` inserted before leading dimension `at`: "[B1,T,B2,E]" for positions "T" at the attention axis, "[B,N,T,H]" for
   // positions "N,T" after all leading dimensions.
   std::string letters(int at, const std::string& positions, const std::string& width) const {
     const int lead = shapes_.lead.size();
@@ -72,7 +72,7 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // What follows the projection: a norm and a rotation of its heads; none for v.
+    // The steps after a projection: a norm and a rotation of its heads; none for v.
     struct Later {
       const RMSNorm& norm;
       std::int64_t heads;
@@ -82,7 +82,7 @@ class Tracer {
                              const Later* later) {
       const bool norms = later != nullptr && config_.qk_norm, rotates = later != nullptr && options_.rotary.cos;
       if (!norms && !rotates) return add(kind, text, saved);
-      Tensor projected(config_.dtype, saved.shape());  // `saved` is what the last of these steps gave, so compute again
+      Tensor projected(config_.dtype, saved.shape());  // `saved` holds the result of the last of these steps, so compute the projection again
       linear.forward(x, projected, {.executor = options_.executor});
       add(kind, text, projected);
       if (norms) {
@@ -142,7 +142,7 @@ class Tracer {
     if (saved_.sdpa.dropout.p > 0) stage(TraceKind::dropout, saved_.sdpa, MapValue::dropped);
   }
 
-  // The relative bias without the mask: its distances are still those of the mask's diagonals and documents.
+  // Copies the parts of the mask that define the distances of a relative bias: diagonals and documents. Needed for a step that shows the bias without the mask.
   static void keep_distances(const SdpaOptions& from, SdpaOptions* to) {
     const Mask& mask = from.mask;
     to->relative_bias = from.relative_bias;
@@ -155,7 +155,7 @@ class Tracer {
   MaskCounts mask_counts() const {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
     Mask mask = saved_.sdpa.mask;
-    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // they move the relative bias alone
+    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // without a diagonal in the mask they only shift the relative bias
     const Tensor dense = dense_mask("trace", mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
     MaskCounts counts{.pairs = dense.numel(), .shared_by_heads = dense.extent(-3) == 1 && config_.heads > 1};

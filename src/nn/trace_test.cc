@@ -32,7 +32,7 @@ const TraceStep& find(const std::vector<TraceStep>& steps, TraceKind kind) {
   throw std::runtime_error("no step of kind " + std::to_string(static_cast<int>(kind)));
 }
 
-// A layer with everything that a trace can show, or with parts of it.
+// A layer with its inputs and options.
 struct Problem {
   MultiHeadAttentionConfig config{.query_width = 6, .heads = 2, .dtype = DType::f64, .seed = 7};
   Shape query{2, 3, 6};
@@ -129,7 +129,7 @@ TEST(Trace, EndsWithTheBitsThatForwardWrites) {
   }
 }
 
-// x W^T + b for the last extent, straight from the definition.
+// Computes x W^T + b over the last extent, directly from the definition.
 Tensor linear(ConstTensorView x, const Linear& map) {
   Shape shape = x.shape();
   shape[-1] = map.out_width();
@@ -166,7 +166,7 @@ Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// Every step follows from the values of the steps before it.
+// Recomputes every step from the values of the steps before it.
 TEST(Trace, StepsFollowFromEachOther) {
   int number = 0;
   for (Problem& p : sweep()) {
@@ -219,7 +219,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at[TraceKind::bias]);
     }
-    if (at[TraceKind::mask]) {  // a masked score is -inf, another one stays; a row without a key follows the layer's rule for it
+    if (at[TraceKind::mask]) {  // masked scores are -inf, others stay; a row without a key follows empty_rows of the layer
       const std::vector<double> masked = to_doubles(at[TraceKind::mask]);
       const auto keys = static_cast<std::size_t>(at[TraceKind::mask].extent(-1));
       std::size_t gone = 0;
@@ -294,14 +294,14 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
 }
 
 // The steps after a projection read the rotated q and k.
-// The step of the bias has no mask, and the distances of the diagonals and documents that the mask has.
+// The step of the bias ignores the mask, but uses the distances given by the mask's diagonals and documents.
 TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
   const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),
                documents = Tensor::of<std::int64_t>({3}, {0, 2, 5}), offsets = Tensor::of<std::int64_t>({2}, {1, -2});
   struct Given {
     Mask mask;
-    std::function<double(int b, int t, int s)> distance;  // NaN: of two documents
+    std::function<double(int b, int t, int s)> distance;  // NaN: query and key are in different documents
   };
   const Given all[] = {{{.causal = Causal::offset(1), .query_offsets = documents},
                         [](int, int t, int s) { return (t < 2) == (s < 2) ? s - t - 1 : std::nan(""); }},

@@ -14,19 +14,26 @@ struct KeyRange {
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none, some or all pairs of a block. For two planes together the smaller value holds.
+// Whether a boolean plane allows none, some or all pairs of a block. For two planes combined, take the smaller value.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
 // Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
 inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 
-// Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend.
+// Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. With listed_queries > 0
+// (Mask::blocks) there is one byte for each block of listed_queries x listed_keys pairs, not for each pair: pair (t, s) has the byte
+// [head, (t + query_position) / listed_queries, (s + key_position) / listed_keys].
 struct BooleanPlane {
   const std::uint8_t* data = nullptr;
   std::int64_t head = 0, row = 0, column = 0;
   bool attend = true;
   const BlockKind* blocks = nullptr;  // [head, block of queries, block of keys]; nullptr: every block is partial
   std::int64_t block_head = 0, block_row = 0;
+  std::int64_t listed_queries = 0, listed_keys = 0, query_position = 0, key_position = 0;
+
+  POLYHEAD_INLINE bool listed() const { return listed_queries > 0; }
+  POLYHEAD_INLINE std::int64_t row_of_query(std::int64_t t) const { return listed() ? (t + query_position) / listed_queries : t; }
+  POLYHEAD_INLINE std::int64_t column_of_key(std::int64_t s) const { return listed() ? (s + key_position) / listed_keys : s; }
 };
 
 // masked: the row attends to the keys that the mask leaves. If it leaves none, SdpaOptions::empty_rows may give the row all keys: with
@@ -36,7 +43,7 @@ enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 // Which keys each query may attend to, for some heads of one sequence or document. Heads, queries and keys count from the first in the
 // set.
 struct KeySet {
-  static constexpr int kMostPlanes = 2;
+  static constexpr int kMostPlanes = 3;
 
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
@@ -49,7 +56,7 @@ struct KeySet {
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
-// Keys that causal, window and lengths leave for query t.
+// Returns the keys that causal, window and lengths leave to query t.
 POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   KeyRange range{0, set.keys};
   if (set.banded) {
@@ -67,17 +74,18 @@ POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
 POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BooleanPlane& plane = set.planes[i];
-    if ((plane.data[head * plane.head + t * plane.row + s * plane.column] != 0) != plane.attend) return false;
+    if ((plane.data[head * plane.head + plane.row_of_query(t) * plane.row + plane.column_of_key(s) * plane.column] != 0) != plane.attend) return false;
   }
   return true;
 }
 
-// The blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial.
+// The kinds of the blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block of listed blocks has
+// listed_queries queries, any other kMaskBlockQueries.
 POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
-  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + t / kMaskBlockQueries * plane.block_row;
+  return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
 }
 
-// `range` without BlockKind::skip at its ends.
+// Returns `range` without the blocks of BlockKind::skip at both ends.
 POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);

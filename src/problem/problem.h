@@ -12,33 +12,36 @@
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/tensor.h"
 #include "polyhead/tensor_view.h"
 #include "problem/key_set.h"
 
 namespace polyhead {
 
-// What causal and window leave: query t has the keys [t + lower, t + upper). Both lie in [-T, S], so that no sum overflows.
+// The keys that causal and window leave to query t: [t + lower, t + upper). Both bounds lie in [-T, S], so that sums do not overflow.
 struct Band {
   std::int64_t lower = 0, upper = 0;
   std::int64_t diagonal = 0;         // with a relative bias: the distance of query t and key s is s - (t + diagonal)
   std::int64_t distance_origin = 0;  // with a relative bias: index of the distance of query 0 and key 0 in Problem::relative_bias
 };
 
-// Distances that a relative bias has values for: disjoint ranges, ascending.
+// The distances for which a relative bias has values: disjoint ranges, ascending.
 using Distances = std::vector<KeyRange>;
 
 // A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
 // one document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
-  Band band{};  // if banded or with a relative bias; positions count in the document. With KeyRules::bands: holds the bands of all sequences
+  Band band{};  // set if banded or with a relative bias; positions count from the start of the document. With KeyRules::bands: encloses the bands of all sequences
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`.
+// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`. With listed.queries > 0
+// it is [*,N, blocks of queries, blocks of keys]: which blocks are listed.
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
+  BlockSize listed{.queries = 0, .keys = 0};
 };
 
 // Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
@@ -46,7 +49,7 @@ struct KeyRules {
   std::int64_t queries = 0;
   Document all_pairs;                  // used without documents
   std::vector<Document> documents;     // empty: only `all_pairs`; else in order, and every query and every key is in exactly one
-  bool banded = false;                 // false: bands mask nothing
+  bool banded = false;                 // false: there is no causal mask and no window
   std::vector<Band> bands;             // one per b, if sequences have diagonals of their own; else empty, and each document has its band
   std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
@@ -62,16 +65,17 @@ struct KeyRules {
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
-// What a problem points to besides the caller's tensors; owned by the caller of normal_form().
+// Memory, other than the caller's tensors, that a problem points to; owned by the caller of normal_form().
 struct ProblemMemory {
   KeyRules rules;
   Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+  Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
   Distances distances;
   Tensor relative_bias;  // [N,L], a value for each of the L distances
-  Tensor sink_tangent, relative_bias_tangent;  // the same of their tangents
+  Tensor sink_tangent, relative_bias_tangent;  // the same for their tangents
 };
 
-// What dropout's generator counts the first sequence, query head, query and key of a problem as, where that is a part of a larger one.
+// Indices that dropout's generator gives to the first sequence, query head, query and key of a problem that is a part of a larger one.
 struct DropoutOrigin {
   std::int64_t b = 0, n = 0, t = 0, s = 0;
 };
@@ -85,14 +89,15 @@ struct DropoutRule {
 };
 
 struct Problem {
-  DType dtype = DType::f32;          // of q and the outputs
-  DType key_dtype = DType::f32;      // of k and v
+  DType dtype = DType::f32;          // dtype of q and the outputs
+  DType key_dtype = DType::f32;      // dtype of k and v
   Shape lead;                        // the leading dimensions; b counts them in row-major order
   std::int64_t batch = 0;            // number of sequences: product of `lead`
   std::int64_t heads = 0, kv_heads = 0;
   std::int64_t queries = 0, keys = 0;
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
+  ScoreRule score_rule;                 // changes scale <q,k>, or absent
   bool native = false;                  // q, k and v are bfloat16 and may be multiplied as such
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
@@ -126,12 +131,18 @@ struct BackwardProblem : Problem {
   ConstTensorView q, k, v, out, lse, d_out;
   TensorView d_q, d_k, d_v;  // absent: not computed
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
-  TensorView d_bias_given;   // as the caller gave it, to be zeroed first
+  TensorView d_bias_given;   // the caller's tensor in its own shape; it is set to zero first
   TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
+  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: of all
   // The keys are a part of those that lse and out were computed from. p = exp(score - lse) and delta = <d_out, out> are then taken from them as
   // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
   bool part_of_keys = false;
+
+  // Sums of the score rule's gradients of sequence b from query head n on; nullptr: not wanted.
+  double* score_rule_sums(std::int64_t b, std::int64_t n) const {
+    return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
+  }
 
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
@@ -165,7 +176,8 @@ struct JvpProblem : Problem {
   }
 };
 
-// The gradients d_q, d_k, ... are those of the second loss; its gradients by the results of the first backward pass are the tangents.
+// Let L be a loss on the results of the backward pass. `tangents` are the gradients of L by those results; d_q, d_k, ... receive the gradients of L
+// by the inputs.
 struct BackwardBackwardProblem : BackwardProblem {
   Tangents tangents;
   TensorView d_d_out;  // absent: not computed
@@ -182,7 +194,7 @@ struct MapsProblem : Problem {
   ConstTensorView q, k, k_scale;
   MapValue value = MapValue::probability;
 
-  // The mask does not change scores before the bias.
+  // Scores before the bias are not masked.
   bool unmasked() const { return value == MapValue::scaled_score || value == MapValue::capped_score; }
 
   template <class Rows, class Keys, class Pairs>
@@ -191,12 +203,12 @@ struct MapsProblem : Problem {
   }
 };
 
-// A row of a map, as long as a consumer reads it.
+// A row of a map; valid only during the call of the consumer.
 struct MapRow {
-  std::int64_t index;              // of the requested query
+  std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
-  KeyRange keys;                   // of probabilities: values outside of it are 0; empty for a row without a positive probability
-  double entropy;                  // of probabilities: -sum p log p in nats
+  KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
+  double entropy;                  // of the attention weights: -sum p log p, in nats
 };
 
 // Receives the rows of the requested queries, in their order.
@@ -228,7 +240,7 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
   return {static_cast<T*>(view.data()) + head_offset(view, b, n), view.stride(-2), view.stride(-1)};
 }
 
-// Keys of the heads from first_head on, in one document of sequence b.
+// Sets `set` to the keys of the heads from first_head on, in one document of sequence b.
 inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
@@ -240,14 +252,11 @@ inline void Problem::place(std::int64_t b, std::int64_t first_head, const Docume
   for (int i = 0; i < set.plane_count; ++i) {
     const DenseMask& mask = rules->masks[static_cast<std::size_t>(i)];
     const auto slice = head_slice<const std::uint8_t>(mask.tensor, b, first_head);
-    set.planes[i] = {slice.data + t * slice.row_stride + s * slice.column_stride,
-                     mask.tensor.stride(-3),
-                     slice.row_stride,
-                     slice.column_stride,
-                     mask.attend,
-                     nullptr,
-                     0,
-                     0};
+    BooleanPlane& plane = set.planes[i] = {.head = mask.tensor.stride(-3), .row = slice.row_stride, .column = slice.column_stride, .attend = mask.attend};
+    plane.listed_queries = mask.listed.queries, plane.listed_keys = mask.listed.keys;
+    const std::int64_t row = plane.row_of_query(t), column = plane.column_of_key(s);
+    plane.data = slice.data + row * slice.row_stride + column * slice.column_stride;
+    if (plane.listed()) plane.query_position = t - row * plane.listed_queries, plane.key_position = s - column * plane.listed_keys;
   }
 }
 
@@ -262,18 +271,18 @@ inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
 }
 
-// The element of Problem::relative_bias of query t and key s of a document in sequence b.
+// Returns the index in Problem::relative_bias for query t and key s of a document in sequence b.
 inline std::int64_t relative_index(const Problem& problem, std::int64_t b, const Document& document, std::int64_t t, std::int64_t s) {
   return problem.rules->band(b, document).distance_origin + (s - document.keys.first) - (t - document.queries.first);
 }
 
-// The pairs of a document in a view [*,N,T,S].
+// Returns the slice of a view [*,N,T,S] that holds the pairs of a document.
 template <class View>
 View of_pairs(const View& view, const Document& document) {
   return view.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
 }
 
-// The problem of one document. Dropout bits and key lengths still use positions in `problem`.
+// Returns the problem of one document. Dropout bits and key lengths still use positions in `problem`.
 template <class P>
 P part_of(const P& problem, const Document& document) {
   P part = problem;
@@ -290,7 +299,7 @@ P part_of(const P& problem, const Document& document) {
   return part;
 }
 
-// attend[s] = 1 where query t of head (b, n) may attend to key s, else 0. True if there is such a key.
+// Sets attend[s] to 1 if query t of head (b, n) may attend to key s, else to 0. Returns whether there is such a key.
 inline bool attended_keys(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<std::uint8_t>& attend) {
   attend.assign(static_cast<std::size_t>(problem.keys), 0);
   const Document& document = document_of(problem, t);

@@ -15,21 +15,30 @@ double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int6
   return std::inner_product(out.begin(), out.end(), d_out.begin(), 0.0);
 }
 
+// Turns d_x, the gradients of a row's new scores, into those of its scaled scores. Gradients of 0 stay: those of masked pairs, whose scores may be NaN.
+void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<double> scaled, std::vector<double>& d_x) {
+  const std::vector<double> d_new = d_x;
+  for (std::size_t s = 0; s < d_x.size(); ++s) scaled[s] = d_new[s] == 0 ? 0 : scaled[s];
+  problem.score_rule.backward(score_tile(problem, b, n, t, d_x.data()), scaled.data(), problem.score_rule_sums(b, n), problem.score_rule.data);
+  for (std::size_t s = 0; s < d_x.size(); ++s) d_x[s] = d_new[s] == 0 ? 0 : d_x[s];
+}
+
 // d_v[s]   = sum_t drop(p)[t,s] d_out[t]                                       (docs/maths.md, eq. 5)
-// d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = what dropout multiplied p with       (eq. 6)
+// d_p[t,s] = m[t,s] <d_out[t], v[s]>, m = dropout's factor of p                (eq. 6)
 // d_score  = p (d_p - sum_s p d_p)              = d_bias                       (eq. 7)
 // d_sink   = -exp(sink - lse) sum_s p d_p                                      (eq. 7a)
-// d_x      = d_score (1 - tanh^2(x/c))          x = scale <q,k>                (eq. 8)
+// d_x      = d_score (1 - tanh^2(x/c))          x = rule(scale <q,k>)          (eq. 8)
+// d_x by the rule's own backward function       with a score rule              (eq. 8')
 // d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
-// p is computed again from q and k: the gradient then carries no rounding of lse or out. With a part of the keys, p = exp(score - lse) and
-// delta = <d_out, out> are those of all keys.
+// p is computed again from q and k, so that rounding of lse and out does not affect the gradients. With BackwardProblem::part_of_keys, p = exp(score
+// - lse) and delta = <d_out, out> come from the lse and out of all keys.
 void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
   const bool part = problem.part_of_keys;
   const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;
   const std::vector<double> k = load_head(problem.k, {}, b, kv);
   const std::vector<double> v_transposed = load_head_transposed(problem.v, {}, b, kv);
   std::vector<double> d_k(k.size()), d_v(v_transposed.size());
-  std::vector<double> d_p(static_cast<std::size_t>(keys)), d_score(d_p.size()), d_q(static_cast<std::size_t>(qk_width));
+  std::vector<double> d_p(static_cast<std::size_t>(keys)), d_score(d_p.size()), d_x(d_p.size()), d_q(static_cast<std::size_t>(qk_width));
   Row row;
 
   const std::int64_t group = problem.heads / problem.kv_heads;
@@ -57,9 +66,14 @@ void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64
         for (std::int64_t s = 0; s < keys; ++s) {
           const auto at = static_cast<std::size_t>(s);
           d_score[at] = row.attend[at] && !row.uniform ? row.p[at] * (d_p[at] - delta) : 0.0;
-          if (!row.attend[at] || row.uniform) continue;
           const double tanh = problem.softcap > 0 ? row.capped[at] / problem.softcap : 0.0;
-          const double d_product = problem.scale * d_score[at] * (1 - tanh * tanh);
+          d_x[at] = d_score[at] == 0 ? 0.0 : d_score[at] * (1 - tanh * tanh);
+        }
+        if (problem.score_rule) differentiate_score_rule(problem, b, n, t, row.scaled, d_x);
+        for (std::int64_t s = 0; s < keys; ++s) {
+          const auto at = static_cast<std::size_t>(s);
+          if (!row.attend[at] || row.uniform) continue;
+          const double d_product = problem.scale * d_x[at];
           add_scaled(qk_width, d_product, k.data() + s * qk_width, d_q.data());
           add_scaled(qk_width, d_product, q.data(), d_k.data() + s * qk_width);
         }

@@ -8,8 +8,8 @@
 namespace polyhead::reference {
 namespace {
 
-// With a prime for the tangents, which are the gradients of the second loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h):
-//   w  = m <d_out, v>,  w' = m <d_out, v'>,  delta = sum_s p w,  phi = sum_s p ((score' - lse') w + w'),  m = what dropout multiplied p with
+// A prime marks the tangents: the gradients of the loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h).
+//   w  = m <d_out, v>,  w' = m <d_out, v'>,  delta = sum_s p w,  phi = sum_s p ((score' - lse') w + w'),  m = dropout's factor of p
 //   d_d_out   = out'                                    the jvp
 //   d_v[s]    = sum_t drop(p) (score' - lse') d_out[t]
 //   d_score   = p ((score' - lse') (w - delta) + w' - phi)          = d_bias

@@ -24,13 +24,14 @@ void BiasGradient::add(std::int64_t b, std::int64_t n, std::int64_t t, const std
 void for_each_kv_head(const BackwardProblem& problem, const std::function<void(std::int64_t b, std::int64_t kv, BiasGradient* d_bias)>& f) {
   // Skip if T = S = 0: such tensors may have 2^62 heads, and a loop over them would not end.
   const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
-  if (problem.d_bias || problem.d_relative_bias) {  // heads and sequences add to the same elements: one thread, so that the order is fixed
+  if (problem.d_bias || problem.d_relative_bias) {  // heads and sequences add to the same elements: use one thread, so that the order of the sums is fixed
     BiasGradient d_bias(problem);
     for (std::int64_t head = 0; head < count; ++head) f(head / problem.kv_heads, head % problem.kv_heads, &d_bias);
     d_bias.store();
     return;
   }
-  parallel_for(count, 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
+  // Sequences may add to the same sums of a score rule's gradients.
+  parallel_for(count, problem.d_score_rule ? count : 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t head = first; head < last; ++head) f(head / problem.kv_heads, head % problem.kv_heads, nullptr);
   });
 }

@@ -1,4 +1,4 @@
-// The gradient of a bias, and the loop over key/value heads that it decides.
+// The gradient of a bias, and the loop over key/value heads, which is serial if there is such a gradient.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace polyhead::reference {
 
-// Sums gradients of the bias or the relative bias in float64 and stores each element once: positions of a broadcast or sliding view that share an element are
-// summed there, without a tensor of the full shape.
+// Sums gradients of the bias or the relative bias in float64 and stores each element once: positions of a broadcast or sliding view that share an
+// element are summed directly in it, without a tensor of the full shape.
 class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem);

@@ -10,7 +10,7 @@ AttentionCase odd_case(Random& random) {
   return case_of(random, DType::f64, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2});
 }
 
-// The case's own gradients against differences; inputs become contiguous so that every element is one leaf.
+// Compares the case's gradients with differences. Inputs are made contiguous, so that changing one element of memory changes one element of the input.
 void check(AttentionCase& c) {
   const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
   c.q = q, c.k = k, c.v = v;
@@ -104,7 +104,7 @@ TEST(ReferenceGradients, EachMaskAndEmptyRowsMode) {
     AttentionCase c = odd_case(random);
     c.options.empty_rows = mode;
     Tensor attend = random.tensor(DType::boolean, c.sizes.pairs());
-    fill(attend.view().select(2, 1), 0);  // query 1 sees nothing
+    fill(attend.view().select(2, 1), 0);  // query 1 attends to no key
     c.options.mask.attend = c.keep(std::move(attend));
     c.options.bias = c.keep(random.tensor(DType::f64, {1, 3, 5}));
     check(c);

@@ -6,7 +6,7 @@
 namespace polyhead::reference {
 namespace {
 
-// The positive probabilities p and their entropy -sum p log p. NaN counts as positive.
+// Returns the row with the range of its positive p and its entropy -sum p log p. NaN counts as positive.
 MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p) {
   MapRow row{index, values, {0, 0}, 0};
   for (std::size_t s = 0; s < p.size(); ++s) {

@@ -13,10 +13,10 @@ void backward(const BackwardProblem& problem);
 void jvp(const JvpProblem& problem);
 void backward_backward(const BackwardBackwardProblem& problem);
 
-// The maps of the given queries of head (b, n).
+// Computes the map rows of the given queries of head (b, n).
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);
 
-// -sum m log m for m = (p + q) / 2; `dtype` is float64, or any other for float32.
+// Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays.
 double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count);
 
 }  // namespace polyhead::reference

@@ -66,7 +66,15 @@ std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView s
 RowMaker::RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n)
     : problem_(problem), q_(q), b_(b), n_(n), keys_(load_head_transposed(k, k_scale, b, problem.kv_head(n))) {}
 
-// score[s] = softcap(scale <q, k[s]>) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
+ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, double* scores) {
+  ScoreTile tile;
+  tile.scores = scores, tile.float64 = true;
+  tile.rows = 1, tile.keys = tile.row_stride = problem.keys;
+  tile.first_query = t, tile.batch = b, tile.head = n;
+  return tile;
+}
+
+// score[s] = softcap(rule(scale <q, k[s]>)) + bias[s] for the unmasked keys (docs/maths.md, eq. 1)
 void RowMaker::scores(std::int64_t t, Row& row) const {
   check_interrupt();
   const std::int64_t keys = problem_.keys;
@@ -76,6 +84,7 @@ void RowMaker::scores(std::int64_t t, Row& row) const {
   for (double& x : row.scaled) x *= problem_.scale;
 
   row.capped = row.scaled;
+  if (problem_.score_rule && keys > 0) problem_.score_rule.forward(score_tile(problem_, b_, n_, t, row.capped.data()), problem_.score_rule.data);
   if (const double c = problem_.softcap; c > 0) {
     for (double& x : row.capped) x = c * std::tanh(x / c);
   }
@@ -120,7 +129,7 @@ void RowMaker::softmax(Row& row) const {
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) sum += row.p[s] = std::exp(row.score[s] - largest);
   }
-  sum += std::exp(row.sink - largest);  // a sink that is NaN or +inf makes the sum NaN
+  sum += std::exp(row.sink - largest);  // becomes NaN if the sink is NaN or +inf
   for (std::size_t s = 0; s < keys; ++s) {
     if (row.attend[s]) row.p[s] /= sum;
   }

@@ -13,7 +13,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Row {
   std::vector<double> scaled;        // scale <q, k[s]>, for masked keys too
-  std::vector<double> capped;        // softcap(scaled)
+  std::vector<double> capped;        // softcap(rule(scaled))
   std::vector<double> score;         // capped + bias; -inf where masked
   std::vector<std::uint8_t> attend;  // 1 where t may attend to s
   std::vector<double> p;             // softmax over the keys with attend = 1; 0 for the others
@@ -22,20 +22,20 @@ struct Row {
   double sink = 0;       // sink logit; -inf without one
   double lse = 0;
   bool empty = false;    // every score is -inf: out = 0, no gradients of scores
-  bool uniform = false;  // EmptyRows::uniform applied: constant scores, which carry no gradient
+  bool uniform = false;  // EmptyRows::uniform applies: scores are constants and have no gradient
 };
 
 // Computes rows of the map of head (b, n). Keys are held transposed [H,S], so that a row of scores is the sum of q[h] * (row h of keys).
 class RowMaker {
  public:
-  // k_scale: of an int8 k, else absent.
+  // k_scale: the scales of an int8 k; else absent.
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
   void softmax(Row& row) const;                  // sets p and lse, from score and sink
-  void softmax(double lse, Row& row) const;      // the same with an lse that is known
+  void softmax(double lse, Row& row) const;      // the same with a given lse
   void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
-  double dropout_factor(const Row& row, std::int64_t s) const;  // what dropout() multiplied p[s] with
+  double dropout_factor(const Row& row, std::int64_t s) const;  // the factor by which dropout() multiplied p[s]
 
  private:
   const Problem& problem_;
@@ -44,11 +44,14 @@ class RowMaker {
   std::vector<double> keys_;  // [H,S]
 };
 
-// A head as float64, row-major [rows, columns] or its transpose. scale [*,K,S,1]: of int8 rows, else absent.
+// Returns a head as float64, row-major [rows, columns] or its transpose. scale [*,K,S,1]: the scales of int8 rows; else absent.
 std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
 void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
+
+// A row of scores [S] as a tile of the score rule.
+ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, double* scores);
 
 // sums[i] += factor * values[i]
 inline void add_scaled(std::int64_t count, double factor, const double* values, double* sums) {

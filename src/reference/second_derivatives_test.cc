@@ -7,7 +7,7 @@
 namespace polyhead::test {
 namespace {
 
-// The differences are exact to 1e-12; sixteen-bit and float32 results are rounded once, and so are slopes and sinks that a test moves in float32.
+// The differences have an error of 1e-12. 16-bit and float32 results are rounded once more, and so are slopes and sinks that a test changes in float32.
 double tolerance(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -47,8 +47,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// The loss sum <d_gradients, results of sdpa_backward>, moved by every element of every input. Unlike the test above it does not rely on the symmetry
-// of second derivatives.
+// Differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input. Unlike the test above this does not rely on
+// the symmetry of second derivatives.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 700;
 
-// Half a unit in the last place of a value below 1, and a little for float64's own sums.
+// Half a unit in the last place of a value below 1, plus a margin for the rounding of float64 sums.
 double storage_error(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -99,7 +99,7 @@ TEST(ReferenceSweep, KeysAndValuesInAStorageOfTheirOwn) {
   for (const DType storage : {DType::bf16, DType::f16, DType::i8}) EXPECT_GE(seen[storage], 50) << info(storage).name;
 }
 
-// The sweep must reach every rule: each of these is common among its cases.
+// The sweep must reach every rule: counts how often each of these occurs.
 TEST(ReferenceSweep, CoversEveryRule) {
   std::map<std::string, int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -117,6 +117,7 @@ TEST(ReferenceSweep, CoversEveryRule) {
     seen["block"] += m.block && mixed;
     seen["attend_keys"] += m.attend_keys && mixed;
     seen["block_keys"] += m.block_keys && mixed;
+    seen["block lists"] += m.blocks.lists && mixed;
     const bool documents = m.query_offsets.numel() > 2 && mixed;
     seen["documents, query_offsets alone"] += documents && !m.key_offsets;
     seen["documents, with key_offsets"] += documents && m.key_offsets;

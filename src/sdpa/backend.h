@@ -14,30 +14,30 @@ enum class Operation : std::uint8_t { forward, backward, jvp, backward_backward,
 
 struct Backend {
   std::string_view name;
-  // Why the backend cannot serve the problem; empty: it can.
+  // Returns the reason why the backend cannot serve the problem; empty: it can.
   std::string (*declines)(const Problem& problem, Operation operation);
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
   void (*jvp)(const JvpProblem& problem);
   void (*backward_backward)(const BackwardBackwardProblem& problem);
-  // The maps of the given queries of head (b, n).
+  // Computes the map rows of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
   // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
-  // -sum m log m for m = (p + q) / 2, float64 arrays if `dtype` is float64, else float32. `count` is a multiple of 16.
+  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays. `count` is a multiple of 16.
   double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
-  // What explain() adds about a forward pass, "name: value" lines; nullptr: nothing.
+  // Returns the "name: value" lines that explain() adds for a forward pass; nullptr: none.
   std::string (*facts)(const ForwardProblem& problem);
 };
 
 std::string_view name_of(Operation operation);
 
-// The backend itself; Error when it declines.
+// Returns `forced`. Error if it declines the problem.
 const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation);
 [[noreturn]] void fail_unserved();
 
 // The forced backend (Error when it declines), else the first in the list that serves the problem. Links every operation of every backend;
 // a pass alone takes choose_pass() of backend_rows.h.
-const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
+[[gnu::visibility("default")]] const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

@@ -35,7 +35,7 @@ struct ReferenceRow {
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 
-// [of(row), ...] of the rows in order of preference; the last one serves everything. `of` is a lambda with a template parameter, the row.
+// Returns [of(row), ...] for all rows in order of preference; the last row serves every problem. `of` is a lambda whose template parameter is the row.
 template <class Of>
 constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};
@@ -48,7 +48,7 @@ struct Pass {
   void (*run)(const P& problem);
 };
 
-// The pass of the forced backend (Error when it declines), else of the first that serves the problem.
+// Returns the pass of the forced backend (Error if it declines), else that of the first backend that serves the problem.
 template <class P, class Passes>
 void (*choose_pass(const P& problem, Operation operation, const Backend* forced, void (*Backend::*of_forced)(const P&), const Passes& passes))(const P&) {
   if (forced) return require_serves(*forced, problem, operation).*of_forced;

@@ -6,7 +6,8 @@ namespace polyhead {
 
 Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys) {
   const ConstTensorView pairs = mask.attend ? mask.attend : mask.block;
-  const bool per_head = pairs && pairs.rank() >= 3 && pairs.extent(-3) != 1;
+  const auto differs = [](const ConstTensorView& view) { return view && view.rank() >= 3 && view.extent(-3) != 1; };
+  const bool per_head = differs(pairs) || differs(mask.blocks.lists);
   Shape q_shape = lead, k_shape = lead;
   for (const std::int64_t extent : {per_head ? heads : 1, queries, std::int64_t{0}}) q_shape.push_back(extent);
   for (const std::int64_t extent : {per_head ? heads : 1, keys, std::int64_t{0}}) k_shape.push_back(extent);

@@ -57,7 +57,7 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
   }
 }
 
-// Pairs of two documents: no attention weight, no gradient of the bias, score -inf. Top keys and chosen rows count in the packed sequence.
+// A pair from two documents has attention weight 0, no gradient of the bias, and score -inf. Top keys and chosen rows count in the packed sequence.
 TEST_P(DocumentsOf, ShareNothing) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3}, GetParam());

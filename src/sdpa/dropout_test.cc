@@ -1,4 +1,4 @@
-// Which probabilities dropout keeps, and that the mask as one tensor says what the parts say.
+// Tests which attention weights dropout keeps, and that dense_mask() equals the mask's parts.
 #include "core/philox.h"
 #include "polyhead/maps.h"
 #include "sdpa/dense_mask.h"

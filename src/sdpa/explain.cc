@@ -30,15 +30,18 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
+  if (const BlockLists& blocks = options.mask.blocks; blocks.lists) part("lists of ", blocks.size.queries, " x ", blocks.size.keys, " blocks ", blocks.lists.shape());
   return text.empty() ? "none" : text;
 }
 
-// Which backend computes which derivative.
+// Returns the facts which backend computes which derivative.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
+  if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
   std::string text;
   const Backend* last = nullptr;
   for (const Operation operation : {Operation::backward, Operation::jvp, Operation::backward_backward}) {
+    if (p.score_rule && (operation != Operation::backward || p.score_rule.backward == nullptr)) continue;
     const std::string reason = forced != nullptr ? forced->declines(p, operation) : std::string();
     const Backend* const backend = reason.empty() ? &select_backend(p, operation, forced) : nullptr;
     if (!text.empty()) append(text, backend != nullptr && backend == last ? ", " : "; ");
@@ -49,6 +52,7 @@ std::string derivative_facts(const Problem& p, const Backend* forced) {
     }
     last = backend;
   }
+  if (p.score_rule) return text;
   return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
 }
 
@@ -62,7 +66,7 @@ std::string cache_facts(const Cpu& cpu, int level) {
   return text + "unknown";
 }
 
-// What was found of the machine: block sizes and the kernels in use follow from it.
+// Returns the facts about the machine from which block sizes and the kernels in use follow.
 std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
@@ -92,6 +96,9 @@ std::string explain(const SdpaForward& tensors, const SdpaOptions& options) {
   if (p.key_dtype != p.dtype)
     append(text, cat("keys and values: ", p.key_dtype, p.k_scale ? " with a scale of each token and head" : "", "\n"));
   append(text, cat("scale: ", p.scale, p.softcap > 0 ? cat(", softcap ", p.softcap) : "", "\n"));
+  if (p.score_rule) {
+    append(text, cat("score rule: a function of the caller, ", p.score_rule.backward == nullptr ? "without a backward function" : cat("with ", p.score_rule.gradient_count, " gradients of each head"), "\n"));
+  }
   append(text, cat("mask: ", mask_facts(p, options), "\n"));
   append(text, cat("bias: ", options.bias ? to_string(options.bias.shape()) : "none", "\n"));
   if (const RelativeBias& bias = options.relative_bias) {

@@ -90,7 +90,7 @@ TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   }
 }
 
-// A tensor without elements may have any other extents: nothing may count or walk its heads.
+// A tensor without elements may have any other extents, so no code may loop over its heads.
 TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};

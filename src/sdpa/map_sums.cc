@@ -13,7 +13,7 @@ namespace {
 
 using reference::store_row;
 
-// A value for each head, or a row of a tensor [*,N,S].
+// Stores the value of a head or, if `row`, a row of a tensor [*,N,S].
 void store_head(TensorView out, std::int64_t b, std::int64_t n, const double* values, bool row) {
   store_row(row ? out.unsqueeze(-2) : out.unsqueeze(-1).unsqueeze(-1), b, n, 0, values);
 }
@@ -32,7 +32,7 @@ struct StatisticSums {
   void add(std::int64_t t, const MapRow& row) {
     if (row.keys.empty()) return;
     ++rows;
-    // Positions count in the document: a packed query t and key t are no neighbours.
+    // Positions count from the start of the document, because packed positions of queries and keys may differ.
     const Document& document = document_of(problem, t);
     const std::int64_t same = document.keys.first + t - document.queries.first;
     const double* const p = row.values.data();
@@ -80,7 +80,7 @@ struct PooledLines {
   }
   void join(double& to, double x) const {
     if (pooling == Pooling::largest) {
-      to = x > to || std::isnan(x) ? x : to;  // a NaN replaces every number
+      to = x > to || std::isnan(x) ? x : to;  // NaN wins over every number
     } else {
       to += x;
     }
@@ -103,7 +103,7 @@ class HeadRows {
  public:
   HeadRows(const MapWalk& walk, std::int64_t b, std::int64_t most) : walk_(walk), b_(b), most_(most), rows_(size(walk.problem.heads * most)), p_(rows_.size() * size(stride())) {}
 
-  // Rows at a time: up to 32 MiB of them, and at least those of one strip, so that packing the keys costs less than the rest.
+  // Returns the number of rows computed at a time: up to 32 MiB of them, and at least one strip, so that packing the keys costs less than the rest.
   static std::int64_t most(const MapsProblem& p) {
     const std::int64_t bytes = std::max<std::int64_t>(1, p.heads * (p.keys + 16) * static_cast<std::int64_t>(sizeof(T)));
     return std::clamp<std::int64_t>((std::int64_t{32} << 20) / bytes / 12 * 12, 12, 504);
@@ -115,7 +115,7 @@ class HeadRows {
       walk_.backend.map_rows(p, b_, n, queries, [&](const MapRow& row) {
         T* const to = p_.data() + (n * most_ + row.index) * stride();
         std::fill(std::transform(row.values.begin(), row.values.end(), to, [](double x) { return static_cast<T>(x); }), to + stride(), T{0});
-        // A sink has the rest of the row's probability and counts as a key.
+        // A sink holds the rest of the row's attention weight and counts as a key.
         const double rest = p.sink ? std::max(0.0, 1 - sum_of(row.values.data(), row.keys.first, row.keys.last)) : 0;
         rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(rest), rest};
       });
@@ -134,7 +134,7 @@ class HeadRows {
           const double mixed = walk_.backend.mixed_entropy(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
                                                            p_.data() + y * stride() + first, (last - first + 15) / 16 * 16);
           const double divergence = mixed + entropy_term((a.rest + b.rest) / 2) - (a.entropy + b.entropy) / 2;
-          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding
+          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make it negative
           ++sums.rows[pair];
         }
       }

@@ -43,7 +43,7 @@ class MapWalk {
   // take the chunks in their order.
   template <class F>
   void for_each_chunk(std::int64_t rows, const F& f) const {
-    if (rows == 0) return;  // q may then have 2^62 heads, and a loop over them would not end
+    if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over them would not end
     const std::int64_t chunks = chunks_of(rows);
     run(problem.batch * problem.heads, rows, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       const std::int64_t head = item / chunks;
@@ -87,7 +87,7 @@ class MapWalk {
     Mutex mutex;
     std::map<std::int64_t, Sums> waiting;  // for a chunk before them; as many as there are threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // of the item that `next` belongs to
+    std::vector<Sums> total;  // sums of the item to which `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);

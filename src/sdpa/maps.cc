@@ -16,7 +16,7 @@ namespace {
 
 using reference::store_row;
 
-// out (b, n, i, :) = the map of queries[i] of every head.
+// Writes the map of queries[i] of every head to out (b, n, i, :).
 void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, TensorView out) {
   const bool direct = walk.backend.write_maps != nullptr && (out.dtype() == DType::f64) == (walk.problem.dtype == DType::f64);
   if (!direct) return walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) { store_row(out, b, n, row.index, row.values.data()); });
@@ -25,7 +25,7 @@ void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, Tens
   });
 }
 
-// The k keys of a row that come first in the order of the result: larger probabilities, of equal ones smaller keys.
+// Selects the k keys of a row with the largest attention weights, largest first; of equal ones the smaller key comes first.
 class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
@@ -53,7 +53,7 @@ class Largest {
   // which keys are large cannot be foreseen. False if some values are equal, or too many keys have the bound. A group has every eighth of a block's keys, so
   // that vectors of maxima need no reduction.
   bool select_few(const double* p, KeyRange range) {
-    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // of a group
+    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
     double* maxima = maxima_.data();
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
@@ -85,14 +85,14 @@ class Largest {
     keys_.assign(found, -1);
     for (std::size_t i = 0; i < found; ++i) {
       std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
-      if (key >= 0) return false;  // of two equal values
+      if (key >= 0) return false;  // two values are equal
       key = candidates[i];
     }
     keys_.resize(static_cast<std::size_t>(count_));
     return true;
   }
 
-  // The count-th largest of the maxima of short blocks is a lower bound of the values that are wanted, so only a few blocks hold candidates.
+  // The count-th largest of the maxima of short blocks is a lower bound of the values to select, so only a few blocks hold candidates.
   void select_any(const MapRow& row, KeyRange range) {
     const std::span<const double> p = row.values;
     const std::int64_t size = range.last - range.first;
@@ -115,7 +115,7 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // Of the values that equal the bound the first are wanted.
+    // If several values equal the bound, take the first ones.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];

@@ -1,4 +1,4 @@
-// A masked key does not exist; NaN among kept values reaches the rows that use it and no other; -inf and empty rows.
+// A masked key has no effect; a NaN in an attended value reaches the rows that use it and no other. Also tests -inf and empty rows.
 #include "polyhead/maps.h"
 #include "support/compare_outputs.h"
 #include "support/each_backend.h"
@@ -42,7 +42,7 @@ struct Writable {
   }
 };
 
-// Pairs whose values the formula uses: the kept ones, and whole rows that the mask empties where the mode lets them see every key.
+// Pairs whose values the formula uses: attended pairs, and whole empty rows if empty_rows lets them attend to every key.
 std::vector<bool> used_pairs(const AttentionCase& c) {
   std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
   const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
@@ -92,7 +92,7 @@ Everything compute(AttentionCase& c, const Backend* backend) {
   c.options.backend = backend;
   Everything all{c.make_outputs(), {}, {}};
   c.run(all.o);
-  // Each input moves along itself: what is in a masked key is in its tangent.
+  // Each input is its own tangent, so the contents of a masked key are in its tangent, too.
   sdpa_jvp_and_backward_backward(c, all);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
     attention_map({.q = c.q, .k = c.k}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
@@ -232,7 +232,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
 
 constexpr EmptyRows kModes[] = {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked};
 
-// d_k and d_v get nothing from the row either: they are the gradients of the same problem without it.
+// The row does not contribute to d_k and d_v: they equal the gradients of the same problem without it.
 void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
   const auto row = [&](TensorView view) { return ConstTensorView(view).select(w.c.sizes.lead.size() + 1, t); };
   for (const double x : to_doubles(row(all.o.out))) EXPECT_EQ(x, 0);

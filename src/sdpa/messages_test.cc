@@ -1,4 +1,4 @@
-// What is refused, and that the message names the operation, the sizes that were given and what is allowed.
+// Tests that wrong arguments are refused, with messages that name the operation, the given sizes and what is allowed.
 #include <gmock/gmock.h>
 
 #include "core/text.h"
@@ -177,6 +177,30 @@ TEST(Messages, OfForwardAndBackwardAlike) {
       {"both key masks",
        [](Problem& p) { p.options.mask.attend_keys = p.options.mask.block_keys = p.extra = Tensor(DType::boolean, {5}); },
        {"attend_keys and block_keys are both given"}},
+      {"lists of blocks of another dtype",
+       [](Problem& p) { p.options.mask.blocks.lists = p.extra = Tensor(DType::f32, {1, 1}); },
+       {"blocks is float32", "integers"}},
+      {"lists of too few blocks of queries",
+       [](Problem& p) {
+         p.options.mask.blocks = {.lists = p.extra = Tensor(DType::i32, {1, 1}), .size = {.queries = 2, .keys = 2}};
+       },
+       {"blocks is [1,1]", "[*,N,Tb,count]", "Tb = 2 blocks of 2 queries"}},
+      {"lists for other heads",
+       [](Problem& p) { p.options.mask.blocks.lists = p.extra = Tensor(DType::i32, {3, 1, 1}); },
+       {"blocks is [3,1,1]", "[*,N,Tb,count] = [2,4,1,1]"}},
+      {"a block beyond the keys",
+       [](Problem& p) {
+         p.options.mask.blocks = {.lists = p.extra = Tensor::of<std::int32_t>({1, 2}, {-1, 3}), .size = {.queries = 128, .keys = 2}};
+       },
+       {"blocks lists block 3", "3 blocks of 2 keys", "-1 is none"}},
+      {"a negative block",
+       [](Problem& p) { p.options.mask.blocks.lists = p.extra = Tensor::of<std::int64_t>({1, 1}, {-2}); },
+       {"blocks lists block -2"}},
+      {"blocks of no queries",
+       [](Problem& p) {
+         p.options.mask.blocks = {.lists = p.extra = Tensor(DType::i32, {1, 1}), .size = {.queries = 0, .keys = 128}};
+       },
+       {"the block size is 0 queries and 128 keys", "at least 1"}},
       {"lengths of another dtype",
        [](Problem& p) { p.options.mask.key_lengths = p.extra = Tensor(DType::f32, {2}); },
        {"key_lengths is float32", "integers"}},
@@ -613,7 +637,7 @@ TEST(Messages, OfAnExecutorWithoutThreads) {
   }
 }
 
-// Whatever is refused leaves the outputs as they were.
+// A refused call leaves the outputs unchanged.
 TEST(Messages, NothingIsWrittenBeforeTheChecks) {
   Problem p;
   fill(p.out, 7);

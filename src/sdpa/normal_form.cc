@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// What the tangents of an operation are called in its messages.
+// The names of an operation's tangents in its messages.
 struct TangentNames {
   const char *q, *k, *v, *bias, *relative_bias, *sink;
 };
@@ -85,7 +85,7 @@ class Builder {
     return result;
   }
 
-  // Sizes from q, k and, if given, v.
+  // Sets the sizes from q, k and, if given, v.
   void sizes(Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) const {
     require(static_cast<bool>(q), op_, ": q is missing");
     require(static_cast<bool>(k), op_, ": k is missing");
@@ -115,7 +115,7 @@ class Builder {
     p.v_width = v.extent(-1);
   }
 
-  // All but the values of a relative bias.
+  // Checks and sets all options except the values of a relative bias.
   void options(Problem& p) const {
     (void)threads_of(options_.executor, op_);  // refuses an executor without threads before anything is written
     p.executor = options_.executor;
@@ -124,7 +124,10 @@ class Builder {
     p.scale = options_.scale.value_or(p.qk_width > 0 ? 1 / std::sqrt(static_cast<double>(p.qk_width)) : 1.0);
     require(std::isfinite(p.scale), op_, ": scale is ", p.scale, "; it must be finite");
     p.softcap = options_.softcap;
-    p.native = options_.precision == Precision::native && p.dtype == DType::bf16 && p.key_dtype == DType::bf16;
+    p.score_rule = options_.score_rule;
+    p.native = options_.precision == Precision::native && p.dtype == DType::bf16 && p.key_dtype == DType::bf16 && !p.score_rule;
+    require(p.score_rule || p.score_rule.backward == nullptr, op_, ": score_rule has a backward function and no forward function");
+    require(p.score_rule.gradient_count >= 0, op_, ": score_rule.gradient_count is ", p.score_rule.gradient_count, "; it must not be negative");
     require(std::isfinite(p.softcap) && p.softcap >= 0, op_, ": softcap is ", p.softcap, "; it must be finite and not negative (0 is off)");
     p.bias = pairs(p, options_.bias, "bias", p.dtype);
     p.sink = sink(p);
@@ -229,6 +232,38 @@ class Builder {
     if (mask.key_lengths) lengths(p);
     booleans(p, mask.attend, mask.block, "attend", "block", false);
     booleans(p, mask.attend_keys, mask.block_keys, "attend_keys", "block_keys", true);
+    if (mask.blocks.lists) listed_blocks(p);
+  }
+
+  // Writes which blocks are listed: a byte for each block of queries and block of keys, once for sequences and heads that share their lists.
+  void listed_blocks(const Problem& p) const {
+    ConstTensorView lists = options_.mask.blocks.lists;
+    const BlockSize& size = options_.mask.blocks.size;
+    require(is_integer(lists.dtype()), op_, ": blocks is ", lists.dtype(), "; indices of blocks are integers");
+    require(size.queries > 0 && size.keys > 0, op_, ": the block size is ", size.queries, " queries and ", size.keys, " keys; both must be at least 1");
+    const auto blocks_of = [](std::int64_t extent, std::int64_t block) { return extent / block + (extent % block != 0); };
+    const std::int64_t rows = blocks_of(p.queries, size.queries), columns = blocks_of(p.keys, size.keys);
+    require(lists.rank() >= 2 && lists.extent(-2) == rows, op_, ": blocks is ", lists.shape(), "; it must broadcast to [*,N,Tb,count], with Tb = ", rows,
+            " blocks of ", size.queries, " queries");
+    const std::int64_t count = lists.extent(-1);
+    broadcast(lists, shape(p, {p.heads, rows, count}), "blocks", "[*,N,Tb,count]");
+    for (int axis = 0; axis < lists.rank() - 2; ++axis) {
+      if (lists.stride(axis) == 0 && lists.extent(axis) > 1) lists = lists.slice(axis, 0, 1);
+    }
+    Shape listed = lists.shape();
+    listed[-1] = columns;
+    memory_.listed_blocks = Tensor(DType::boolean, listed);
+    std::uint8_t* row = static_cast<std::uint8_t*>(memory_.listed_blocks.view().data());
+    std::int64_t left = count;  // of the list of `row`
+    for_each_integer(lists, [&](auto block) {
+      if (left == 0) row += columns, left = count;
+      --left;
+      if (std::cmp_equal(block, -1)) return;
+      require(std::cmp_greater_equal(block, 0) && std::cmp_less(block, columns), op_, ": blocks lists block ", block, "; there are ", columns, " blocks of ",
+              size.keys, " keys, and -1 is none");
+      row[static_cast<std::int64_t>(block)] = 1;
+    });
+    rules_.add({ConstTensorView(memory_.listed_blocks).expand(shape(p, {p.heads, rows, columns})), true, size});
   }
 
   void booleans(const Problem& p, const ConstTensorView& attend, const ConstTensorView& block, const char* attend_name,
@@ -454,20 +489,34 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
           {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
 }
 
+// Derivatives of derivatives would need those of the caller's functions.
+void refuse_score_rule(const char* operation, const SdpaOptions& options) {
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; it has a first derivative by its backward function and no other");
+}
+
 }  // namespace
 
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_backward";
   BackwardProblem p;
-  backward_form(Builder(operation, options, memory), tensors, p);
+  const Builder build(operation, options, memory);
+  backward_form(build, tensors, p);
+  require(!p.score_rule || p.score_rule.backward != nullptr, operation, ": score_rule has no backward function");
+  if (tensors.d_score_rule) {
+    require(static_cast<bool>(p.score_rule), operation, ": d_score_rule is given without a score_rule");
+    build.expect(tensors.d_score_rule, {p.heads, p.score_rule.gradient_count}, DType::f64, "d_score_rule", "[N,score_rule.gradient_count]");
+  }
   std::vector<Operand> inputs = inputs_of(tensors, options);
   inputs.push_back({"d_out", tensors.d_out});
-  require_separate(operation, gradients_of(tensors), inputs);
+  std::vector<Operand> outputs = gradients_of(tensors);
+  outputs.push_back({"d_score_rule", tensors.d_score_rule});
+  require_separate(operation, outputs, inputs);
   return p;
 }
 
 JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_jvp";
+  refuse_score_rule(operation, options);
   const Builder build(operation, options, memory);
   JvpProblem p;
   build.differentiable(p, tensors);
@@ -485,6 +534,7 @@ JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, Probl
 
 BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const SdpaOptions& options, ProblemMemory& memory) {
   const char* operation = "sdpa_backward_backward";
+  refuse_score_rule(operation, options);
   const Builder build(operation, options, memory);
   BackwardBackwardProblem p;
   backward_form(build, tensors, p);

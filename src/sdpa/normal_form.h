@@ -11,13 +11,15 @@
 namespace polyhead {
 
 // `memory` receives what the problem points to besides the caller's tensors, such as the rules of the mask.
+#pragma GCC visibility push(default)  // components call these
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
 JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory);
 BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory);
+#pragma GCC visibility pop
 
-// Checks what normal_form() does for maps, and computes nothing.
+// Makes the checks of normal_form() for maps, without computing anything.
 void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation);
 
 // Sink logits, or their gradient, as a view that broadcasts to [*,N,T]: with one dimension they are [N].
@@ -26,11 +28,11 @@ View rows_of_sink(const View& sink) {
   return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
 }
 
-// Whether k and v may have the dtype `k` beside a q of dtype `q`.
+// Whether k and v may have the dtype `k` if q has the dtype `q`.
 bool may_store_keys(DType q, DType k);
 inline constexpr const char* kKeyStorage = "the dtype of q or, unless that is float64, bfloat16, float16, or int8 with scales";
 
 // Adds the tensors in the options, which no output may overlap.
-void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);
+[[gnu::visibility("default")]] void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);  // components call it
 
 }  // namespace polyhead

@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// Of each distance x: |x| for slopes, the bucket for a table.
+// Returns for each distance x: |x| for slopes, the bucket for a table.
 std::vector<std::int64_t> steps_of(const RelativeBias& bias, const Distances& distances) {
   std::vector<std::int64_t> steps;
   for (const KeyRange& range : distances) {

@@ -1,4 +1,4 @@
-// A relative bias as a table of its values over all distances that occur.
+// Converts a relative bias to a table of its values at all distances that occur.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace polyhead {
 
-// What is wrong with buckets of this number; empty: nothing.
+// Returns the reason why these numbers of buckets and distances are not allowed; empty: they are.
 std::string bucket_fault(std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
 
 // Sets distance_origin of every band, and returns which distances occur.
@@ -21,6 +21,7 @@ Distances find_distances(KeyRules& rules, std::int64_t queries, std::int64_t key
 Tensor relative_bias_values(const RelativeBias& bias, const Distances& distances, DType dtype);
 
 // The gradient of slopes or table: d_values [N,L] added up in float64, in the order of the distances.
-void add_up_relative_gradient(const RelativeBias& bias, const Distances& distances, ConstTensorView d_values, TensorView gradient);
+[[gnu::visibility("default")]] void add_up_relative_gradient(  // components call it
+    const RelativeBias& bias, const Distances& distances, ConstTensorView d_values, TensorView gradient);
 
 }  // namespace polyhead

@@ -9,7 +9,7 @@
 namespace polyhead::test {
 namespace {
 
-// Worked out by hand from T5's formula for 32 buckets and 128 positions: 8 + floor(8 log(d / 8) / log 16) of each direction.
+// Computed by hand from T5's formula for 32 buckets and 128 positions: 8 + floor(8 log(d / 8) / log 16) in each direction.
 TEST(RelativeBuckets, AreThoseOfT5) {
   const auto both = [](std::int64_t x) { return relative_bucket(x, 32, true, 128); };
   const auto back = [](std::int64_t x) { return relative_bucket(x, 32, false, 128); };
@@ -82,7 +82,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // rows or keys apart, or together for a gradient that they share
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_*: a gradient of the bias that pairs share may change which rows and keys run together
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());

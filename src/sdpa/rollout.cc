@@ -18,7 +18,7 @@ namespace polyhead {
 namespace {
 
 constexpr const char* kOperation = "attention_rollout";
-constexpr std::int64_t kRows = 256;  // of the result at a time
+constexpr std::int64_t kRows = 256;  // rows of the result that are computed at a time
 
 Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   Shape shape = lead;
@@ -26,7 +26,7 @@ Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   return shape;
 }
 
-// A tensor in float32 if its dtype is narrower, because the backward pass stores sums in the dtype of k.
+// A copy in float32 of a tensor whose dtype is narrower, because the backward pass stores sums in the dtype of k.
 class Widened {
  public:
   explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
@@ -189,7 +189,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
   if (out.numel() == 0) return;
 
   SdpaOptions plain = options;
-  plain.dropout = {};  // of attention weights before dropout
+  plain.dropout = {};  // rollout uses attention weights before dropout
   if (2 * count >= positions) {
     const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
     return copy(all, out);

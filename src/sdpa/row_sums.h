@@ -38,7 +38,7 @@ inline double sum_of(const double* values, std::int64_t first, std::int64_t last
   return sum[0] + sum[1] + rest;
 }
 
-// The largest value and 0; a NaN replaces every number.
+// Returns the largest of the values and 0; NaN if any value is NaN.
 inline double largest_of(const double* values, std::int64_t first, std::int64_t last) {
   TwoDoubles most[4] = {}, sums[4] = {};
   double largest = 0, rest = 0;
@@ -60,7 +60,7 @@ inline void maxima_of_eighths(const double* values, std::int64_t first, std::int
   for (std::int64_t s = last - (last - first) % 8; s < last; ++s) maxima[(s - first) % 8] = values[s] > maxima[(s - first) % 8] ? values[s] : maxima[(s - first) % 8];
 }
 
-// The smallest and the largest of at least 8 values, a multiple of 8 without NaN.
+// Returns the smallest and the largest of `count` values: at least 8, a multiple of 8, none NaN.
 inline std::pair<double, double> extremes_of(const double* values, std::int64_t count) {
   TwoDoubles least[4], most[4];
   double smallest[8], largest[8];
@@ -71,7 +71,7 @@ inline std::pair<double, double> extremes_of(const double* values, std::int64_t 
   return {*std::min_element(smallest, smallest + 8), *std::max_element(largest, largest + 8)};
 }
 
-// How many values, a multiple of 8, are at least `bound`.
+// Returns how many of `count` values, a multiple of 8, are at least `bound`.
 inline std::int64_t count_of(const double* values, std::int64_t count, double bound) {
   TwoIntegers counts[4] = {};
   for_each_two(values, 0, count, [&](int i, TwoDoubles x, std::int64_t) { counts[i] -= x >= bound; }, [](std::int64_t) {});
@@ -79,7 +79,7 @@ inline std::int64_t count_of(const double* values, std::int64_t count, double bo
   return sum[0] + sum[1];
 }
 
-// sum values[s] |s - centre|
+// Returns the sum of values[s] |s - centre|.
 inline double sum_of_distances(const double* values, std::int64_t first, std::int64_t last, std::int64_t centre) {
   TwoDoubles sums[4] = {}, distances[4];
   double rest = 0;

@@ -10,6 +10,23 @@
 
 namespace polyhead {
 
+// Sums of a score rule's gradients: of each sequence, so that sequences may run on different threads, unless those take more than 64 MiB.
+inline Tensor score_rule_sums(const Problem& problem) {
+  const std::int64_t count = problem.heads * problem.score_rule.gradient_count;
+  const bool apart = problem.batch > 0 && count > 0 && problem.batch <= (std::int64_t{8} << 20) / count;
+  return {DType::f64, {apart ? problem.batch : 1, problem.heads, problem.score_rule.gradient_count}};
+}
+
+// Adds them up in the order of the sequences.
+inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to) {
+  Tensor total(DType::f64, to.shape());
+  const std::int64_t count = to.numel();
+  for (std::int64_t b = 0; b < sums.shape()[0]; ++b) {
+    for (std::int64_t i = 0; i < count; ++i) total.data<double>()[i] += sums.data<double>()[b * count + i];
+  }
+  copy(total, to);
+}
+
 // Runs pass(problem) and adds up what it leaves per row.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
@@ -20,7 +37,14 @@ void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory
     d_relative_bias = Tensor(DType::f64, problem.relative_bias.shape());
     problem.d_relative_bias = d_relative_bias;
   }
+  Tensor score_sums;
+  if constexpr (requires { tensors.d_score_rule; }) {
+    if (tensors.d_score_rule) problem.d_score_rule = score_sums = score_rule_sums(problem);
+  }
   pass(problem);
+  if constexpr (requires { tensors.d_score_rule; }) {
+    if (score_sums) add_up_score_rule_gradient(score_sums, tensors.d_score_rule);
+  }
   if (d_relative_bias) add_up_relative_gradient(options.relative_bias, memory.distances, d_relative_bias, tensors.d_relative_bias);
   if (d_sink) add_up_sink_gradient(d_sink, tensors.d_sink);
 }

@@ -320,6 +320,22 @@ class Attend(ProgramTest):
         self.fails(2, "attend", "--tensors", packed, "-o", out, "--query-offsets", "0,x", mentions=["--query-offsets", "'0,x'"])
         self.fails(1, "attend", "--tensors", self.folder / "file.safetensors", "-o", out, "--query-offsets", "0,5", mentions=["query_offsets", "once"])
 
+    def test_block_lists_are_the_booleans_of_their_pairs(self):
+        def tensor(rows):
+            return "F32", (1, 2, rows, 4), [math.sin(1.7 * i + rows) for i in range(8 * rows)]
+
+        def attend(name, *options, **more):
+            path = self.folder / f"{name}.safetensors"
+            save_safetensors(path, {"q": tensor(5), "k": tensor(7), "v": tensor(7), **more})
+            return self.attend("--tensors", path, *options)[1]["out"]
+
+        lists = [[[0, 2], [-1, 1], [-1, -1]], [[1, 1], [2, 0], [0, 1]]]  # 3 blocks of 2 queries, 3 blocks of 3 keys
+        pairs = [int(s // 3 in lists[head][t // 2]) for head in range(2) for t in range(5) for s in range(7)]
+        listed = {"blocks": ("I32", (2, 3, 2), [block for head in lists for row in head for block in row])}
+        self.assertEqual(attend("lists", "--block-size", "2,3", **listed), attend("pairs", attend=("BOOL", (2, 5, 7), pairs)))
+        self.fails(1, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", mentions=["blocks", "128 queries"])
+        self.fails(2, "attend", "--tensors", self.folder / "lists.safetensors", "-o", self.folder / "refused.npz", "--block-size", "2,x", mentions=["--block-size", "'x'"])
+
     def test_a_key_mask_may_lie_like_the_input(self):
         parameters, tensors = VECTORS / "axis_column.safetensors", self.folder / "pair.safetensors"
         pair = [math.sin(i) for i in range(5 * 5 * 8)]

@@ -153,6 +153,15 @@ class Trace(ProgramTest):
         self.assertNotIn("scale", t5)
         self.assertIn("bias", t5)
 
+    def test_a_mask_of_the_tutorials_has_no_dimension_for_heads(self):
+        query, block = ("F32", [2, 3, 6], [0.1 * i for i in range(36)]), [i % 5 == 4 for i in range(18)]
+        given = {}
+        for name, shape in (("tutorial", [2, 3, 3]), ("named", [2, 1, 3, 3])):
+            save_safetensors(self.folder / f"{name}.safetensors", {"query": query, "block": ("BOOL", shape, block)})
+            given[name] = self.trace("--layer", "multi_atten", "--emd-size", "6", "--head", "2", "--input", f"{name}.safetensors", "--values")
+        self.assertEqual(given["tutorial"], given["named"])
+        self.assertEqual([x == 0 for x in flat(given["tutorial"]["softmax"]["values"])], [*block[:9] * 2, *block[9:] * 2])
+
     def test_valid_lengths_mask_scores_and_weights(self):
         steps = self.trace("--layer", "d2l", "--num-hiddens", "4", "--heads", "2", "--length", "3", "--valid-lens", "2,0", "--values")
         self.assertIn("3 rows without a key: every key gets the same attention weight", steps["mask"]["meaning"])

@@ -32,6 +32,7 @@ PROGRAMS = {
     "cpu": ("test_cpu", ["src/cpu/test_cpu"]),
     "sdpa": ("test_sdpa", ["src/sdpa/test_sdpa"]),
     "cpu_sdpa": ("test_cpu_sdpa", ["src/sdpa/test_cpu_sdpa"]),
+    "score_rule": ("test_score_rule", ["src/sdpa/test_score_rule"]),
     "nn_attention": ("test_nn_attention", ["src/nn/test_nn_attention"]),
     "nn_layers": ("test_nn_layers", ["src/nn/test_nn_layers"]),
     "models": ("test_models", ["src/models/test_models"]),

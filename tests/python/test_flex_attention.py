@@ -40,7 +40,7 @@ def doubled(option: Any) -> Any:
 
 
 def test_the_page_has_its_examples() -> None:
-    assert len(EXAMPLES) == 15
+    assert len(EXAMPLES) == 16
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

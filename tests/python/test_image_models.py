@@ -6,6 +6,7 @@ import copy
 import importlib
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -414,7 +415,8 @@ def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert '"channels":3' in page.replace(" ", "") or "photo.png" in page
     for arguments, message in (
-        (["--image", str(tmp_path / "photo.png"), "--text", "a"], "--image cannot be combined with texts"),
+        (["--image", str(tmp_path / "photo.png"), "--text", "a"], "lacks tokenizer.json"),
+        (["--image", str(tmp_path / "photo.png"), "--text", "a", "--text", "b"], "--image goes with one --text at most"),
         (["--image", str(tmp_path / "none.png")], "none.png"),
         (["--text", "a"], "lacks tokenizer.json"),
     ):
@@ -422,15 +424,29 @@ def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
         assert refused.returncode != 0 and message in refused.stderr, refused.stderr
 
 
-def test_the_text_side_of_clip_is_shown(tmp_path: Path) -> None:
-    """Token ids are those of transformers' CLIPTokenizer."""
+def sets_of(page: Path) -> list[dict[str, Any]]:
+    """The sets of a page; those of one text, which have a group, as its tabs."""
+    found = re.search(r'id="data">(.*?)</script', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    listed: list[dict[str, Any]] = json.loads(found.group(1))["texts"]
+    return listed
+
+
+def clip_with_a_tokenizer(folder: Path) -> tuple[Any, Any]:
+    """A CLIP model with a tokenizer of five words, saved, and both."""
     words = ["a", "photo", "of", "red", "bike"]
     alphabet = sorted({c for word in words for c in word})
     merges = [(word[:i], word[i] + ("</w>" if i == len(word) - 1 else "")) for word in words for i in range(1, len(word))]
     pieces = [*alphabet, *(c + "</w>" for c in alphabet), *dict.fromkeys(a + b for a, b in merges), "<|startoftext|>", "<|endoftext|>"]
     tokenizer = transformers.CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges)
-    theirs = saved(transformers.CLIPModel, pair_config("CLIP", {"vocab_size": len(pieces), "bos_token_id": len(pieces) - 2, "eos_token_id": len(pieces) - 1}), tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    theirs = saved(transformers.CLIPModel, pair_config("CLIP", {"vocab_size": len(pieces), "bos_token_id": len(pieces) - 2, "eos_token_id": len(pieces) - 1}), folder)
+    tokenizer.save_pretrained(folder)
+    return theirs, tokenizer
+
+
+def test_the_text_side_of_clip_is_shown(tmp_path: Path) -> None:
+    """Token ids are those of transformers' CLIPTokenizer."""
+    theirs, tokenizer = clip_with_a_tokenizer(tmp_path)
     result = program("view", str(tmp_path), "--text", "A photo of  a red Bike", "--json")
     assert result.returncode == 0, result.stderr
     told = json.loads(result.stdout)["texts"][0]
@@ -439,6 +455,53 @@ def test_the_text_side_of_clip_is_shown(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs.get_text_features(torch.tensor([ids])).pooler_output[0]
     close(np.array(told["embedding"]), expected)
+
+
+def test_both_sides_of_clip_are_shown_on_one_page(tmp_path: Path) -> None:
+    image_of = pytest.importorskip("PIL.Image")
+    theirs, tokenizer = clip_with_a_tokenizer(tmp_path)
+    processor("CLIP", size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    image_of.fromarray(noisy(30, 40)).save(tmp_path / "photo.png")
+    arrays = tmp_path / "arrays.npz"
+    result = program("view", str(tmp_path), "--image", str(tmp_path / "photo.png"), "--text", "a red bike", "-o", str(tmp_path / "page.html"), "--arrays", str(arrays), "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    ids = tokenizer("a red bike", return_tensors="pt")["input_ids"]
+    with np.load(arrays) as found, torch.no_grad():
+        expected = theirs(input_ids=ids, pixel_values=torch.tensor(found["pixels"][None]))
+        np.testing.assert_allclose(told["images"][0]["similarity"], float(expected.logits_per_image), rtol=1e-4)
+        assert found["text_ids"].tolist() == ids[0].tolist()
+        assert found["text_attentions"].shape[-1] == ids.shape[1]
+    image, text = sets_of(tmp_path / "page.html")
+    assert [image["name"], text["name"]] == ["Image", "Text"]
+    assert image["group"] == text["group"] == 0
+    assert image["image"]["channels"] == 3
+    assert "image" not in text
+
+
+def test_python_shows_images(tmp_path: Path) -> None:
+    image_of = pytest.importorskip("PIL.Image")
+    saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
+    processor("CLIP", size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    image_of.fromarray(noisy(30, 40)).save(tmp_path / "photo.png")
+    result = program("view", str(tmp_path), "--image", str(tmp_path / "photo.png"), "-o", str(tmp_path / "page.html"))
+    assert result.returncode == 0, result.stderr
+    (of_program,) = sets_of(tmp_path / "page.html")
+    page = polyhead.view(tmp_path, image=noisy(30, 40), title="a photo", path=tmp_path / "own.html")
+    (entry,) = sets_of(tmp_path / "own.html")
+    assert {**entry, "text": ""} == {**of_program, "text": ""}
+    assert "a photo" in page.html
+    polyhead.view(tmp_path, image=[noisy(30, 40), noisy(20, 24)], path=tmp_path / "two.html")
+    assert [one["text"] for one in sets_of(tmp_path / "two.html")] == ["image 1", "image 2"]
+    for arguments, message in (
+        ({"image": noisy(30, 40), "text": "a"}, "text: for texts, and image is given"),
+        ({"image": noisy(30, 40).astype(np.float32)}, "for a model it must be uint8"),
+        ({"image": []}, "image is empty"),
+        ({"image": noisy(30, 40), "patches": (4, 4)}, "patches: for attention weights"),
+        ({}, "text is missing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            polyhead.view(tmp_path, **arguments)  # type: ignore[arg-type]
 
 
 class TimmBlock(torch.nn.Module):  # type: ignore[misc]

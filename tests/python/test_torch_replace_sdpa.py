@@ -1,4 +1,4 @@
-"""polyhead.torch.sdpa and replace_sdpa: torch's own function for models that call it, what reaches it, what is passed on, and that it comes back."""
+"""polyhead.torch.replace_sdpa: torch's own function for models that call it, what reaches it, what is passed on, and that it comes back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_results_and_gradients_are_those_of_torch(setting: str) -> None:
     with math_path():
         exact = results(tensors)
     single = cast(tensors, torch.float32)
-    with ours.sdpa() as replaced:
+    with ours.replace_sdpa() as replaced:
         require_equal(results(tensors), exact, 1e-11)
         require_equal(results(single), exact, 1e-4)
     assert replaced.served == 2 and replaced.passed_on == {}
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
 def test_dropout_of_a_model_in_training_is_polyheads_and_repeats_with_the_seed() -> None:
     model, x = Model(0.5).train(), torch.randn(2, 9, 16, generator=seeded())
-    with ours.sdpa() as replaced:
+    with ours.replace_sdpa() as replaced:
         torch.manual_seed(3)
         first = model(x)
         torch.manual_seed(3)
@@ -112,7 +112,7 @@ def test_dropout_of_a_model_in_training_is_polyheads_and_repeats_with_the_seed()
     assert replaced.served == 5
     # The mean over many draws is the output without dropout.
     q = torch.randn(1, 1, 3, 4, generator=seeded())
-    with ours.sdpa():
+    with ours.replace_sdpa():
         many = F.scaled_dot_product_attention(*(q.expand(20_000, 1, 3, 4),) * 3, dropout_p=0.5).mean(0)
     torch.testing.assert_close(many, F.scaled_dot_product_attention(q, q, q)[0], rtol=0, atol=0.05)
 
@@ -126,7 +126,7 @@ def test_models_of_torch_and_names_imported_before_are_reached() -> None:
         layer = nn.MultiheadAttention(16, 4, batch_first=True).train()
         encoder = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0).train()
         expected = layer(x, x, x, need_weights=False)[0], encoder(x)
-        with ours.sdpa() as replaced:
+        with ours.replace_sdpa() as replaced:
             torch.testing.assert_close((layer(x, x, x, need_weights=False)[0], encoder(x)), expected)
             q = x.unsqueeze(1)
             assert torch.equal(module.scaled_dot_product_attention(q, q, q), ours.scaled_dot_product_attention(q, q, q))
@@ -141,7 +141,7 @@ def test_models_of_torch_and_names_imported_before_are_reached() -> None:
 def test_what_is_not_served_is_passed_on_and_counted_by_its_reason() -> None:
     q = torch.randn(2, 4, 5, 8, generator=seeded())
     nested = torch.nested.nested_tensor([torch.randn(4, 3, 8), torch.randn(4, 5, 8)])
-    with ours.sdpa() as replaced:
+    with ours.replace_sdpa() as replaced:
         assert F.scaled_dot_product_attention(*(q.to("meta"),) * 3).device.type == "meta"
         with sdpa_kernel(SDPBackend.MATH):
             torch.testing.assert_close(F.scaled_dot_product_attention(q, q, q), OWN(q, q, q), rtol=0, atol=0)
@@ -160,7 +160,7 @@ def test_masks_of_torch_that_are_subclasses_are_served_or_passed_on() -> None:
     q, k = torch.randn(2, 4, 5, 8, generator=seeded()), torch.randn(2, 4, 7, 8, generator=seeded(1))
     for bias in (causal_upper_left(5, 7), causal_lower_right(5, 7)):
         expected = F.scaled_dot_product_attention(q, k, k, bias)
-        with ours.sdpa() as replaced:
+        with ours.replace_sdpa() as replaced:
             torch.testing.assert_close(F.scaled_dot_product_attention(q, k, k, bias), expected)
             assert replaced.served == 1
             with sdpa_kernel(SDPBackend.MATH):
@@ -174,7 +174,7 @@ def test_other_ways_of_torch_to_call_it_agree() -> None:
         return F.scaled_dot_product_attention(x, x, x).square().sum()
 
     expected = torch.func.vmap(torch.func.grad(loss))(q)
-    with ours.sdpa() as replaced:
+    with ours.replace_sdpa() as replaced:
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(q), expected)
         assert replaced.served == 1
         traced = torch.fx.symbolic_trace(Attention())  # which writes torch's function down
@@ -196,7 +196,7 @@ def test_compiled_models_follow_the_replacement() -> None:
     expected = compiled(x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with ours.sdpa():
+        with ours.replace_sdpa():
             torch.testing.assert_close(compiled(x), expected)
     torch.testing.assert_close(compiled(x), expected, rtol=0, atol=0)
     assert ["polyhead" in graph for graph in graphs] == [False, True]
@@ -208,7 +208,7 @@ def test_the_replacement_is_compiled_forward_and_backward() -> None:
     x, mask = torch.randn(2, 5, 16, generator=seeded()).requires_grad_(), torch.ones(5, 5).tril() > 0
     model = Model()
     expected = torch.autograd.grad(model(x, mask).square().sum(), x)
-    with warnings.catch_warnings(), ours.sdpa():
+    with warnings.catch_warnings(), ours.replace_sdpa():
         warnings.simplefilter("ignore")
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # traces the gradient like inductor
         torch.testing.assert_close(torch.autograd.grad(compiled(x, mask).square().sum(), x), expected)
@@ -232,8 +232,8 @@ def test_it_applies_at_once_and_is_undone_once() -> None:
 def test_blocks_may_nest_and_exceptions_bring_torch_back() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(ZeroDivisionError):
-        with ours.sdpa() as outer:
-            with ours.sdpa() as inner:
+        with ours.replace_sdpa() as outer:
+            with ours.replace_sdpa() as inner:
                 F.scaled_dot_product_attention(q, q, q)
             assert F.scaled_dot_product_attention is not OWN
             with outer:
@@ -245,7 +245,7 @@ def test_blocks_may_nest_and_exceptions_bring_torch_back() -> None:
 
 def test_a_block_without_a_call_warns() -> None:
     with pytest.warns(RuntimeWarning, match="no call of torch.nn.functional.scaled_dot_product_attention was seen"):
-        with ours.sdpa():
+        with ours.replace_sdpa():
             pass
 
 
@@ -258,11 +258,11 @@ def test_threads_count_and_none_is_left_behind() -> None:
     def work(i: int) -> None:
         barrier.wait()
         for _ in range(50):
-            with ours.sdpa():
+            with ours.replace_sdpa():
                 if not torch.equal(F.scaled_dot_product_attention(q, q, q), expected):
                     wrong.append(i)
 
-    with ours.sdpa() as replaced:
+    with ours.replace_sdpa() as replaced:
         threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
         for thread in threads:
             thread.start()
@@ -280,7 +280,7 @@ def test_another_replacement_is_not_covered() -> None:
         with pytest.raises(RuntimeError, match=r"is replaced already, by .*somebody; undo that first"):
             ours.replace_sdpa()
         with pytest.raises(RuntimeError, match="is replaced already"):
-            with ours.sdpa():
+            with ours.replace_sdpa():
                 pass
     finally:
         F.scaled_dot_product_attention = OWN
@@ -303,9 +303,9 @@ def test_a_wrapper_around_the_replacement_stays_and_calls_torch_afterwards() -> 
 
 def test_precisions_of_replacements_must_agree() -> None:
     with pytest.raises(ValueError, match="precision"):
-        ours.sdpa(precision="double")  # type: ignore[arg-type]
+        ours.replace_sdpa(precision="double")  # type: ignore[arg-type]
     q = torch.randn(1, 2, 3, 4)
-    with ours.sdpa(precision="exact"):
+    with ours.replace_sdpa(precision="exact"):
         with pytest.raises(ValueError, match="a replacement with precision 'exact' is in force; give the same, or undo that one first"):
             ours.replace_sdpa()
         F.scaled_dot_product_attention(q, q, q)
@@ -322,7 +322,7 @@ def test_sequence_parallel_comes_after_and_wins() -> None:
         import polyhead
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         q = torch.randn(1, 2, 4, 8)
-        with polyhead.torch.sdpa() as replaced:
+        with polyhead.torch.replace_sdpa() as replaced:
             with polyhead.distributed.sequence_parallel():
                 F.scaled_dot_product_attention(q, q, q)
             assert replaced.served == 0
@@ -349,6 +349,6 @@ def test_models_of_transformers_with_sdpa_are_reached() -> None:
     tokens = torch.arange(10).unsqueeze(0)
     with torch.no_grad():
         expected = model(tokens).logits
-        with ours.sdpa() as replaced:
+        with ours.replace_sdpa() as replaced:
             torch.testing.assert_close(model(tokens).logits, expected)
     assert replaced.served == 2

@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import copy  # noqa: E402
 import json  # noqa: E402
 import pickle  # noqa: E402
+import warnings  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -132,6 +133,17 @@ def test_answers_follow_the_rules_of_generation_config(case: str, tmp_path: Path
         with torch.no_grad():
             expected = theirs.generate(torch.from_numpy(source), decoder_input_ids=torch.tensor([prompt]), max_new_tokens=6, do_sample=False, num_beams=1, use_cache=False)[0, 3:].tolist()
         assert polyhead.models.load(tmp_path).generate(source[0], 6, prompt=prompt) == expected, names
+    path.write_text(json.dumps({"decoder_start_token_id": 2, "num_beams": 1, "repetition_penalty": 1.0}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        greedy = polyhead.models.load(tmp_path).generate(source[0], 12)
+    path.write_text(json.dumps({"decoder_start_token_id": 2, "num_beams": 4, "min_length": 0, "repetition_penalty": 1.3, "no_repeat_ngram_size": None}))
+    searched = polyhead.models.load(tmp_path)
+    with pytest.warns(UserWarning, match=r"SequenceToSequenceModel.generate: each token .* not followed of the model's generation_config.json: num_beams = 4, repetition_penalty = 1.3$"):
+        assert searched.generate(source[0], 12) == greedy
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        searched.generate(source[0], 2)  # said once
     path.write_text(json.dumps({"decoder_start_token_id": 2, "bad_words_ids": [[3, 4]]}))
     with pytest.raises(ValueError, match="bad_words_ids has .*; only lists of one token are supported"):
         polyhead.models.load(tmp_path)

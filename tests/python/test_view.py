@@ -158,6 +158,12 @@ def test_images():
     entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), special=[[0, 0, 0, 1, 0, 0, 0]] * 2))
     assert [entry["queries"]["special"] for entry in entries] == [[3], [3]]
     assert entries[0]["image"]["pixels"] != entries[1]["image"]["pixels"]
+    colours = np.arange(144, dtype=np.uint8).reshape(6, 8, 3)
+    for one in (colours, colours / np.float32(255), torch.tensor(colours)):
+        (entry,) = sets_of(polyhead.view(maps(2, 3, 7, 7), image=one, patches=(3, 2)))
+        assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "channels": 3, "pixels": base64.b64encode(colours.tobytes()).decode()}
+    entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([colours, 255 - colours]), patches=(3, 2)))
+    assert [entry["image"]["channels"] for entry in entries] == [3, 3]
 
 
 def output(**fields):
@@ -186,7 +192,7 @@ WRONG = {
     "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"gate": MAPS[:, :, :3]}),
     "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"pair_bias": np.zeros((4, 5), np.float32)}),
     "image alone": (ValueError, "image and patches belong together", MAPS, {"image": np.zeros((4, 4))}),
-    "image": (ValueError, r"image is \[4, 4, 3\]; it must be \[height, width\]", MAPS, {"image": np.zeros((4, 4, 3)), "patches": (2, 2)}),
+    "image": (ValueError, r"image is \[4, 4, 2\]; it must be \[height, width\] or \[height, width, 3\]", MAPS, {"image": np.zeros((4, 4, 2)), "patches": (2, 2)}),
     "patches": (ValueError, r"patches is \(2, 0\); it must be two ints from 1", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 0)}),
     "uneven patches": (ValueError, r"2 x 3 patches do not divide the image \[4,4\]", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 3)}),
     "too many patches": (ValueError, "4 tokens, 0 of them special, for 4 x 2 patches", MAPS, {"image": np.zeros((4, 4)), "patches": (4, 2)}),

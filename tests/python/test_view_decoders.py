@@ -142,6 +142,20 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
         (tmp_path / "tokenizer.json").rename(at / "tokenizer.json")
 
 
+def test_a_layer_is_traced_to_the_attention_weights_of_transformers(folder: Any) -> None:
+    """The last layer, whose input is the first one's output, normed; capped scores and windows too."""
+    _, at, made, words = folder
+    prompt = words(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        weights = torch.cat(made(prompt, output_attentions=True).attentions).numpy()
+    for layer in (0, 1):
+        told = json.loads(run("trace", at, "--text", TEXT, "--layer", layer, "--values", "--json").stdout)
+        assert told["input"].startswith(f"{prompt.shape[1]} tokens, normed: ")
+        (traced,) = [step["values"] for step in told["steps"] if step["step"] == "softmax"]
+        np.testing.assert_allclose(np.array(traced, np.float64)[0], weights[layer], atol=1e-4)
+    assert "there is no layer '2'" in run("trace", at, "--text", TEXT, "--layer", "2", status=2).stderr
+
+
 def cell(at: Path, *arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
     return run("trace", at, "--text", TEXT, "--cell", *arguments, status=status)
 

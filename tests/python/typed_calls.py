@@ -57,7 +57,7 @@ def numpy_calls(q: Array, flag: bool) -> None:
 def torch_calls(q: Tensor, flag: bool) -> None:
     assert_type(polyhead.sdpa(q, q, q), Tensor)
     assert_type(polyhead.torch.attention(q, q, q), Tensor)
-    with polyhead.torch.sdpa() as replaced:
+    with polyhead.torch.replace_sdpa() as replaced:
         assert_type(replaced.passed_on, dict[str, int])
     polyhead.transformers.register()  # parts that no import names
     assert_type(polyhead.patch.esm().applied, bool)

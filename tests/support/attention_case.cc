@@ -175,6 +175,18 @@ void draw_mask(Random& random, AttentionCase& c) {
   if (rarely()) (random.coin() ? mask.attend_keys : mask.block_keys) = booleans(broadcastable(random, z.keys_of()));
 }
 
+void draw_blocks(Random& random, AttentionCase& c) {
+  if (random.integer(0, 3) != 0) return;
+  BlockLists& blocks = c.options.mask.blocks;
+  const auto size = [&](std::int64_t extent) { return extent > 40 ? random.pick<std::int64_t>({16, 33, 64, 64, 100, 128, 128}) : random.pick<std::int64_t>({1, 2, 3, 5, 128}); };
+  blocks.size = {.queries = size(c.sizes.queries), .keys = size(c.sizes.keys)};
+  const auto count_of = [](std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; };
+  const std::int64_t columns = count_of(c.sizes.keys, blocks.size.keys);
+  Shape shape = broadcastable(random, c.sizes.with({c.sizes.heads()}));
+  shape.push_back(count_of(c.sizes.queries, blocks.size.queries)), shape.push_back(random.integer(0, columns + 1));
+  blocks.lists = c.keep(random.strided(random.pick({DType::i32, DType::i32, DType::i64, DType::i16}), shape, -1, static_cast<double>(columns - 1)));
+}
+
 void drop_ambiguous_lengths(Mask& mask) {
   const std::int64_t documents = mask.query_offsets.numel() - 1;
   if (documents > 1 && mask.key_lengths && mask.key_lengths.shape() == Shape{documents}) mask.key_lengths = {};
@@ -305,6 +317,7 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
   draw_diagonal_offsets(random, c);
   draw_sink(random, c);
   draw_relative_bias(random, c);
+  draw_blocks(random, c);
   if (dtype == DType::bf16) o.precision = random.pick({Precision::exact, Precision::native});
   return c;
 }

@@ -97,6 +97,9 @@ Tensor draw_offsets(Random& random, DType dtype, std::int64_t documents, std::in
 
 void draw_mask(Random& random, AttentionCase& c);
 
+// Block lists in one of four cases, with blocks of any size.
+void draw_blocks(Random& random, AttentionCase& c);
+
 // Lengths [D] of D sequences and D documents are refused.
 void drop_ambiguous_lengths(Mask& mask);
 

@@ -10,6 +10,18 @@ AttentionCase alone(const AttentionCase& c, const CasePart& part) {
   d.q = part.of_rows(c.q), d.d_out = part.of_rows(c.d_out), d.k = part.of_keys(c.k), d.v = part.of_keys(c.v);
   const Shape pairs = c.sizes.pairs();
   Mask& mask = d.options.mask;
+  if (BlockLists& blocks = mask.blocks; blocks.lists && part.t == 0 && part.s == 0 && d.sizes.queries == c.sizes.queries && d.sizes.keys == c.sizes.keys) {
+    blocks.lists = part.cut(blocks.lists.expand(c.sizes.with({c.sizes.heads(), blocks.lists.extent(-2), blocks.lists.extent(-1)})), 0, 0);
+  } else if (blocks.lists) {  // the part begins within a block: as booleans of pairs
+    const Tensor listed = listed_pairs(blocks, pairs);
+    Tensor attend = Tensor::copy_of(listed);
+    for (const auto& [given, kept] : {std::pair(mask.attend, true), {mask.block, false}}) {
+      if (!given) continue;
+      const std::vector<double> values = to_doubles(given.expand(pairs));
+      for (std::size_t i = 0; i < values.size(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && (values[i] != 0) == kept;
+    }
+    mask.attend = d.keep(std::move(attend)), mask.block = {}, blocks = {};
+  }
   for (ConstTensorView* dense : {&mask.attend, &mask.block, &d.options.bias}) {
     if (*dense) *dense = part.of_pairs(dense->expand(pairs));
   }

@@ -2,12 +2,29 @@
 
 namespace polyhead::test {
 
+Tensor listed_pairs(const BlockLists& blocks, const Shape& pairs) {
+  const std::int64_t queries = pairs[-2], keys = pairs[-1], count = blocks.lists.extent(-1), rows = blocks.lists.extent(-2);
+  Shape shape = pairs.first(pairs.size() - 2);
+  shape.push_back(rows), shape.push_back(count);
+  const std::vector<double> lists = to_doubles(blocks.lists.expand(shape));
+  Tensor listed(DType::boolean, pairs);
+  bool* pair = listed.data<bool>();
+  for (std::int64_t head = 0; head < numel(pairs.first(pairs.size() - 2)); ++head) {
+    for (std::int64_t t = 0; t < queries; ++t) {
+      const auto list = lists.begin() + (head * rows + t / blocks.size.queries) * count;
+      for (std::int64_t s = 0; s < keys; ++s) *pair++ = std::find(list, list + count, static_cast<double>(s / blocks.size.keys)) != list + count;
+    }
+  }
+  return listed;
+}
+
 PairRule::PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_(pairs[-2]), keys_(pairs[-1]) {
   const Shape lead = pairs.first(pairs.size() - 3);
   Shape per_key = lead;
   per_key.push_back(keys_);
   if (mask.attend) dense_ = to_doubles(mask.attend.expand(pairs));
   if (mask.block) dense_ = to_doubles(mask.block.expand(pairs));
+  if (mask.blocks.lists) listed_ = to_doubles(listed_pairs(mask.blocks, pairs));
   if (mask.attend_keys) key_mask_ = to_doubles(mask.attend_keys.expand(per_key));
   if (mask.block_keys) key_mask_ = to_doubles(mask.block_keys.expand(per_key));
   if (mask.key_lengths) lengths_ = to_doubles(mask.key_lengths);
@@ -39,6 +56,7 @@ bool PairRule::keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t
     return false;
   if (mask_.attend && dense_[pair] == 0) return false;
   if (mask_.block && dense_[pair] != 0) return false;
+  if (mask_.blocks.lists && listed_[pair] == 0) return false;
   const auto key = static_cast<std::size_t>(b * keys_ + s);
   if (mask_.attend_keys && key_mask_[key] == 0) return false;
   if (mask_.block_keys && key_mask_[key] != 0) return false;

@@ -38,6 +38,9 @@ Tensor to_tensor(const Matrix& matrix, const Shape& shape);
 
 Shape pairs_shape(ConstTensorView q, ConstTensorView k);
 
+// Block lists written out: bool [*,N,T,S], true where the pair lies in a listed block.
+Tensor listed_pairs(const BlockLists& blocks, const Shape& pairs);
+
 // Whether the rules of a mask let query t of sequence b, head n look at key s.
 class PairRule {
  public:
@@ -59,7 +62,7 @@ class PairRule {
 
   const Mask& mask_;
   std::int64_t queries_, keys_;
-  std::vector<double> dense_, key_mask_, lengths_, query_offsets_, key_offsets_;
+  std::vector<double> dense_, listed_, key_mask_, lengths_, query_offsets_, key_offsets_;
   Tensor diagonal_offsets_;
   bool length_per_query_ = false;
 };

@@ -1,4 +1,5 @@
-// Tensors of several ranks put together, added up and cut anew. Each is a distributed call, and the backward pass of one is another of them.
+// Collectives on tensors: gather, sum and redistribute the tensors of all ranks. Each is a distributed call; its backward pass is another collective
+// of this header.
 // Ranks may hold any numbers of rows. Sums are added in the order of the ranks, so they have the same bits on every rank and from run to run.
 #pragma once
 
@@ -12,7 +13,7 @@ struct CollectiveOptions {
   std::chrono::milliseconds timeout{30'000};
 };
 
-// x = the sum of x over all ranks. Floating.
+// x = the sum of x over all ranks. x has a floating dtype.
 void all_reduce(Communicator& communicator, TensorView x, const CollectiveOptions& options = {});
 
 // all = the rows of every rank along `axis`, in the order of the ranks. Backward: reduce_scatter.

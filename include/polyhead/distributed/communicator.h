@@ -8,13 +8,13 @@
 #include <span>
 
 namespace polyhead::distributed {
-class Call;  // not one of the public names
+class Call;  // internal
 }  // namespace polyhead::distributed
 
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Memory of a message. Who sends or receives it keeps `owner` until the message has left or arrived, even if nobody waits for it any more.
+// Memory of a message. A communicator keeps `owner` until the message has left or arrived, even if its Transfer is destroyed before.
 struct Message {
   std::span<std::byte> bytes;
   std::shared_ptr<void> owner;
@@ -23,7 +23,7 @@ struct Message {
 // A message under way.
 class Transfer {
  public:
-  virtual ~Transfer() = default;  // gives up on a message that is not done
+  virtual ~Transfer() = default;  // cancels an unfinished message
   // Waits for at most `limit`. True: a received message is here, or the memory of a sent one may be reused. Error if it cannot arrive, or has
   // another size than the receiver's memory.
   virtual bool wait(std::chrono::nanoseconds limit) = 0;
@@ -47,7 +47,7 @@ class Communicator {
 
  private:
   friend class Call;
-  struct History;  // of the calls so far
+  struct History;  // state of the calls so far
   std::unique_ptr<History> history_;
 };
 

@@ -9,9 +9,10 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Part `rank` of `ranks` of a layer, with copies of its parameters: heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The sum of the outputs of
-// all parts is that of the layer; the bias of the output belongs to part 0. Error unless kv_heads is a multiple of `ranks`, there is an output
-// projection and no dropout, whose bits would not be those of one rank; for hidden units: unless there is one for each rank.
+// Returns part `rank` of `ranks` of a layer, with copies of its parameters: heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The
+// outputs of all parts sum to that of the layer; the output's bias belongs to part 0. Attention: Error unless kv_heads is a multiple of `ranks` and
+// there is an output projection; also with dropout, whose bits would differ from those of one rank. Feed-forward: Error if there are fewer hidden
+// units than ranks.
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
 
@@ -21,9 +22,9 @@ class TensorParallelAttention {
  public:
   TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
 
-  // As of the layer. Mask, bias and sink of the options are of all heads, on all ranks; the gradient of the bias too.
+  // As MultiHeadAttention::forward(). The mask, bias and sink of the options cover all heads, on every rank; so does the gradient of the bias.
   void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
-  // bias: the options' bias of the forward pass, whole, if it was given.
+  // gradients.bias covers all heads, as the bias of the forward pass.
   void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;
 
   nn::MultiHeadAttention part;
@@ -62,13 +63,13 @@ class PairAttention {
   PairAttention(Communicator&, const nn::MultiHeadAttention&, nn::Linear&&, PairAxis, const CollectiveOptions& = {}) = delete;
 
   struct Saved {
-    Tensor z;     // the rows that attention runs along: of z, or of its transpose; [R_r,R,C]
-    Tensor bias;  // [R,R,N], of all ranks
+    Tensor z;     // this rank's rows of z, or of its transpose if attention runs along columns; [R_r,R,C]
+    Tensor bias;  // [R,R,N], gathered from all ranks
     nn::MultiHeadAttention::Saved attention;
   };
   struct Gradients {
     TensorView z = {};                             // [R_r,R,C]
-    nn::MultiHeadAttention* attention = nullptr;  // of this rank's rows; all_reduce() makes them those of all
+    nn::MultiHeadAttention* attention = nullptr;  // sums over this rank's rows; all_reduce() adds up those of all ranks
     nn::Linear* bias = nullptr;
   };
 
@@ -78,7 +79,7 @@ class PairAttention {
 
  private:
   Tensor as_rows(ConstTensorView z) const;                  // a copy of z, or this rank's columns as rows
-  void as_given(ConstTensorView rows, TensorView to) const;  // and back
+  void as_given(ConstTensorView rows, TensorView to) const;  // the inverse of as_rows()
   Communicator& communicator_;
   const nn::MultiHeadAttention& attention_;
   const nn::Linear& bias_;

@@ -44,8 +44,8 @@ class MpiCommunicator final : public Communicator {
   // do not mix with those of this one. Messages of `piece_bytes` or more are sent as several MPI messages; alike on all ranks, below 2^31.
   // Error: MPI is not initialised, or has ended.
   explicit MpiCommunicator(MPI_Comm ranks, std::size_t piece_bytes = std::size_t{1} << 30);
-  // All ranks together, before MPI_Finalize(). What its transfers still wait for does not arrive any more. Memory of messages that are still
-  // under way is never freed, because MPI may still use it.
+  // All ranks destroy theirs together, before MPI_Finalize(). Unfinished transfers are cancelled. Memory of messages that are still under way is
+  // never freed, because MPI may still use it.
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -58,7 +58,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   int rank_ = 0, size_ = 0;
-  std::shared_ptr<internal::MpiRequests> requests_;  // of the communicator and its transfers
+  std::shared_ptr<internal::MpiRequests> requests_;  // shared by the communicator and its transfers
 };
 
 }  // namespace polyhead::distributed

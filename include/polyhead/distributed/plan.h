@@ -16,24 +16,24 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// What machines and network can do. The defaults: machines of 10 Gbit/s, and ranks of a few cores.
+// Speeds of the machines and their network. The defaults describe a network of 10 Gbit/s and ranks of a few cores each.
 struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   int ranks_per_machine = 1;               // consecutive ranks
-  double near_bytes_per_second = 5e9;      // of one rank to another on its machine
-  double far_bytes_per_second = 1.25e9;    // of a machine to others, which its ranks share
+  double near_bytes_per_second = 5e9;      // between two ranks of one machine
+  double far_bytes_per_second = 1.25e9;    // from one machine to all others; its ranks share it
   double seconds_per_message = 50e-6;
-  double multiply_adds_per_second = 2e11;  // of a rank, in attention
+  double multiply_adds_per_second = 2e11;  // speed of one rank in attention
 };
 
-// What choose_plan() looks at. Extents are those of the whole problem.
+// Input of choose_plan(). Extents are those of the whole problem.
 struct PlanInput {
   int ranks = 1;
   Links links{};
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   int element_bytes = 4;
   bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
-  bool shared_head_bias = false;  // a bias or boolean of all pairs that has one head for all: with heads on several ranks, each needs all of its group's rows
+  bool shared_head_bias = false;  // a bias or boolean [T,S] that all heads share: with heads on several ranks, each rank needs all of its group's rows
   bool needs_all_keys = false;    // empty rows that are not zero: a rank must see all keys of a row
 };
 
@@ -42,13 +42,13 @@ struct PlanChoice {
   std::string reason;  // one fact per line
 };
 
-// The plan with the shortest predicted time; of equal ones that with more head ranks. A pure function.
+// Returns the plan with the shortest predicted time; of equal ones the one with more head ranks. A pure function.
 PlanChoice choose_plan(const PlanInput& input);
 
 // Bytes that one rank receives.
 double received_bytes(const PlanInput& input, Plan plan);
 
-// Seconds without a mask (docs/scaling.md): heads are exchanged before and after, keys travel while others are computed.
+// Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during it.
 double predicted_seconds(const PlanInput& input, Plan plan);
 
 }  // namespace polyhead::distributed

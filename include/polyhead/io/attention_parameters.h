@@ -51,14 +51,14 @@ struct LayoutMatch {
   friend bool operator==(const LayoutMatch&, const LayoutMatch&) = default;
 };
 
-// Every layer whose tensors fit a layout completely, in the order of their first tensors in the file. Other tensors do not matter, except
-// inside a module of the layer (see docs/decisions/0003-file-formats.md).
+// Every layer whose tensors fit a layout completely, in the order of their first tensors in the file. Other tensors are ignored, unless they lie
+// inside one of the layer's modules (see docs/decisions/0003-file-formats.md).
 std::vector<LayoutMatch> find_attention(const std::vector<NamedTensor>& tensors);
 
 struct LoadAttention {
   std::string layout;                   // empty: any
   std::optional<std::string> prefix{};  // absent: any; "": the layer without a prefix. The last separator may be left out
-  std::int64_t heads = 0;               // 0: as the file says; unknown if it does not
+  std::int64_t heads = 0;               // 0: taken from the file; stays 0 (unknown) if the file does not say
 };
 
 // The only layer of the file that fits `options`. Its tensors are views of the file's (transposed where the file stores (in,out)) in their

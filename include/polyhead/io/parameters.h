@@ -35,7 +35,7 @@ void save_parameters(const M& module, const std::filesystem::path& path, const M
   detail::list_tensors("", module, list);
   save_tensors(path, list, metadata);
 }
-// With the optimizer in the same file, so that both are of the same step; its tensors are named "optimizer.NAME".
+// Writes the optimizer's tensors into the same file, as "optimizer.NAME", so that parameters and optimizer are always of the same step.
 template <VisitsTensors M, VisitsTensors Optimizer>
 void save_parameters(const M& module, const Optimizer& optimizer, const std::filesystem::path& path, const Metadata& metadata = {}) {
   std::vector<NamedView> list;
@@ -45,12 +45,13 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
 }
 
 // Writes the parameters of one file into another, or the same, in about a quarter of the space; load_parameters reads both. A floating tensor of
-// two dimensions or more becomes NAME int8 and NAME.scale float32, one for each row (quantize.h); a row is the last dimension, or several last ones
-// that hold 16 values together. Others stay as they are. Error that names a tensor with a NaN or an infinity.
+// two dimensions or more becomes NAME int8 and NAME.scale float32, one for each row (quantize.h); a row is the last dimension, or as many of the last
+// dimensions as are needed for 16 values. Other tensors stay as they are. Error that names a tensor with a NaN or an infinity.
 void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
-// the module does not have, or whose shape, dtype or scales do not fit. If it throws, std::bad_alloc too, nothing is changed. Without an optimizer, one in the file is skipped.
+// the module does not have, or whose shape, dtype or scales do not fit. If it throws (std::bad_alloc included), nothing is changed. Called without an
+// optimizer, it skips the optimizer's tensors in the file.
 template <VisitsTensors M>
 Metadata load_parameters(M& module, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/tokenizer.h"
@@ -15,8 +16,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// What the decoder of a model with two sides wrote, and what it read for that. T tokens, the first of which is the start token; row t of a map shows what a
-// head read to choose the token after t. S tokens of the text.
+// The text that the decoder of a model with two sides wrote, with its attention maps. T tokens, the first of which is the start token; row t of a map
+// shows what a head read to choose the token after t. S tokens of the source text.
 struct TextTarget {
   TokenizedText tokens;
   Tensor ids;               // [T] int64
@@ -24,20 +25,23 @@ struct TextTarget {
   Tensor attentions;        // [layers,N,T,T], to its own tokens
 };
 
-// What a model made of a text; of a model with two sides its encoder. L layers, N heads, K key/value heads, T tokens, E width, H width of a head.
+// The results of a model for a text; for a model with two sides those of its encoder. L layers, N heads, K key/value heads, T tokens, E width, H
+// width of a head.
 struct TextRun {
   TokenizedText tokens;
   Tensor ids{};         // [T] int64
-  Tensor attentions{};  // [L,N,T,T] floating; absent if it was not asked for
-  Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() has them; absent if it was not asked for
-  Tensor hidden{};      // [T,E] of the last layer
-  Tensor embedding{};   // [E]; absent from decoders
-  // q [L,N,T,H], k and v [L,K,T,H]. Absent if they were not asked for, or if attention weights do not follow from them alone: with capped scores, a sink, or a scale that differs
+  Tensor attentions{};  // [L,N,T,T] floating; absent if not requested
+  Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() computes it; absent if not requested
+  Tensor hidden{};      // [T,E]: output of the last layer
+  Tensor embedding{};   // [E]; absent for decoders
+  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from them alone: with capped scores, a sink, or a
+  // scale that differs
   // between layers.
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
   Tensor bias{}, attend{};                 // with q, broadcast to [L,N,T,T]: added to the scores; bool: the keys of each query. Absent: none; all
-  // The text that a decoder wrote; a token that the tokenizer lacks is the piece "<id>" and no text. The tokens of a decoder alone are the last ones of `tokens` and have
+  // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens of a decoder
+  // alone are the last ones of `tokens` and have
   // segment 1; those of a model with two sides are in `target`.
   std::optional<std::string> generated{};
   std::optional<TextTarget> target{};
@@ -46,14 +50,14 @@ struct TextRun {
 struct TextRunOptions {
   bool attentions = true;
   std::int64_t pooled = 0;    // p: blocks along one side of pooled maps, at most T; 0: none
-  bool head_vectors = false;  // q, k and v
-  std::int64_t generate = 0;  // the tokens that a decoder writes at most, each time the likeliest; Error if the model is an encoder and this is not 0
+  bool head_vectors = false;  // whether q, k and v are computed
+  std::int64_t generate = 0;  // maximum number of tokens that a decoder writes, always the likeliest; Error if it is not 0 for an encoder
 };
 
 enum class TextModelKind : std::uint8_t {
   encoder,    // has an embedding of a text
   decoder,    // predicts the next token
-  two_sides,  // a decoder writes about what an encoder read
+  two_sides,  // an encoder reads a text, and a decoder writes another
 };
 
 class AnyTextModel {
@@ -63,9 +67,10 @@ class AnyTextModel {
     std::int64_t layers = 0, heads = 0, width = 0;  // with two sides: of the encoder
     std::int64_t target_layers = 0, target_heads = 0;  // of the decoder of two sides
     std::int64_t head_vectors = 0;          // numbers of q, k and v of one token
+    std::vector<std::string> rules_not_followed{};  // of generation_config.json, which an answer does not follow: "num_beams = 4"
     std::optional<std::int64_t> longest{};  // the most tokens of a text; absent: any number
 
-    // Of all maps of a text of so many tokens, `generate` more written. Error beyond 2^63.
+    // Returns the number of attention weights in all maps of a text of `tokens` tokens, after which `generate` more are written. Error beyond 2^63.
     std::int64_t attention_weights(std::int64_t tokens, std::int64_t generate) const;
   };
 
@@ -75,8 +80,8 @@ class AnyTextModel {
   AnyTextModel& operator=(const AnyTextModel&) = delete;
 
   const Sizes& sizes() const { return sizes_; }
-  // Error for a text that is too long, unless it may be cut; for a pair if the model is no encoder; for a text without a token. `generate`: tokens that shall
-  // have room after the text.
+  // Error for a text that is too long, unless it may be cut; for a pair if the model is no encoder; for a text without a token. `generate`: number of
+  // tokens for which room is kept after the text.
   virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate = 0) const = 0;
   virtual TextRun run(TokenizedText tokens, const TextRunOptions& options = {}) const = 0;
   // As models::change_without_head. Error if the model is no encoder.
@@ -85,6 +90,9 @@ class AnyTextModel {
  protected:
   Sizes sizes_;
 };
+
+// Of the model in a folder, by its config.json; encoder if that tells nothing else.
+TextModelKind text_model_kind(const std::filesystem::path& folder);
 
 // Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder);

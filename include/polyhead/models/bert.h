@@ -22,7 +22,7 @@ namespace polyhead::models {
 // The comments name the keys of BERT's config.json. The first fields are those of BERT; the others add parts of other families.
 struct BertConfig {
   std::int64_t vocabulary = 30522;                   // vocab_size
-  std::int64_t positions = 512;                      // max_position_embeddings: rows of the position table; with rotary positions, of the longest text in training
+  std::int64_t positions = 512;                      // max_position_embeddings: rows of the position table; with rotary positions: longest text in training
   std::int64_t segments = 2;                         // type_vocab_size; 0: no segments
   std::int64_t width = 768;                          // hidden_size
   std::int64_t layers = 12;                          // num_hidden_layers
@@ -31,34 +31,35 @@ struct BertConfig {
   nn::Activation activation = nn::Activation::gelu;  // hidden_act
   double epsilon = 1e-12;                            // layer_norm_eps
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;  // of the random initial parameters
+  std::uint64_t seed = 0;  // seed of the random initial parameters
 
   std::string family{"bert"};                       // model_type
-  std::int64_t embedding_width = 0;                 // of the embeddings, which a linear layer then projects to the width (ELECTRA, ALBERT); 0: the width, without projection
+  std::int64_t embedding_width = 0;                 // width of the embeddings, which a linear layer projects to E (ELECTRA, ALBERT); 0: E, no projection
   std::vector<std::int64_t> shared_layers{};        // [L]: the index in BertEncoder::layers of each layer's parameters (ALBERT); empty: 0, 1, ...
-  std::int64_t layers_of_a_group = 1;               // inner_group_num, by which ALBERT's files number them
+  std::int64_t layers_of_a_group = 1;               // inner_group_num; ALBERT's files number layers in groups of this size
   // Positions begin at padding_token + 1 and count the tokens that are not padding_token, which itself has the position padding_token (RoBERTa). Absent: 0, 1, ...
   std::optional<std::int64_t> padding_token{};
-  std::int64_t relative_buckets = 0;                            // of a relative bias that all layers add to their scores (MPNet); 0: none
+  std::int64_t relative_buckets = 0;                            // buckets of a relative bias that all layers add to their scores (MPNet); 0: no such bias
   std::optional<nn::RotaryEmbeddingConfig> rotary{};            // replaces the position table (ESM-2)
-  std::optional<nn::RotaryEmbeddingConfig> local_rotary{};      // of the layers with a window (ModernBERT); absent: rotary
+  std::optional<nn::RotaryEmbeddingConfig> local_rotary{};      // rotary positions of the layers with a window (ModernBERT); absent: `rotary`
   std::vector<std::int64_t> windows{};                          // [L]: layer i attends to the keys at most windows[i] away; 0 or an empty list: to all
   nn::NormPosition norm_position = nn::NormPosition::post;      // post or pre; pre ends with one more norm
   bool embedding_norm = true;
   bool first_norm = true;  // false: layer 0 does not norm the input of its attention (ModernBERT)
-  bool gated = false;      // the feed-forward parts
+  bool gated = false;      // the feed-forward parts have a gate
   bool bias = true, feed_forward_bias = true, norm_bias = true;
   // ESM: tokens of this id are embedded as 0, and the others of a text are scaled by 0.88 / (1 - their share), as if 12 % of them had been masked.
   std::optional<std::int64_t> mask_token{};
   bool zero_padding = false;  // embeddings of the tokens that attend_keys leaves out are 0 (ESM)
 
-  // The most tokens of a text that the positions are made for. Rotary positions go on beyond.
+  // Returns the number of tokens of the longest text for which there are positions. Rotary positions also exist beyond.
   std::int64_t longest() const { return padding_token && !rotary ? positions - *padding_token - 1 : positions; }
 };
 
-// Names of the known families, as model_type in config.json.
+// Returns the known families, by their model_type in config.json.
 std::vector<std::string_view> encoder_families();
-// What a family's files call the projections of a layer's attention: "q" -> "attention.self.query". A tensor that holds several: "attn.Wqkv q".
+// Returns the names of the projections of a layer's attention in a family's files: "q" -> "attention.self.query". If one tensor holds several
+// projections: "attn.Wqkv q".
 std::map<std::string, std::string> attention_names(std::string_view family);
 
 // Reads a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
@@ -73,11 +74,11 @@ struct BertInput {
 
 // Each output is optional and does not change the others.
 struct BertOutput {
-  TensorView hidden = {};      // [*,T,E] of the last layer, after the final norm if there is one
+  TensorView hidden = {};      // [*,T,E]: output of the last layer, after the final norm if there is one
   TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, the last one as `hidden`
   TensorView attentions = {};  // [L,*,N,T,T] floating: the attention weights of each layer
   TensorView pooled = {};      // [L,*,N,h,w] floating: the attention weights reduced to blocks, as attention_pooled_map() does
-  Pooling pooling = Pooling::largest;  // of `pooled`
+  Pooling pooling = Pooling::largest;  // reduction of the blocks of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H] floating: the projected queries, keys and values of each layer's heads, rotated if positions are rotary
 };
 
@@ -91,7 +92,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   BertConfig config;
   nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E], or of embedding_width; absent where the config has none
   nn::Norm embedding_norm;
-  std::vector<EncoderLayer> layers;  // those with parameters of their own: config.shared_layers says which ones repeat
+  std::vector<EncoderLayer> layers;  // the distinct layers; config.shared_layers says which layers share their parameters
   nn::Linear embedding_projection;   // embedding_width -> E
   Tensor relative_bias;              // [relative_buckets,N]
   nn::Norm final_norm;               // with NormPosition::pre
@@ -104,10 +105,10 @@ struct BertEncoder : nn::Module<BertEncoder> {
   struct Saved {
     BertInput input;
     Tensor positions;            // ids of the position table, [T] or [*,T]; absent with rotary positions
-    Tensor word_scales;          // [*,T] of config.mask_token
+    Tensor word_scales;          // [*,T]: factors of the embeddings because of config.mask_token
     Tensor embedding_sum;        // [*,T,E] before the norm
     Tensor embedded;             // [*,T,E] before the projection; absent without one
-    std::vector<Tensor> hidden;  // L tensors [*,T,E]: the input of each layer, and one more where there is a final norm
+    std::vector<Tensor> hidden;  // L tensors [*,T,E], the input of each layer; with a final norm also the norm's input
     RotaryTables rotary;
     std::vector<EncoderLayer::Saved> layers;
   };
@@ -123,12 +124,12 @@ struct BertEncoder : nn::Module<BertEncoder> {
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
-  // The index in `layers` of the parameters of layer i, 0 <= i < L.
+  // Returns the index in `layers` of the parameters of layer i, 0 <= i < L.
   std::size_t parameters_of(std::int64_t layer) const {
     return static_cast<std::size_t>(config.shared_layers.empty() ? layer : config.shared_layers.at(static_cast<std::size_t>(layer)));
   }
   RotaryTables rotary_tables(std::int64_t tokens) const;
-  // What layer i's attention gets beside its input: rotary positions, relative bias and window, as views of the encoder and of `tables`.
+  // Returns the options of layer i's attention: rotary positions, relative bias and window, as views of the encoder and of `tables`.
   nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
 
   template <class F, class... Self>

@@ -1,6 +1,6 @@
 // Byte-pair tokenizer that is trained on texts (Sennrich et al. 2016, on bytes as in Radford et al. 2019): text -> tokens -> text.
 //
-//  1. Text is normalised to NFC and, if wanted, to lower case (Unicode's full mapping without context).
+//  1. Text is normalised to NFC and, if the options say so, to lower case (Unicode's full mapping without context).
 //  2. It is split into pre-tokens: words (runs without white space and punctuation), and punctuation with the white space around it. An
 //     apostrophe between two letters ends the word before it: "l'" "eau". One space between two words is implied and has no
 //     token; all other white space and punctuation is kept as it is. So "eau" is the same token after a space and after an apostrophe.
@@ -22,22 +22,22 @@
 namespace polyhead::models {
 
 struct BytePairOptions {
-  std::int64_t vocabulary = 4000;  // at most so many ids: special tokens, 256 bytes, merged pieces
+  std::int64_t vocabulary = 4000;  // maximum number of ids: special tokens, 256 bytes, merged pieces
   bool lowercase = false;
-  std::vector<std::string> special_tokens{};  // ids 0, 1, ...; text never becomes one, also if it says "<pad>"
+  std::vector<std::string> special_tokens{};  // ids 0, 1, ...; encode() never produces them, even for the text "<pad>"
   std::int64_t min_count = 2;                 // pairs that occur less often in the texts are not merged
 };
 
 // All vectors but word_spans are [T].
 struct BytePairText {
   std::vector<std::int64_t> ids;
-  std::vector<std::string> pieces;    // to be shown, as piece() has them
-  std::vector<ByteSpan> spans;        // of each token in the text; tokens that share a character have its whole span
-  std::vector<std::int64_t> words;    // of each token its word, an index of word_spans; -1: white space between words
+  std::vector<std::string> pieces;    // for display, as piece() returns them
+  std::vector<ByteSpan> spans;        // bytes of each token in the text; tokens that share a character have its whole span
+  std::vector<std::int64_t> words;    // for each token the index of its word in word_spans; -1: white space between words
   std::vector<ByteSpan> word_spans;   // [W], words and runs of punctuation
   std::int64_t replaced_bytes = 0;    // bytes that are not UTF-8; each is read as U+FFFD
 
-  // The words, of the text that was encoded.
+  // Returns the words; `text` must be the text that was encoded.
   std::vector<std::string> words_in(std::string_view text) const {
     std::vector<std::string> list;
     for (const ByteSpan& span : word_spans) list.emplace_back(text.substr(span.first, span.last - span.first));
@@ -48,22 +48,23 @@ struct BytePairText {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class BytePairTokenizer {
  public:
-  // The same texts and options give the same tokenizer. Of pairs that occur equally often, the one with the smaller ids is merged first.
+  // Trains a tokenizer. The same texts and options give the same tokenizer: of pairs that occur equally often, the one with the smaller ids is merged first.
   static BytePairTokenizer train(std::span<const std::string> texts, const BytePairOptions& options = {});
 
   BytePairText encode(std::string_view text) const;
-  // For a text whose words, punctuation included, are separated by white space, as in files of word links: `words` counts these words, and
-  // each has a token. Blanks that print does not have are left out before pieces are made: before , . ; : ! ? % … and closing brackets,
+  // Encodes a text in which all words and punctuation marks are separated by white space, as in files of word links. `words` counts these words, and
+  // each has at least one token. Spaces that normal text does not have are removed before the text is split: before , . ; : ! ? % … and closing
+  // brackets,
   // after opening brackets, inside "", and at the apostrophe of "l' eau" and "Anna 's".
   BytePairText encode_words(std::string_view text) const;
-  // The text of tokens, without the special ones. Bytes that do not make UTF-8 become U+FFFD.
+  // Returns the text of tokens, without special tokens. Bytes that are not valid UTF-8 become U+FFFD.
   std::string decode(std::span<const std::int64_t> ids) const;
 
   std::int64_t vocabulary_size() const;
   bool lowercase() const;
   const std::vector<std::string>& special_tokens() const;
   std::int64_t special_token(std::string_view name) const;  // its id; Error if there is none of this name
-  // A token to be shown: "▁" begins a word, "␣" is a space, "\xC3" a byte that is no character.
+  // Returns a token for display: "▁" begins a word, "␣" is a space, "\xC3" a byte that is not a whole character.
   std::string piece(std::int64_t id) const;
 
   // Writes merges.txt, a text file, into the folder.

@@ -10,10 +10,10 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Their names, in the order of the alphabet.
+// Returns their names in alphabetical order.
 std::vector<std::string> default_models();
 
-// A folder inside the library, "polyhead:NAME", which the functions that load a trained model open. Error if there is none of this name.
+// Returns the path "polyhead:NAME" of a folder inside the library; functions that load a trained model can open it. Error if there is no such model.
 std::filesystem::path default_model(std::string_view name);
 
 }  // namespace polyhead::models

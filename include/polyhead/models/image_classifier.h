@@ -14,16 +14,16 @@ namespace polyhead::models {
 
 struct ImageClassifierConfig {
   static constexpr std::string_view kModelType = "polyhead-image-classifier";  // in config.json
-  std::int64_t height = 8, width = 8;  // of an image, in pixels
-  std::int64_t patch = 2;              // side of a patch; divides both
-  double white = 1;                    // the pixel value that classify() makes 1; 0 stays 0
+  std::int64_t height = 8, width = 8;  // size of an image in pixels
+  std::int64_t patch = 2;              // side of a patch in pixels; divides height and width
+  double white = 1;                    // the pixel value that classify() maps to 1; 0 stays 0
   std::int64_t classes = 10;
   std::int64_t model_width = 64;  // E
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 
@@ -42,7 +42,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
   nn::Encoder encoder;
   nn::Linear output;  // E -> classes
 
-  // What backward and maps need from a forward pass. Its memory serves the next pass of the same shapes.
+  // What backward and maps need from a forward pass. The next pass of the same shapes reuses its memory.
   struct Saved {
     Tensor pixels;        // [B,patches,patch*patch]
     Tensor x, y, d_x, d_y;  // [B,1 + patches,E]
@@ -54,7 +54,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
 
   // images [B,height,width] with pixels from 0 to 1, logits [B,classes], both of the parameters' dtype.
   void forward(ConstTensorView images, TensorView logits, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // The gradients of all parameters from those of the logits.
+  // Computes the gradients of all parameters from the gradient of the logits.
   void backward(Saved& saved, ConstTensorView d_logits, ImageClassifier& gradients, const nn::RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -64,7 +64,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
 };
 
 struct ClassifiedImage {
-  std::vector<double> probabilities;  // of the classes
+  std::vector<double> probabilities;  // probabilities of the classes
   std::int64_t best = 0;
   Tensor attentions;  // [L,N,1 + patches,1 + patches]
 };

@@ -23,20 +23,21 @@ struct ImageProcessor {
   std::optional<std::int64_t> shortest_edge{};   // size: the shorter side, the other in proportion
   Resampling resampling = Resampling::bilinear;  // resample
   std::optional<Size> crop{};                    // crop_size: the middle of the image; with do_center_crop
-  bool crop_half_even = false;                   // half a pixel beside the crop is rounded to an even number (torchvision), not down
+  bool crop_half_even = false;                   // an offset of the crop at half a pixel is rounded to even (torchvision), not down
   std::optional<double> factor{};                // rescale_factor; with do_rescale
   bool normalise = true;                         // do_normalize
   std::array<double, 3> mean{}, deviation{1, 1, 1};  // image_mean, image_std
 };
 
-// preprocessor_config.json of a folder, or what timm's config.json says. Error that names the key where a value is missing or not supported, or that nothing reads.
+// Reads preprocessor_config.json of a folder, or config.json of timm. Error that names a key whose value is missing or not supported, or which is unknown.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 
-// An image [height,width,3] uint8 -> [height',width',3] uint8, in the bits of Pillow 13: filtered over all pixels of the source that a target pixel covers.
+// Resizes an image [height,width,3] uint8 to [height',width',3] uint8, with the bits of Pillow 13: a target pixel is filtered over all source pixels
+// that it covers.
 Tensor resized(ConstTensorView image, ImageProcessor::Size size, Resampling resampling);
-// The part of an image [height,width,3] uint8 that the model sees, in its size: resized and cropped. Error where a crop is larger than the image.
+// Returns the part of an image [height,width,3] uint8 that the model sees, in the model's size: resized and cropped. Error if a crop is larger than the image.
 Tensor fitted(const ImageProcessor& processor, ConstTensorView image);
-// The pixels [3,height,width] float32 for VisionEncoder::forward, of a fitted image.
+// Returns the pixels [3,height,width] float32 of a fitted image, for VisionEncoder::forward.
 Tensor normalised(const ImageProcessor& processor, ConstTensorView fitted);
 
 }  // namespace polyhead::models

@@ -16,21 +16,21 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// The token whose hidden state stands for a text.
+// The token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
-  end_token,   // the first one with the id config.end_token
-  largest_id,  // the first one with the largest id of the text: CLIP's files with eos_token_id = 2, whose end token is the last of the vocabulary
-  last,        // padding included (SigLIP)
+  end_token,   // the first token with the id config.end_token
+  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2, whose real end token is the last of the vocabulary
+  last,        // the last token, padding included (SigLIP)
 };
 
 // The comments name the keys of text_config in config.json.
 struct TextSideConfig {
   std::string family;             // model_type
   std::int64_t vocabulary = 0;    // vocab_size
-  std::int64_t positions = 0;     // max_position_embeddings: the most tokens of a text
+  std::int64_t positions = 0;     // max_position_embeddings: maximum number of tokens of a text
   std::int64_t layers = 0;        // L, num_hidden_layers
-  nn::EncoderLayerConfig layer;   // of all layers: width, heads, hidden_width, activation, epsilon, dtype
-  bool causal = true;             // whether tokens attend to themselves and earlier ones only (CLIP), or to all (SigLIP)
+  nn::EncoderLayerConfig layer;   // settings of all layers: width, heads, hidden_width, activation, epsilon, dtype
+  bool causal = true;             // true: tokens attend to themselves and earlier ones (CLIP); false: to all tokens (SigLIP)
   TextPooling pooling = TextPooling::end_token;
   std::int64_t end_token = 0;     // eos_token_id
 };
@@ -46,20 +46,20 @@ struct TextSideOutput {
   TensorView all_hidden = {};         // [L+1,*,T,E]: the embeddings, then each layer's output, before the final norm
   TensorView attentions = {};         // [L,*,N,T,T]
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
-  TensorView pooled = {};             // [*,E], or of SigLIP's head
-  TensorView embedding = {};          // [*,P]: `pooled`, projected (CLIP); of SigLIP `pooled` itself. Error where the file has no projection
+  TensorView pooled = {};             // [*,E]; for SigLIP the output of its head
+  TensorView embedding = {};          // [*,P]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection
 };
 
 struct TextSide : nn::Module<TextSide> {
   TextSideConfig config;
   nn::Embedding words, positions;  // [vocabulary,E] [positions,E]
   nn::Encoder stack;               // its layers, and the final norm
-  nn::Linear head;                 // of the pooled token (SigLIP)
+  nn::Linear head;                 // applied to the pooled token (SigLIP)
   nn::Linear projection;           // E -> P (CLIP)
 
   std::int64_t pooled_width() const { return head.weight ? head.out_width() : config.layer.width; }
-  std::int64_t embedding_width() const;  // 0 where there is no embedding
-  // `pooled` and `embedding` of a text without its end token are an Error.
+  std::int64_t embedding_width() const;  // 0 if there is no embedding
+  // Error if `pooled` or `embedding` is requested for a text without an end token.
   void forward(const TextSideInput& input, const TextSideOutput& output, const VisionOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -74,12 +74,12 @@ struct TextSide : nn::Module<TextSide> {
 };
 
 struct SimilarityScale {
-  double logit_scale = 0;  // as it is stored: the logarithm of the factor
+  double logit_scale = 0;  // the logarithm of the factor, as stored in the file
   double logit_bias = 0;   // SigLIP
 };
 
 // similarity[i,j] = exp(logit_scale) cos(images[i], texts[j]) + logit_bias, of embeddings [I,P] and [J,P] -> [I,J], all floating: transformers'
-// logits_per_image. A row's softmax (CLIP) or each one's sigmoid (SigLIP) is a probability.
+// logits_per_image. The softmax of a row (CLIP) or the sigmoid of an element (SigLIP) is a probability.
 void similarity(ConstTensorView images, ConstTensorView texts, const SimilarityScale& scale, TensorView similarity);
 
 struct ImageTextModel {
@@ -88,7 +88,7 @@ struct ImageTextModel {
   SimilarityScale scale;
 };
 
-// The text side of a folder, alone or of a model with both sides.
+// Loads the text side of a folder, which may hold only a text side, or both sides.
 TextSide load_text_side(const std::filesystem::path& folder);
 // Errors as load_vision_encoder().
 ImageTextModel load_image_text_model(const std::filesystem::path& folder);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,14 +27,14 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Rotary positions of a model. Those of "dynamic" and "longrope" have other angles in a text of more than `limit` tokens, from its first token on.
+// Rotary positions of a model. With "dynamic" and "longrope" a text of more than `limit` tokens has other angles, for all its tokens.
 struct RotaryRule {
-  nn::RotaryEmbeddingConfig embedding;  // of texts up to `limit` tokens
-  std::int64_t limit = 0;               // 0: of all texts
-  double dynamic_factor = 0;            // above the limit: `ntk` by a factor that grows with the length; 0: by long_factors
+  nn::RotaryEmbeddingConfig embedding;  // for texts of at most `limit` tokens
+  std::int64_t limit = 0;               // 0: no limit
+  double dynamic_factor = 0;            // above the limit: RotaryScaling::ntk with a factor that grows with the length; 0: use long_factors
   std::vector<double> long_factors{};   // above the limit: longrope's factors
 
-  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // of a text of so many tokens
+  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
 };
 
@@ -41,10 +42,10 @@ struct RotaryRule {
 struct ExpertsConfig {
   std::int64_t count = 0;                // num_local_experts, num_experts
   std::int64_t chosen = 0;               // num_experts_per_tok
-  std::int64_t hidden_width = 0;         // of each one: moe_intermediate_size
+  std::int64_t hidden_width = 0;         // moe_intermediate_size: hidden width of each expert
   std::int64_t shared_hidden_width = 0;  // shared_expert_intermediate_size; 0: no shared expert
   bool normalise = true;                 // norm_topk_prob
-  bool bias = false;                     // of experts and router
+  bool bias = false;                     // whether experts and router have biases
   std::optional<nn::ClampedGate> clamped_gate{};  // swiglu_alpha, swiglu_limit
   std::vector<bool> layers{};            // which layers have experts; empty: all. From decoder_sparse_step and mlp_only_layers
 };
@@ -53,23 +54,24 @@ struct ExpertsConfig {
 struct LanguageModelConfig {
   std::string family;            // model_type
   std::int64_t vocabulary = 0;   // C, vocab_size
-  std::int64_t positions = 0;    // max_position_embeddings: the most tokens of a text with learned positions, else the length in training
+  std::int64_t positions = 0;    // max_position_embeddings: with learned positions the maximum number of tokens of a text, else the length in training
   std::int64_t layers = 0;       // L, num_hidden_layers
   std::optional<ExpertsConfig> experts{};  // a mixture of experts in place of the feed-forward part
-  bool sink = false;             // a learned sink logit of each head
-  nn::EncoderLayerConfig layer;  // of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
-  double norm_weight_offset = 0;                     // of all RMS norms; 1: Gemma
-  double embedding_scale = 1;                        // of the embedded tokens
+  bool sink = false;             // each head has a learned sink logit
+  nn::EncoderLayerConfig layer;  // settings of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
+  double norm_weight_offset = 0;                     // RMSNorm::weight_offset of all norms; Gemma: 1
+  double embedding_scale = 1;                        // factor of the embedded tokens
   std::optional<double> attention_scale{};           // query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)
   bool scale_by_layer = false;                       // scale_attn_by_inverse_layer_idx: layer i divides its scores by i + 1
   double attention_softcap = 0, logit_softcap = 0;   // attn_logit_softcapping, final_logit_softcapping; 0: none
-  std::vector<std::int64_t> windows{};               // of each layer: the keys that a token attends to, itself included; 0: all before it
-  std::optional<RotaryRule> rotary{}, local_rotary{};  // no rotary: learned positions. local_rotary: of layers with a window, if they differ
+  std::vector<std::int64_t> windows{};               // for each layer: the number of keys that a token attends to, itself included; 0: no limit
+  std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if theirs differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
+  std::vector<std::string> rules_not_followed{};     // of the same file: rules that choose other tokens in transformers, and that generate() does not follow, "num_beams = 4"
 
-  nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // of layer i
-  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // of layer i, if it has one
+  nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
+  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
 };
 
 struct LanguageLoadOptions {
@@ -85,18 +87,18 @@ std::vector<std::string_view> language_families();  // the values of model_type 
 struct LanguageInput {
   ConstTensorView ids;               // [*,T] int64 or int32, in [0, C); [B,T] with a cache: the next tokens of each sequence
   ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true. Error with a cache.
-  ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: the first so many of a row are tokens; absent: all T
+  ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: the number of tokens at the start of each row that count; absent: all T
 };
 
 // Each output is optional, of any floating dtype, and does not change the others.
 struct LanguageOutput {
-  TensorView logits = {};       // [*,T,C]: of the token that follows each one
+  TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
   TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.
   TensorView hidden = {};       // [*,T,E]: after the final norm
-  TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as transformers has it
+  TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as in transformers
   TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as the next three
   TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache
-  Pooling pooling = Pooling::largest;  // of `pooled`
+  Pooling pooling = Pooling::largest;  // reduction of the blocks of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H], [L,*,K,T,H], [L,*,K,T,H]: projected, q and k also normed and rotated
 };
 
@@ -104,23 +106,23 @@ struct LanguageOptions {
   nn::EncoderCache* cache = nullptr;  // keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // of Parameters::constant: also keeps packed parameters, which are as large as the model in float32
+  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters, which are as large as the model in float32
 };
 
 struct GenerateOptions {
-  std::int64_t max_tokens = 0;              // of the answer; at least 1
+  std::int64_t max_tokens = 0;              // maximum number of tokens of the answer; at least 1
   std::optional<double> temperature{};      // absent: greedy; given: as nn::SamplingOptions, with the next three
   std::int64_t top_k = 0;
   double top_p = 1;
   std::optional<std::uint64_t> seed{};      // required with a temperature
-  std::vector<std::int64_t> stop_tokens{};  // beside config.end_tokens
-  bool ignore_end = false;                  // goes on after an end token
-  std::optional<DType> cache_dtype{};       // of the cached keys and values, as KeyValueCacheConfig::dtype; absent: the model's
+  std::vector<std::int64_t> stop_tokens{};  // further tokens that end the answer, besides config.end_tokens
+  bool ignore_end = false;                  // continue after an end token
+  std::optional<DType> cache_dtype{};       // dtype of the cached keys and values, as KeyValueCacheConfig::dtype; absent: the model's
   // Called with each token as it is chosen; false ends the answer.
   std::function<bool(std::int64_t token)> on_token{};
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // of Parameters::constant: keeps packed parameters for the next answer. Absent: they are packed in each call.
+  const Workspace* workspace = nullptr;  // one of Parameters::constant keeps packed parameters for the next answer. Absent: they are packed in each call.
 };
 
 struct LanguageModel : nn::Module<LanguageModel> {
@@ -134,9 +136,16 @@ struct LanguageModel : nn::Module<LanguageModel> {
   explicit LanguageModel(const LanguageModelConfig& config);  // random parameters from config.layer.seed, which is required
 
   void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
+
+  // Of a text without a cache: what the attention of a layer gets beside its input, the layer's normed hidden states. It has views of `tables`.
+  struct RotaryTables {
+    std::optional<nn::RotaryTables> all, local;  // local: of layers with a window, if they differ; neither: learned positions
+  };
+  RotaryTables rotary_tables(std::int64_t tokens) const;
+  nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
   nn::EncoderCache cache(const nn::EncoderCacheConfig& sizes) const { return {stack, sizes}; }
-  // The tokens that follow a prompt of at least one token, a stop token included. Uses a cache; computes the whole text again where rotary
-  // angles depend on its length (RotaryRule).
+  // Returns the tokens that follow a prompt of at least one token, a stop token included. Uses a cache; computes the whole text again when its length
+  // changes the rotary angles (RotaryRule).
   std::vector<std::int64_t> generate(std::span<const std::int64_t> prompt, const GenerateOptions& options) const;
 
   template <class F, class... Self>
@@ -149,8 +158,12 @@ struct LanguageModel : nn::Module<LanguageModel> {
   }
 };
 
+// What a file of the family calls q, k, v and output: {{"q", "self_attn.q_proj"}, ...}; of packed projections "attn.c_attn q". Error if the family is not known.
+std::map<std::string, std::string> language_attention_names(std::string_view family);
+
 // Loads config.json and model.safetensors (or its shards). The parameters are views of the mapped file, in its dtype; only GPT-NeoX' q, k and v are
-// copied, which it stores head by head. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+// copied, because its files store them head by head. Error that names a tensor which is missing, does not fit the config, or has no place in the
+// model.
 LanguageModel load_language_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
 
 }  // namespace polyhead::models

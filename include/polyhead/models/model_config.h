@@ -1,4 +1,4 @@
-// What a model's config.json says of its sizes, for programs that show it or need a number of heads that the tensors do not tell.
+// Reads the sizes of a model from its config.json, for programs that show them or need a number of heads that does not follow from the tensors.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace polyhead::models {
 using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
 
 struct ConfigEntry {
-  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family. With two sides, layers are the encoder's, decoder_layers,
-  // encoder_heads and decoder_heads are there too, and heads and hidden_width are missing where the sides differ.
+  // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family. With two sides, `layers` is that of the
+  // encoder, there are also decoder_layers, encoder_heads and decoder_heads, and heads and hidden_width are missing if the sides differ.
   std::string name;
   ConfigValue value;
 };
 
-// The entries of `folder`/config.json that have these names, in this order; all entries if `polyhead train` made the folder. Empty if `folder` is no folder or has no config.json.
+// Returns the entries of `folder`/config.json with these names, in this order; all entries if `polyhead train` made the folder. Empty if `folder` is
+// not a folder or has no config.json.
 std::vector<ConfigEntry> read_config(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

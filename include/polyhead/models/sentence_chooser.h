@@ -18,12 +18,12 @@ struct SentenceChooserConfig {
   static constexpr std::string_view kModelType = "polyhead-sentence-chooser";  // in config.json
   std::int64_t slots = 8192;       // rows of the table of terms
   std::int64_t model_width = 32;   // E
-  std::int64_t hidden_width = 64;  // of the feed-forward parts
+  std::int64_t hidden_width = 64;  // hidden width of the feed-forward parts
   std::int64_t layers = 1;
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -32,11 +32,11 @@ struct SentenceChooserConfig {
   }
 };
 
-// What the model reads of a sentence. A term is a word, a pair of neighbouring words, the sentence's first one, two or three words, or the first
+// The features of a sentence that the model reads. A term is a word, a pair of neighbouring words, the sentence's first one, two or three words, or the first
 // one or two words of the sentence before or after it.
 struct SentenceTerms {
-  std::vector<std::int64_t> slots;   // of the terms, each once: a hash of the term's text, so that some terms share one
-  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: its place from the start and from the end, its length, what it shares with other sentences, and which of them say "we"
+  std::vector<std::int64_t> slots;   // for each distinct term a hash of its text; some terms share a slot
+  std::vector<std::int64_t> places;  // rows of SentenceChooser::places: position from start and end, length, overlap with other sentences, use of "we"
 };
 
 // x[s] = sum of terms[slots of s] / sqrt(their number) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
@@ -49,26 +49,26 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
 
   using Text = std::vector<SentenceTerms>;
 
-  // What backward and maps need from a forward pass. The texts are only viewed.
+  // What backward and maps need from a forward pass. It only views the texts.
   struct Saved {
     std::span<const Text> texts;
     Tensor lengths;  // [B], sentences of each text
     Tensor x, y;     // [B,S,E]
     nn::Encoder::Saved encoder;
-    double dropout = 0;  // as applied: 0 in evaluation
+    double dropout = 0;  // as applied in that pass: 0 in evaluation
     std::uint64_t seed = 0;
   };
 
   SentenceChooser() = default;
   explicit SentenceChooser(const SentenceChooserConfig& config);
 
-  // What the model reads of a text's sentences. Error if there is none. A sentence without a word has one term, the empty one.
+  // Returns the features of a text's sentences. Error if there is no sentence. A sentence without a word has one term, the empty one.
   Text read(std::span<const std::string> sentences) const;
 
-  // scores [B,S], S the sentences of the longest text; those beyond a text's own mean nothing. In options: mode, dropout_seed, executor,
+  // scores [B,S], S the sentences of the longest text; scores beyond a text's last sentence are unspecified. In options: mode, dropout_seed, executor,
   // workspace.
   void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // The gradients of all parameters, replaced, from those of the scores, which are 0 beyond a text's sentences.
+  // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence.
   void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -84,7 +84,7 @@ struct ChosenSentence {
 };
 
 ChosenSentence choose(const SentenceChooser& model, std::span<const std::string> sentences);
-// As choose().best, without the attention maps, whose memory grows with the square of the sentences.
+// Returns choose().best without computing attention maps, whose memory grows with the square of the number of sentences.
 std::int64_t best_sentence(const SentenceChooser& model, std::span<const std::string> sentences);
 
 // A sentence ends at . ! or ? before white space and a capital letter or a digit, but not after an abbreviation such as "e.g." or an initial.

@@ -18,16 +18,16 @@ namespace polyhead::models {
 void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
 
 struct SentenceResult {
-  TokenizedText tokens;  // T of them
+  TokenizedText tokens;  // T tokens
   Tensor ids;            // [T] int64
-  Tensor hidden;         // [T,E] of the last layer
+  Tensor hidden;         // [T,E]: output of the last layer
   Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
   Tensor pooled;         // [L,N,p,p], the largest of each block; absent without SentenceOptions::pooled
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
-  Tensor q, k, v;        // [L,N,T,H] of the heads, as attentions; absent without SentenceOptions::head_vectors
+  Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
-  Tensor attend;         // bool [L,1,T,T], which keys a token attends to; absent without head_vectors or where each attends to all
+  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors or if all attend to all
 };
 
 struct SentenceOptions {
@@ -45,7 +45,7 @@ struct SentenceModel {
   Tokenizer tokenizer;
   BertEncoder encoder;
 
-  // At most encoder.config.longest() tokens, special tokens included.
+  // Returns at most encoder.config.longest() tokens, special tokens included.
   TokenizedText tokenize(std::string_view text, WhenTooLong when_too_long = WhenTooLong::error) const;
   TokenizedText tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long = WhenTooLong::error) const;
 
@@ -53,7 +53,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // [texts,E], computed as one padded batch. Only when_too_long, backend and executor of the options matter.
+  // Returns the embeddings [texts,E], computed as one padded batch. Of the options only when_too_long, backend and executor matter.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 

@@ -26,33 +26,34 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// What generate() follows beside the logits. Of generation_config.json, or, if there is none, of config.json.
+// Rules for generate() in addition to the logits. Read from generation_config.json or, if there is none, from config.json.
 struct AnswerRules {
   std::optional<std::int64_t> start_token{};  // decoder_start_token_id, else bos_token_id
   std::vector<std::int64_t> end_tokens{};     // eos_token_id
-  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start, unless the prompt has more than one
+  std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start token, unless the prompt has more than one token
   std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
   std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
+  std::vector<std::string> not_followed{};       // rules that choose other tokens in transformers, and that generate() does not follow: "num_beams = 4"
   std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
 };
 
 // The comments name the keys of config.json; BART's, if families differ.
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type
-  std::int64_t features = 0;            // M, num_mel_bins: a source is sound, features [M,2 S], which two convolutions make S positions of; 0: a source is tokens
+  std::int64_t features = 0;            // M, num_mel_bins: the source is sound, features [M,2 S], which two convolutions turn into S positions; 0: the source is tokens
   std::int64_t vocabulary = 0;          // tokens of the source's vocabulary, vocab_size
-  std::int64_t target_vocabulary = 0;   // C of the target: vocab_size, or with embeddings of its own decoder_vocab_size
-  std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: the most tokens of a text; 0: any number
+  std::int64_t target_vocabulary = 0;   // C of the target: vocab_size; decoder_vocab_size if the target has its own embedding
+  std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: maximum number of tokens of a text; 0: no limit
   std::int64_t position_offset = 0;     // rows of the learned positions before the first one
   std::int64_t encoder_layers = 0, decoder_layers = 0;
-  nn::EncoderLayerConfig encoder;       // of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::EncoderLayerConfig encoder;       // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
   nn::DecoderLayerConfig decoder;
-  double embedding_scale = 1;           // of the embedded tokens: sqrt(E) with scale_embedding
-  bool embedding_norm = false;          // a norm of the embedded tokens with their positions
+  double embedding_scale = 1;           // factor of the embedded tokens: sqrt(E) with scale_embedding
+  bool embedding_norm = false;          // the sum of embedded tokens and positions is normalised
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
   std::int64_t buckets = 0;             // relative_attention_num_buckets: biases of the self-attention by distance; 0: none
   std::int64_t max_distance = 128;      // relative_attention_max_distance
-  double output_scale = 1;              // of the decoder's hidden states before the output projection
+  double output_scale = 1;              // factor of the decoder's hidden states before the output projection
   bool shared_embedding = true;         // source and target have one embedding: share_encoder_decoder_embeddings
   bool tied_output = true;              // the output projection is the target's embedding
   AnswerRules answer;
@@ -83,16 +84,16 @@ struct TargetInput {
 };
 
 struct TargetOutput {
-  TensorView logits = {};       // [*,T,C]: of the token that follows each one
+  TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
   TensorView next_logits = {};  // [*,C]: after the last token. Error with attend_keys
   TensorView hidden = {};       // [*,T,E]: after the final norm if there is one
   TensorView all_hidden = {};   // [Ld+1,*,T,E]: as SourceOutput's. Error with a cache, as the next two
-  TensorView attentions = {};        // [Ld,*,N,T,T]: of the decoder to its own tokens
-  TensorView cross_attentions = {};  // [Ld,*,N,T,S]: to the memory
+  TensorView attentions = {};        // [Ld,*,N,T,T]: the decoder's attention to its own tokens
+  TensorView cross_attentions = {};  // [Ld,*,N,T,S]: the decoder's attention to the memory
 };
 
 struct SequenceToSequenceOptions {
-  nn::DecoderCache* cache = nullptr;  // of decode(): the memory, and the keys and values of earlier tokens; unchanged if the call throws
+  nn::DecoderCache* cache = nullptr;  // for decode(): holds the memory, and the keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // as LanguageOptions::workspace
@@ -100,11 +101,11 @@ struct SequenceToSequenceOptions {
 
 struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   SequenceToSequenceConfig config;
-  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: of three neighbours, of the second of every other; absent without features
+  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: kernels over three neighbours; the second has stride 2; absent without features
   nn::Embedding source_embedding;  // [C,E]; absent with features
   nn::Embedding target_embedding;  // [C,E]; absent with shared_embedding
   nn::Embedding source_positions, target_positions;  // [position_offset + positions,E]; absent with biases by distance
-  nn::Norm source_norm, target_norm;  // of the embedded tokens; absent without embedding_norm
+  nn::Norm source_norm, target_norm;  // norms of the embedded tokens; absent without embedding_norm
   Tensor encoder_bias, decoder_bias;  // [buckets,N], added to the scores of the self-attention of all layers; absent without buckets
   nn::Encoder encoder;
   nn::Decoder decoder;
@@ -116,10 +117,11 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
 
   void encode(const SourceInput& input, const SourceOutput& output, const SequenceToSequenceOptions& options = {}) const;
   void decode(const TargetInput& input, const TargetOutput& output, const SequenceToSequenceOptions& options = {}) const;
-  // For decode(): memory [B,S,E]; attend_memory [B,S] bool or absent; room for `capacity` tokens of each target.
+  // Makes a cache for decode(): memory [B,S,E]; attend_memory [B,S] bool or absent; room for `capacity` tokens of each target.
   nn::DecoderCache cache(ConstTensorView memory, std::int64_t capacity, ConstTensorView attend_memory = {}, std::optional<DType> dtype = {}, const nn::RunOptions& options = {}) const;
 
-  // The target of one source, ids [S] or features [M,2 S], from the token after the start on, an end token included. `prompt`: the target's first tokens, which the answer does not
+  // Returns the target of one source (ids [S] or features [M,2 S]), from the token after the start token on, an end token included. `prompt`: the
+  // target's first tokens, which the answer does not
   // repeat; empty: config.answer.start_token.
   std::vector<std::int64_t> generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
   std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const {

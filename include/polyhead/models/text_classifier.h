@@ -1,5 +1,5 @@
-// A text's rating or class: an encoder over its tokens, whose result a few pooling heads read, beside a sum of scores of its terms: words, starts of
-// words and word pairs.
+// Predicts the rating or class of a text. An encoder reads its tokens, a few pooling heads read the encoder's result, and the scores of the text's
+// terms (words, starts of words, word pairs) are added.
 #pragma once
 
 #include <filesystem>
@@ -19,18 +19,18 @@ namespace polyhead::models {
 
 struct TextClassifierConfig {
   static constexpr std::string_view kModelType = "polyhead-text-classifier";  // in config.json
-  std::int64_t vocabulary = 0;     // of the tokenizer, whose token 0 stands for left-out tokens and padding
-  std::int64_t longest = 256;      // tokens of a text
-  std::string labels;              // of the classes, separated by tabs; empty: the answer is a rating
+  std::int64_t vocabulary = 0;     // size of the tokenizer's vocabulary; token 0 stands for left-out tokens and padding
+  std::int64_t longest = 256;           // maximum number of tokens of a text
+  std::string labels;              // names of the classes, separated by tabs; empty: the answer is a rating
   std::int64_t model_width = 48;   // E
-  std::int64_t hidden_width = 96;  // of the feed-forward parts
+  std::int64_t hidden_width = 96;  // hidden width of the feed-forward parts
   std::int64_t layers = 2;
   std::int64_t heads = 4;            // N, of each layer and of the pooling
-  std::int64_t taught_heads = 0;     // the first pooling heads, if training taught them what to read
-  std::int64_t terms = 0;            // that have scores
+  std::int64_t taught_heads = 0;     // number of pooling heads (the first ones) whose attention was guided in training
+  std::int64_t terms = 0;  // number of terms that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   std::vector<std::string> label_list() const;
   std::int64_t outputs() const;  // C: 1 for ratings, else the number of classes
@@ -64,19 +64,19 @@ struct TextClassifier : nn::Module<TextClassifier> {
   Tensor scores;      // [R,64,C], R = ceil(terms / 64); term i has the i-th score; absent without terms
 
   struct Batch {
-    ConstTensorView ids;            // [B,T] int64, of each text its tokens and then any
+    ConstTensorView ids;            // [B,T] int64: the tokens of each text; any values beyond its length
     ConstTensorView lengths;        // [B] int64, in [1,T]
     ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: shares of K parts in each token, for Saved::masses
-    ConstTensorView terms = {};     // [B,S] int64: of each text the terms whose scores are added, and then -1; absent: none
-    ConstTensorView shares = {};    // [B] float64: what each score of a text counts
+    ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
+    ConstTensorView shares = {};    // [B] float64: factor of the scores of each text
   };
-  // What backward and maps need from a forward pass; the batch is only viewed.
+  // What backward and maps need from a forward pass. It only views the batch.
   struct Saved {
     Batch batch;
     Tensor x, y;                           // [B,T,E]
     nn::Encoder::Saved encoder;
     Tensor keys, values;                   // [B,T,N,H], [B,T,N,H+K]
-    Tensor p;                              // [B,N,1,T], of the pooling
+    Tensor p;                              // [B,N,1,T]: attention weights of the pooling
     Tensor pooled, lse;                    // [B,N,1,H+K], [B,N,1]
     Tensor read;                           // [B,E], after dropout
     double dropped = 0;
@@ -91,7 +91,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
 
   // answers [B,C]: the rating, or logits. In options: mode, dropout_seed, executor, workspace.
   void forward(const Batch& batch, TensorView answers, Saved& saved, const nn::AttentionOptions& options = {}) const;
-  // The gradients of all parameters, replaced, from those of the answers and, if given, of the masses [B,N,K].
+  // Writes the gradients of all parameters, given the gradients of the answers and, optionally, of the masses [B,N,K].
   void backward(const Saved& saved, ConstTensorView d_answers, TextClassifier& gradients, ConstTensorView d_masses = {}, const nn::RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -101,11 +101,11 @@ struct TextClassifier : nn::Module<TextClassifier> {
   }
 };
 
-// The terms of a text, sorted, each once: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
+// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
 // characters ("look*"), neighbours ("looks very") and words with one between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
-  double share = 0;  // what each score counts: 10 / sqrt(words), so that a step of the optimizer, of about the learning rate, moves an answer noticeably
+  double share = 0;  // factor of the scores: 10 / sqrt(words). A step of the optimizer changes a score by about the learning rate; the 10 makes that noticeable
 };
 inline constexpr std::string_view kTermGap = " _ ";
 TextTerms terms_of(std::string_view text);
@@ -113,10 +113,10 @@ TextTerms terms_of(std::string_view text);
 struct TextModel {
   BytePairTokenizer tokenizer;
   TextClassifier classifier;
-  std::vector<std::string> terms{};  // sorted; those that have scores
+  std::vector<std::string> terms{};  // sorted; only terms that have scores
 };
 
-// A text as the classifier takes it, and several side by side.
+// The input of the classifier for one text, and for several texts.
 struct TextInput {
   std::vector<std::int64_t> ids, terms;
   double share = 0;
@@ -125,7 +125,7 @@ TextInput input_of(const TextModel& model, std::string_view text);
 
 struct TextInputs {
   explicit TextInputs(std::span<const TextInput> inputs);
-  TextClassifier::Batch batch() const;  // views of what is below
+  TextClassifier::Batch batch() const;  // views of the members below
 
   std::vector<std::int64_t> lengths, ids, terms;
   std::vector<double> shares;
@@ -133,10 +133,10 @@ struct TextInputs {
 
 struct ClassifiedText {
   BytePairText text;
-  double rating = 0;                  // of a model of ratings
-  std::vector<double> probabilities;  // of the classes, else empty
-  std::vector<double> head_parts;     // of a rating: what each pooling head adds to it; without the head it is that much less
-  double score_part = 0;              // of a rating: what the scores of terms add
+  double rating = 0;                  // set by models of ratings
+  std::vector<double> probabilities;  // probabilities of the classes; empty for ratings
+  std::vector<double> head_parts;     // for ratings: the part of the rating that each pooling head adds
+  double score_part = 0;              // for ratings: the part that the scores of terms add
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], which tokens each pooling head reads
@@ -146,7 +146,7 @@ struct ClassifiedText {
 // Error if the text has no token or more than the model's longest.
 ClassifiedText classify(const TextModel& model, std::string_view text);
 
-// The answers [n,C] of many texts.
+// Returns the answers [n,C] of many texts.
 Tensor classify_all(const TextClassifier& classifier, std::span<const TextInput> texts);
 
 void save_text_model(const TextModel& model, const std::filesystem::path& folder);

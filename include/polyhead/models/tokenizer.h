@@ -62,7 +62,7 @@ struct TokenizedText {
   std::vector<int> segments;        // type ids as the model was trained with: BERT has 1 for the pair and its separator
   std::vector<bool> special;        // true for tokens added around the texts, false for tokens of the texts
   std::vector<int> texts;           // 0 for tokens of the text, 1 for those of the pair, -1 for special tokens
-  std::vector<ByteSpan> spans;      // of each token in its text; {0,0} for special tokens
+  std::vector<ByteSpan> spans;      // bytes of each token in its text; {0,0} for special tokens
   std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: place in `pieces`, and the bytes of the text
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
   std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
@@ -74,14 +74,15 @@ enum class WhenTooLong : std::uint8_t {
 };
 
 struct EncodeOptions {
-  std::optional<std::int64_t> max_length{};  // of the whole sequence, special tokens included
+  std::optional<std::int64_t> max_length{};  // maximum length of the whole sequence, special tokens included
   WhenTooLong when_too_long = WhenTooLong::error;
 };
 
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Of BERT's kind; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is missing, or when the
+  // Makes a tokenizer as BERT's; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is
+  // missing, or when the
   // id of an added token is not that of its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options = {});
   struct Parts;
@@ -90,7 +91,7 @@ class Tokenizer {
   // Error (invalid_argument) if the text needs an unknown token and the model has none.
   TokenizedText encode(std::string_view text, const EncodeOptions& options = {}) const;
   TokenizedText encode(std::string_view text, std::string_view pair, const EncodeOptions& options = {}) const;
-  // The text of tokens; without special tokens, unless asked for. Error if there is no token with an id.
+  // Returns the text of tokens, without special tokens unless skip_special is false. Error for an id without a token.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
   std::int64_t vocabulary_size() const;  // number of the model's pieces, without added tokens that it lacks

@@ -18,16 +18,16 @@ namespace polyhead::models {
 
 struct TranslatorConfig {
   static constexpr std::string_view kModelType = "polyhead-translator";  // in config.json
-  std::int64_t vocabulary = 0;  // of the tokenizer, which both languages share
-  std::int64_t longest = 128;   // tokens of a text of either language, without start and end
+  std::int64_t vocabulary = 0;  // size of the tokenizer's vocabulary, which both languages share
+  std::int64_t longest = 128;   // maximum number of tokens of a text of either language, without start and end
   std::int64_t model_width = 64;
-  std::int64_t hidden_width = 256;  // of the feed-forward parts
-  std::int64_t layers = 2;          // of the encoder, and of the decoder
+  std::int64_t hidden_width = 256;  // hidden width of the feed-forward parts
+  std::int64_t layers = 2;          // number of layers of the encoder, and of the decoder
   std::int64_t heads = 4;
-  std::int64_t guided_head = 0;  // of the decoder's attention to the source, in its last layer
+  std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -37,8 +37,8 @@ struct TranslatorConfig {
 };
 
 struct Translator {
-  // Special tokens of the tokenizer. The decoder reads the start and then the translation, and answers with the translation and the end. The
-  // source closes with the end too: words that come from no word of the source may read it.
+  // Special tokens of the tokenizer. The decoder reads the start token and then the translation; it writes the translation and the end token. The
+  // source also ends with the end token, to which words of the translation without a word in the source may attend.
   static constexpr std::int64_t kStart = 0, kEnd = 1;
   static std::vector<std::string> special_tokens() { return {"<start>", "<end>"}; }
 
@@ -52,12 +52,12 @@ struct Translator {
 
 struct TranslateOptions {
   std::int64_t beams = 1;     // 1: the likeliest token at each step; else the best of beam_search()
-  double length_penalty = 1;  // of beam_search()
+  double length_penalty = 1;  // BeamSearchOptions::length_penalty
   Executor* executor = nullptr;
 };
 
-// S source tokens with the end, T target tokens with the start: row t of a map is what a head reads after target token t - 1 was read, which
-// is also what the row is called: the start, or the token itself.
+// The maps of a translation. S source tokens, the end token included; T target tokens, the start token included. Row t of a map shows what a head
+// reads while the decoder's newest input is target token t.
 struct Translation {
   std::string text;
   bool complete = true;         // false: cut off at config.longest tokens
@@ -70,10 +70,10 @@ struct Translation {
 };
 
 Translation translate(const Translator& model, std::string_view text, const TranslateOptions& options = {});
-// What the heads read where the translation is given. Error if a text has more tokens than the model's longest.
+// Computes the maps for a given translation. Error if a text has more tokens than the model's longest.
 Translation read_translation(const Translator& model, const BytePairText& source, const BytePairText& target);
 
-// The tokens of many translations, for sources without start and end, computed in batches.
+// Translates many sources, given without start and end tokens, in batches. Returns the tokens of the translations.
 std::vector<std::vector<std::int64_t>> translate_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options = {});
 
 // From the map [T,S] of a head: for each of `count` target words the source word whose tokens have the largest part of the word's attention, -1

@@ -19,14 +19,14 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Which vector stands for the image.
+// The vector that represents the image.
 enum class VisionPooling : std::uint8_t {
   none,
   class_token,   // the first token
   patch_mean,    // the mean of the patches
   all_mean,      // the mean of all tokens
   attention,     // a learned query attends to all tokens (SigLIP)
-  dense,         // a linear layer with an activation, of the first token (ViT's pooler)
+  dense,         // a linear layer with an activation, applied to the first token (ViT's pooler)
 };
 
 // The comments name the keys of config.json.
@@ -35,16 +35,16 @@ struct VisionConfig {
   std::int64_t channels = 3;                       // num_channels
   std::int64_t height = 224, width = 224;          // image_size, in pixels
   std::int64_t patch_height = 16, patch_width = 16;  // patch_size; pixels right and below of the last whole patch are not read
-  bool class_token = true, distillation_token = false;  // before the patches
+  bool class_token = true, distillation_token = false;  // tokens before the patches
   std::int64_t registers = 0;                      // further learned tokens, after those two (timm's reg_tokens)
-  bool prefix_positions = true;                    // whether these have positions
-  bool norm_of_pooled = false;                     // the final norm is that of the pooled vector alone (CLIP)
+  bool prefix_positions = true;                    // whether the tokens before the patches have positions
+  bool norm_of_pooled = false;                     // the final norm is applied to the pooled vector only (CLIP)
   std::int64_t layers = 12;                        // L, num_hidden_layers
-  nn::EncoderLayerConfig layer;                    // of all layers: width, heads, hidden_width, biases, activation, epsilon, dtype
-  VisionPooling pooling = VisionPooling::none;     // of `pooled`; none: the file has no pooler
-  VisionPooling classified = VisionPooling::none;  // of `logits`, whose classifier reads `pooled` itself where both are the same; none: the file has no classifier
+  nn::EncoderLayerConfig layer;                    // settings of all layers: width, heads, hidden_width, biases, activation, epsilon, dtype
+  VisionPooling pooling = VisionPooling::none;     // how `pooled` is computed; none: the file has no pooler
+  VisionPooling classified = VisionPooling::none;  // the vector that the classifier reads (`pooled` itself if it equals `pooling`); none: the file has no classifier
   nn::Activation pooler_activation = nn::Activation::tanh;  // pooler_act
-  std::vector<std::string> labels{};                        // of the classes, id2label; empty: the file has none
+  std::vector<std::string> labels{};                        // id2label: names of the classes; empty: the file has none
 
   std::int64_t prefix_tokens() const { return (class_token ? 1 : 0) + (distillation_token ? 1 : 0) + registers; }
   std::int64_t rows() const { return height / patch_height; }
@@ -68,19 +68,19 @@ struct ProbePooling : nn::Module<ProbePooling> {
 
 // Each output is optional, of any floating dtype, and does not change the others.
 struct VisionOutput {
-  TensorView hidden = {};      // [*,T,E] of the last layer, after the final norm if that is one of all tokens (not in CLIP)
+  TensorView hidden = {};      // [*,T,E]: output of the last layer, after the final norm if that is applied to all tokens (not in CLIP)
   TensorView all_hidden = {};  // [L+1,*,T,E]: the input of the first layer, then each layer's output, before the final norm
   TensorView attentions = {};  // [L,*,N,T,T]: the attention weights of each layer
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]: projected
   TensorView pooled = {};      // [*,pooled_width()]. Error where the file has no pooler
   TensorView logits = {};      // [*,classes()]. Error where the file has no classifier
-  TensorView embedding = {};   // [*,embedding_width()]: `pooled`, projected (CLIP); of SigLIP `pooled` itself. Error where the file has no projection
+  TensorView embedding = {};   // [*,embedding_width()]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection
 };
 
 struct VisionOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // of Parameters::constant: also keeps packed parameters
+  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters
 };
 
 struct VisionEncoder : nn::Module<VisionEncoder> {
@@ -89,15 +89,15 @@ struct VisionEncoder : nn::Module<VisionEncoder> {
   Tensor prefix;           // [prefix_tokens(),E]; absent if there are none
   Tensor positions;        // [T,E], or [G,E] without prefix_positions
   nn::Norm embedding_norm;
-  nn::Encoder stack;       // its layers, and the final norm where it is one of all tokens
-  nn::Norm pooled_norm;    // of the pooled vector, with norm_of_pooled
-  nn::Linear pooler;       // of VisionPooling::dense
+  nn::Encoder stack;       // the layers, and the final norm if it is applied to all tokens
+  nn::Norm pooled_norm;    // norm of the pooled vector, with norm_of_pooled
+  nn::Linear pooler;       // linear layer of VisionPooling::dense
   ProbePooling pooling_head;
   nn::Linear projection;   // E -> P
   nn::Linear classifier;
-  nn::Linear distillation_classifier;  // of token 1; logits are the mean of both (DeiT)
+  nn::Linear distillation_classifier;  // reads token 1; logits are the mean of both classifiers (DeiT)
 
-  // 0 where the file has no such part.
+  // Extents of the results; 0 if the file has no such part.
   std::int64_t pooled_width() const;
   std::int64_t embedding_width() const;
   std::int64_t classes() const { return classifier.weight ? classifier.out_width() : 0; }
@@ -122,11 +122,11 @@ struct VisionEncoder : nn::Module<VisionEncoder> {
   }
 };
 
-// Names of the known families, as model_type in config.json.
+// Returns the known families, by their model_type in config.json.
 std::vector<std::string_view> vision_families();
 
 enum class ImageModelKind : std::uint8_t { vision, text, both };
-// Which sides a folder's model has, by its config.json; nullopt if that is none of a family here, or not there.
+// Returns which sides the model in a folder has, by its config.json; nullopt if there is no config.json or its family is not known.
 std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder);
 
 // Error that names the key where a value is missing, of the wrong type, out of range or not supported, and one that names a key that nothing reads.

@@ -11,7 +11,7 @@
 namespace polyhead::nn {
 
 enum class LossReduction : std::uint8_t {
-  mean,  // over the positions that count; Error where none does
+  mean,  // over the positions that count; Error if none does
   sum,
 };
 
@@ -25,7 +25,7 @@ struct CrossEntropyOptions {
 
 struct CrossEntropyLoss {
   double loss = 0;             // in nats
-  std::int64_t positions = 0;  // that count
+  std::int64_t positions = 0;  // number of positions that count
 };
 
 // With p = softmax(x) over the C logits x of a position and target t, the position's loss is

@@ -12,29 +12,29 @@ class DecoderCache;
 struct DecoderLayerConfig {
   std::int64_t width = 0;         // E
   std::int64_t memory_width = 0;  // M; 0: E
-  std::int64_t heads = 1;         // of both attentions; must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // of both attentions; 0: heads
-  std::int64_t head_width = 0;    // of both attentions; 0: width / heads
-  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  std::int64_t heads = 1;         // heads of both attentions; must divide the width, unless head_width is given
+  std::int64_t kv_heads = 0;      // key/value heads of both attentions; 0: heads
+  std::int64_t head_width = 0;    // H of both attentions; 0: width / heads
+  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
-  bool bias = true;               // of the projections q, k and v
-  bool output_bias = true;        // of the attentions' output projections
-  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
-  bool qk_norm = false;           // of both attentions, as MultiHeadAttentionConfig::qk_norm
+  bool bias = true;               // whether the projections q, k and v have a bias
+  bool output_bias = true;        // the same for the attentions' output projections
+  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
+  bool qk_norm = false;           // for both attentions, as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // of the norms
-  double dropout = 0;            // in training, of what each part adds to the residual stream
-  double attention_dropout = 0;  // in training, of attention weights
+  double epsilon = 1e-5;         // epsilon of the norms
+  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
 };
 
 struct DecoderOptions {
   AttentionOptions attention{};  // of the self-attention, which is causal (top_left) unless its mask names another diagonal; its mode,
                                  // dropout_seed, executor, workspace and backend hold for the whole layer
-  Mask memory_mask{};            // of the memory's keys, for example key_lengths
+  Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 
 // Where backward writes. x is required; memory and parameters are computed if they are given.
@@ -45,7 +45,7 @@ struct DecoderGradients {
   M* parameters = nullptr;
   Write memory_write = Write::replace;      // add: sums the gradients of layers that read one memory
   Write parameters_write = Write::replace;  // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // of the loss; read
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients of the loss
 };
 
 // post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
@@ -98,14 +98,14 @@ struct Decoder : Module<Decoder> {
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // of all layers but one that is written to y
+    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers, except of a last one that writes to y itself
   };
 
   Decoder() = default;
   Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As DecoderLayer; the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error with a cache
-  // in the options, which is one layer's.
+  // As DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the options have a cache,
+  // because that serves a single layer.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
   // The next T tokens of the cache's sequences (stack_cache.h), x and y [sequences,T,E]. The cache has the memory's projected keys and values.
   // It is unchanged if this throws.

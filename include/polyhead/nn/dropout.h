@@ -1,5 +1,4 @@
-// Dropout of a tensor, for training: of embeddings and of what is added to a residual stream. (Attention weights have dropout of their own:
-// MultiHeadAttentionConfig::dropout.)
+// Dropout of a tensor, for training: of embeddings, or of a summand of the residual stream. (For attention weights see MultiHeadAttentionConfig::dropout.)
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ namespace polyhead::nn {
 // y = x / (1 - p) where an element is kept, else 0 (Srivastava et al. 2014, section 10; each element is kept with probability 1 - p). x and y
 // [*,E] of one floating dtype, any strides; y may be x (the same view). The gradient is the same function of d_y with the same p and seed:
 // bits are computed again and never stored. Element e of row r (row-major over *) is kept where attention dropout with this seed keeps (b, n,
-// t, s) = (0, 0, r, e) (docs/maths.md, section 2): no bit depends on threads or strides. Give each use and each step a seed of its own.
+// t, s) = (0, 0, r, e) (docs/maths.md, section 2): no bit depends on threads or strides. Use another seed for each use and each step.
 void dropout(ConstTensorView x, TensorView y, double p, std::uint64_t seed, Executor* executor = nullptr);
 
 }  // namespace polyhead::nn

@@ -11,7 +11,7 @@ struct EmbeddingConfig {
   std::int64_t count = 0;  // ids are 0 … count - 1
   std::int64_t width = 0;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };
 
 struct EmbeddingOptions {

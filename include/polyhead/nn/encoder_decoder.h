@@ -20,27 +20,27 @@ struct EncoderDecoderConfig {
   std::int64_t source_count = 0;  // ids of the source are 0 … source_count - 1
   std::int64_t target_count = 0;  // 0: source_count
   std::int64_t width = 0;         // E
-  std::int64_t heads = 1;         // of each attention; must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // of each attention; 0: heads
-  std::int64_t head_width = 0;    // of each attention; 0: width / heads
+  std::int64_t heads = 1;         // heads of each attention; must divide the width, unless head_width is given
+  std::int64_t kv_heads = 0;      // key/value heads of each attention; 0: heads
+  std::int64_t head_width = 0;    // H of each attention; 0: width / heads
   std::int64_t layers = 1;        // of the encoder
   std::int64_t decoder_layers = 0;  // 0: layers
-  std::int64_t hidden_width = 0;    // of the feed-forward parts; 0: 4 E
+  std::int64_t hidden_width = 0;    // hidden width of the feed-forward parts; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;             // the feed-forward parts; with Activation::silu: SwiGLU
-  bool bias = true;               // of the projections q, k and v
-  bool output_bias = true;        // of the attentions' output projections
-  bool feed_forward_bias = true;  // of all linear layers of the feed-forward parts
+  bool bias = true;               // whether the projections q, k and v have a bias
+  bool output_bias = true;        // the same for the attentions' output projections
+  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward parts
   bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::pre;
-  double epsilon = 1e-5;          // of the norms
-  double dropout = 0;             // in training, of the embedded texts and of what each part adds to the residual stream
-  double attention_dropout = 0;   // in training, of attention weights
+  double epsilon = 1e-5;          // epsilon of the norms
+  double dropout = 0;             // in training: dropout of the embedded texts and of what each part adds to the residual stream
+  double attention_dropout = 0;   // in training: dropout of attention weights
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
   bool tied_output = false;       // the output projection's weight is the target's embedding; without it there is a bias too
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 };
 
 struct EncoderDecoderOptions {
@@ -54,7 +54,7 @@ struct EncoderDecoderOptions {
 // A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target,
 // memory)), where the decoder is causal: logits of position t see the target's tokens 0 … t.
 struct EncoderDecoder : Module<EncoderDecoder> {
-  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Drawn with deviation 1/sqrt(E).
+  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Initialised with deviation 1/sqrt(E).
   Encoder encoder;
   Decoder decoder;
   Linear output;  // absent with tied_output
@@ -76,7 +76,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
     // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // of the loss, of the decoder's attention to the source; read
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients of the loss, for the decoder's attention to the source
   };
 
   EncoderDecoder() = default;

@@ -20,31 +20,31 @@ struct EncoderLayerConfig {
   std::int64_t heads = 1;         // must divide the width, unless head_width is given
   std::int64_t kv_heads = 0;      // 0: heads
   std::int64_t head_width = 0;    // 0: width / heads
-  std::int64_t hidden_width = 0;  // of the feed-forward part; 0: 4 E
+  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
   bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
-  bool bias = true;               // of the projections q, k and v
-  bool output_bias = true;        // of the attention's output projection
-  bool feed_forward_bias = true;  // of all linear layers of the feed-forward part
+  bool bias = true;               // whether the projections q, k and v have a bias
+  bool output_bias = true;        // the same for the attention's output projection
+  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
   bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   PartOrder part_order = PartOrder::sequential;
-  double epsilon = 1e-5;         // of all norms
-  double dropout = 0;            // in training, of what each part adds to the residual stream
-  double attention_dropout = 0;  // in training, of attention weights
+  double epsilon = 1e-5;         // epsilon of all norms
+  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
 };
 
-// Where backward of a layer or of a stack writes. x is required; those of the parameters are computed if they are given.
+// Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.
 template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
   Write parameters_write = Write::replace;                           // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
-  TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error with a stack, whose layers share one bias
+  std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
+  TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
 };
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
@@ -55,7 +55,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   Norm attention_norm;  // may be absent with NormPosition::pre: the attention then reads x itself, as in ModernBERT's first layer
   FeedForward feed_forward;
-  MixtureOfExperts mixture;  // or absent; in place of feed_forward, which is then absent. Error in backward.
+  MixtureOfExperts mixture;  // if present, replaces feed_forward, which is then absent; backward() is an Error
   Norm feed_forward_norm;
   Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;
@@ -74,7 +74,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   EncoderLayer() = default;
   explicit EncoderLayer(const EncoderLayerConfig& config);
 
-  // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed: of all dropout in this layer.
+  // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed is the seed of all dropout in this layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<EncoderLayer>& gradients, const RunOptions& options = {}) const;
 
@@ -101,17 +101,17 @@ struct Encoder : Module<Encoder> {
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // of all layers but one that is written to y
+    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers, except of a last one that writes to y itself
   };
 
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer; the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error with a cache in the
-  // options, which is one layer's.
+  // As EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have a cache, because that
+  // serves a single layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // The next T tokens of the cache's B sequences (stack_cache.h), x and y [B,T,E]: each layer appends its keys and values, as with
-  // AttentionOptions::cache. A decoder of GPT-2's kind has .mask = {.causal = Causal::top_left()} in all its calls. Error where T > 1 and
+  // AttentionOptions::cache. For a decoder-only model such as GPT-2 pass .mask = {.causal = Causal::top_left()} in every call. Error where T > 1 and
   // neither the mask nor attend_later_tokens says whether a token attends to those after it. The cache is unchanged if this throws.
   void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options = {}) const;

@@ -7,14 +7,14 @@
 namespace polyhead::nn {
 
 struct FeedForwardConfig {
-  std::int64_t width = 0;  // of the input
+  std::int64_t width = 0;  // width of the input
   std::int64_t hidden_width = 0;
   std::int64_t out_width = -1;  // -1: width
   Activation activation = Activation::gelu;
   bool gated = false;  // with Activation::silu: SwiGLU
   bool bias = true;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };
 
 // y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2). Gated:
@@ -29,7 +29,7 @@ struct FeedForward : Module<FeedForward> {
   struct Saved {
     ConstTensorView x;  // the input: the caller keeps its memory until backward is done
     Tensor hidden;      // [*,hidden_width], before the activation
-    Tensor gate;        // [*,hidden_width], before the activation, which is then the gate's; absent if not gated
+    Tensor gate;        // [*,hidden_width], before the activation; absent if not gated. A gated layer activates this instead of `hidden`.
     Activation activation = Activation::gelu;
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
   };

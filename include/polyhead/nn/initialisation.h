@@ -1,4 +1,4 @@
-// Normal initialisation of a whole model, in place of the uniform ones that layers have by themselves.
+// Normal initialisation of a whole model. It replaces the initial values that the layers' constructors drew.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,18 @@ namespace polyhead::nn {
 
 struct NormalInitialisation {
   double deviation = 0.02;
-  // Above 0: matrices whose products are added to a residual stream get deviation / sqrt(2 residual_layers), because the outputs of so many
-  // layers with two parts each are added up (Radford et al. 2019, section 2.3). Error if there is no such matrix.
+  // Above 0: matrices whose products are added to a residual stream get deviation / sqrt(2 residual_layers), because residual_layers layers add two
+  // outputs each to the stream (Radford et al. 2019, section 2.3). Error if there is no such matrix.
   std::int64_t residual_layers = 0;
   std::optional<std::uint64_t> seed{};  // required
-  // Which matrices these are; absent: those whose names end in "attention.output.weight" or "feed_forward.output.weight", as encoder and
+  // Tells which matrices these are; absent: those whose names end in "attention.output.weight" or "feed_forward.output.weight", as encoder and
   // decoder layers name them.
   std::function<bool(const std::string& name, const Tensor& parameter)> adds_to_residual{};
 };
 
-// Tensors of two and more dimensions are drawn from a normal distribution with mean 0. Of the others those named "bias" become 0, but not
-// that of an attention layer's gate ("gate.bias" beside "q.weight"), which starts open; the rest stays, such as the weight of a norm. A
-// parameter's values depend on the seed and on its place in the list.
+// Draws tensors of two and more dimensions from a normal distribution with mean 0. Of the other tensors it sets those named "bias" to 0, except the
+// bias of an attention layer's gate ("gate.bias" beside "q.weight"), so that the gate starts open; the others keep their values, such as the weight
+// of a norm. A parameter's values depend on the seed and on its place in the list.
 void initialise_normal(const NamedParameters& parameters, const NormalInitialisation& options);
 template <VisitsTensors M>
 void initialise_normal(M& module, const NormalInitialisation& options) {

@@ -22,7 +22,7 @@ namespace polyhead::nn {
 struct KeyValueCacheConfig {
   std::int64_t sequences = 0;         // B
   std::int64_t kv_heads = 0;          // K
-  std::int64_t capacity = 0;          // most keys of a sequence
+  std::int64_t capacity = 0;          // maximum number of keys of a sequence
   std::int64_t head_width = 0;        // H
   std::int64_t value_head_width = 0;  // V; 0: head_width
   // Of the stored keys and values: float32, float64, bfloat16, float16, or int8 with a float32 scale for each token and head. Attention
@@ -38,8 +38,8 @@ class KeyValueCache {
  public:
   KeyValueCache() = default;  // no sequences
   explicit KeyValueCache(const KeyValueCacheConfig& config);
-  // On the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, of which the first lengths[b] keys are in use. The
-  // caller keeps it alive and changes it only between calls. int8 has scales: float32 [B,K,capacity].
+  // Uses the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, whose first lengths[b] keys are in use. The caller keeps it
+  // alive and changes it only between calls. int8 needs scales: float32 [B,K,capacity].
   KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths = {}, TensorView key_scales = {},
                 TensorView value_scales = {});
   KeyValueCache(const KeyValueCache&) = delete;
@@ -54,13 +54,13 @@ class KeyValueCache {
   std::int64_t length(std::int64_t sequence) const;
   std::int64_t longest() const;  // S of the views below
 
-  // Views without a copy: [B,K,S,H] and [B,K,S,V], where S is the longest length now. Rows of a sequence beyond its length hold anything.
+  // Views without a copy: [B,K,S,H] and [B,K,S,V], where S is the longest length now. Rows of a sequence beyond its length are unspecified.
   ConstTensorView keys() const;
   ConstTensorView values() const;
-  // float32 [B,K,S] of int8 keys and values, SdpaForward::k_scale and v_scale; absent for other dtypes.
+  // Scales of int8 keys and values, float32 [B,K,S], for SdpaForward::k_scale and v_scale; absent for other dtypes.
   ConstTensorView key_scales() const;
   ConstTensorView value_scales() const;
-  // int64 [B]: tokens of each sequence, and those before the last append(). Valid as long as the cache; their values change with it.
+  // int64 [B]: the number of tokens of each sequence now, and before the last append(). The views are valid as long as the cache; their values change with it.
   ConstTensorView key_lengths() const { return {lengths_.data(), {config_.sequences}}; }
   ConstTensorView previous_lengths() const { return {previous_.data(), {config_.sequences}}; }
   // The whole memory, [B,K,capacity,H] and [B,K,capacity,V].
@@ -69,20 +69,21 @@ class KeyValueCache {
   ConstTensorView all_key_scales() const { return key_scales_; }
   ConstTensorView all_value_scales() const { return value_scales_; }
 
-  // Adds T tokens to every sequence, k [B,K,T,H] and v [B,K,T,V], any floating dtype, rounded to that of the cache (int8: quantize_rows()
-  // of polyhead/quantize.h); or, to sequence b, the first new_tokens[b] of them, integers [B] in [0,T]. Error if a sequence would exceed
+  // Adds T tokens to every sequence: k [B,K,T,H] and v [B,K,T,V] of any floating dtype, rounded to the cache's dtype (int8: by quantize_rows() of
+  // polyhead/quantize.h). With new_tokens, integers [B] in [0,T], sequence b gets only the first new_tokens[b] of them. Error if a sequence would
+  // exceed
   // the capacity, or if k or v overlaps the cache.
   void append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens = {}, Executor* executor = nullptr);
-  // The lengths [B] after append() of T = tokens; the same errors.
+  // Returns the lengths [B] that append() of T = `tokens` tokens would give; throws the same errors.
   std::vector<std::int64_t> lengths_after(std::int64_t tokens, ConstTensorView new_tokens = {}) const;
 
-  // The mask of a call whose T queries are the tokens of the last append(): each attends to itself and to all tokens before it. Without
-  // `causal`, each attends to all tokens of its sequence. Rows t >= new_tokens[b] are computed too and mean nothing. Views of this cache:
-  // valid until it changes. After truncate, reorder, copy or clear the queries are the tokens that will follow.
+  // Returns the mask of a call whose T queries are the tokens of the last append(): each attends to itself and to all tokens before it. Without
+  // `causal`, each attends to all tokens of its sequence. Rows t >= new_tokens[b] are computed too and are meaningless. The mask's views are valid
+  // until the cache changes. After truncate, reorder, copy or clear the mask is for the tokens that will be appended next.
   Mask causal_mask() const;
   Mask mask() const { return {.key_lengths = key_lengths()}; }
 
-  // Sequence b becomes what sequence source[b] was, for all b at once: repeats and cycles are right. Copies only tokens in use.
+  // Sets every sequence b to the old sequence source[b]; `source` may repeat sequences and contain cycles. Copies only tokens in use.
   void reorder(std::span<const std::int64_t> source);
   void copy_sequence(std::int64_t from, std::int64_t to);
   // Forgets the tokens from `length` on; Error if the sequence has fewer.
@@ -105,7 +106,7 @@ class KeyValueCache {
     std::span<const TensorView> all() const { return {views, views[2] ? 4u : 2u}; }
   };
   Parts parts() const;
-  void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // and the length
+  void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // copies the length, too
   void set_lengths(std::span<const std::int64_t> after) noexcept;  // after append()
 
   KeyValueCacheConfig config_;

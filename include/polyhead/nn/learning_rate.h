@@ -8,7 +8,7 @@ namespace polyhead::nn {
 
 struct WarmupCosine {
   double peak = 1e-3;             // learning rate of step `warmup_steps`
-  double last = 0;                // of step `total_steps` and all later ones
+  double last = 0;                // learning rate of step `total_steps` and all later ones
   std::int64_t warmup_steps = 0;  // at least 0
   std::int64_t total_steps = 0;   // more than warmup_steps
 };
@@ -18,7 +18,7 @@ struct WarmupCosine {
 double warmup_cosine(std::int64_t step, const WarmupCosine& schedule);
 
 struct Noam {
-  std::int64_t width = 0;  // of the model
+  std::int64_t width = 0;  // width of the model
   std::int64_t warmup_steps = 4000;
   double factor = 1;
 };

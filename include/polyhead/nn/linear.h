@@ -12,7 +12,7 @@ struct LinearConfig {
   std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).

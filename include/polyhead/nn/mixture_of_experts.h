@@ -1,5 +1,5 @@
-// A feed-forward part of which each token uses a few of many: the experts that a router chooses (Shazeer et al. 2017; Fedus et al. 2022). Mixtral, Qwen's mixtures and
-// gpt-oss have it in place of nn::FeedForward. Evaluation only.
+// A feed-forward layer with many experts, of which a router chooses a few for each token (Shazeer et al. 2017; Fedus et al. 2022). Mixtral, Qwen's
+// mixtures and gpt-oss use it in place of nn::FeedForward. Evaluation only.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,27 @@ struct ClampedGate {
 };
 
 struct MixtureOfExpertsConfig {
-  std::int64_t width = 0;                // of the input and the output, E
-  std::int64_t hidden_width = 0;         // of an expert
+  std::int64_t width = 0;                // E, the width of the input and the output
+  std::int64_t hidden_width = 0;         // hidden width of an expert
   std::int64_t experts = 0;              // C
-  std::int64_t chosen = 0;               // of them for each token; at most C
-  std::int64_t shared_hidden_width = 0;  // of an expert that all tokens use; 0: none
-  Activation activation = Activation::silu;  // of the gates
+  std::int64_t chosen = 0;               // number of experts that each token uses; at most C
+  std::int64_t shared_hidden_width = 0;  // hidden width of one more expert that all tokens use; 0: no such expert
+  Activation activation = Activation::silu;  // activation of the gates
   std::optional<ClampedGate> clamped_gate{};
   bool normalise = true;  // divides the chosen probabilities by their sum
-  bool bias = false;      // of the experts
+  bool bias = false;      // whether the experts have biases
   bool router_bias = false;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
 };
 
-// p = softmax(router(x)) over the C experts; y = sum of p[i] * experts[i](x) over the `chosen` experts of the largest p, of equal ones the first. normalise: with p / sum of
-// the chosen p, which is the softmax of their scores alone. A shared expert adds sigmoid(shared_gate(x)) * shared(x).
+// p = softmax(router(x)) over the C experts; y = sum of p[i] * experts[i](x) over the `chosen` experts with the largest p (the first of equal ones).
+// With `normalise`, p[i] is divided by the sum of the chosen p; this equals the softmax over the scores of the chosen experts alone. A shared expert
+// adds sigmoid(shared_gate(x)) * shared(x).
 struct MixtureOfExperts : Module<MixtureOfExperts> {
   Linear router;                     // [C,E]
   std::vector<FeedForward> experts;  // C of them, gated
-  FeedForward shared;                // or absent
+  FeedForward shared;                // applied to all tokens; empty: the layer has no shared expert
   Linear shared_gate;                // [1,E]; absent without `shared`
   std::int64_t chosen = 0;
   bool normalise = true;
@@ -49,8 +50,8 @@ struct MixtureOfExperts : Module<MixtureOfExperts> {
 
   explicit operator bool() const { return static_cast<bool>(router.weight); }
 
-  // x and y [*,E] of the parameters' dtype, with any strides; y may not overlap x. The sum over the experts is float32 (float64), in their order. Rows do not
-  // depend on each other.
+  // x and y [*,E] of the parameters' dtype, with any strides; y may not overlap x. The sum over the experts is in float32 (float64 for float64
+  // parameters), in the order of the experts. Rows do not depend on each other.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

@@ -1,5 +1,5 @@
-// The shape that all layers share. A layer holds public parameters, lists them in visit(f), and has
-//   forward(inputs, output, options, saved)          saved: what backward needs of this pass, owned by the caller; nullptr when evaluating
+// The interface that all layers share. A layer holds public parameters, lists them in visit(f), and has
+//   forward(inputs, output, options, saved)          saved: what backward needs from this pass, owned by the caller; nullptr when evaluating
 //   backward(inputs or saved, d_output, gradients, options)
 // Gradients of the parameters are a layer of the same type, which backward replaces or, with parameters_write = Write::add, adds to:
 //   Linear d_linear = zeros_like(linear);
@@ -21,8 +21,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Whether a result replaces what is in the given memory, which is then not read, or is added to it: gradients of an input that several
-// projections share, and those of parameters in micro-batches or in a layer that a model uses twice.
+// Whether a result replaces the contents of the given memory (which is then not read) or is added to them. Adding serves gradients of an input that
+// several projections share, of parameters in micro-batches, and of a layer that a model uses twice.
 enum class Write : std::uint8_t { replace, add };
 
 // Threads and temporary memory of a call. Results depend on neither.
@@ -38,9 +38,9 @@ struct Gradients {
   TensorView x = {};        // of the input's shape
   M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
-  // add: the bits of backward into a zeros_like(layer), then add_gradients. Each element of the new gradient is rounded to the parameter's
-  // dtype, then the sum. The temporary memory is that of one tensor at a time, from the workspace. If backward throws after its checks, some
-  // sums may have their new gradient and others not: begin them again with zeros. (add_gradients() adds all or nothing.)
+  // add: gives the same bits as backward into a zeros_like(layer), followed by add_gradients(): each element of the new gradient is rounded to the
+  // parameter's dtype, then the sum is rounded. Temporary memory holds one tensor at a time, from the workspace. If backward throws after its checks,
+  // some sums include the new gradient and others do not: set them to zero and start again. (add_gradients() adds all or nothing.)
   Write parameters_write = Write::replace;
 };
 
@@ -55,8 +55,8 @@ void visit(const std::string& prefix, M& layer, F& f);
 // Members are tensors, layers, vectors of layers, and settings of any other type. Self... are one layer, or two of the same type.
 template <class M>
 struct Module {
-  // Calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight". No names are
-  // joined for an f that takes NoName.
+  // Calls f(name, tensor) for every parameter that is present, in a fixed order; the names are dotted paths: "q.weight". An f that takes NoName in
+  // place of the name saves the time of joining names.
   template <class F>
   void visit(F&& f) {
     detail::visit("", static_cast<M&>(*this), f);

@@ -43,21 +43,21 @@ struct MultiHeadAttentionConfig {
   std::int64_t output_width = 0;      // Eo; 0: query_width
   bool bias = true;                   // whether the projections q, k and v have a bias
   bool output_bias = true;            // whether the output projection has a bias; the gate of a new layer always has one
-  bool qk_norm = false;               // an RMS norm of each head's q and k after their projection, before rotary positions (Qwen 3, Gemma 3)
+  bool qk_norm = false;               // applies an RMS norm to each head's q and k after the projection, before rotary positions (Qwen 3, Gemma 3)
   OutputProjection output = OutputProjection::linear;
   Gate gate = Gate::none;
   GlobalQuery global_query = GlobalQuery::off;
   int axis = -2;
   bool add_bias_kv = false;       // adds one learned key and value after the S keys; every query may attend to it
   bool add_zero_attn = false;     // then adds one key and value of zeros; every query may attend to it
-  bool sink = false;              // learns a sink logit of each head, as gpt-oss (2025); Error unless empty_rows is zero
-  double dropout = 0;             // of attention weights, in training
+  bool sink = false;              // learns a sink logit for each head, as in gpt-oss (2025); Error unless empty_rows is zero
+  double dropout = 0;             // in training: dropout of attention weights
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
-  Precision precision = Precision::native;  // of attention, if dtype is bfloat16
+  Precision precision = Precision::native;  // precision of attention, if dtype is bfloat16
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };
 
 struct AttentionInput {
@@ -66,9 +66,10 @@ struct AttentionInput {
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
   // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected, normed if the layer norms, and, with rotary
   // positions, rotated.
-  // In the dtype of the parameters or, unless that is float64, bfloat16, float16 or int8; then there is no backward pass.
+  // Their dtype is that of the parameters or, if that is not float64, bfloat16, float16 or int8. With another dtype than the parameters' there is no
+  // backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
-  ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S] of int8, as SdpaForward::k_scale. Error with added keys.
+  ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S], scales of int8 keys and values, as SdpaForward::k_scale. Error with added keys.
 };
 
 enum class Mode : std::uint8_t { evaluation, training };
@@ -80,8 +81,8 @@ struct AttentionOptions {
   // attend_keys, block_keys: broadcast to [*,S], or as mask_like_input says. key_lengths: [*] or [*,T]. diagonal_offsets: [*].
   // query_offsets, key_offsets: Error with added keys or a global query.
   Mask mask{};
-  // How attend_keys and block_keys lie; it matters where config.axis is not -2. True: as the key input without its width, [.., S at axis, ..];
-  // Error with a cache. False: [*,S], the axis moved last. Absent: [*,S], and an Error for a mask that fits both ways, as one of a square input.
+  // Layout of attend_keys and block_keys; it matters only if config.axis is not -2. True: as the key input without its width, [.., S at axis, ..];
+  // Error with a cache. False: [*,S], the axis moved last. Absent: [*,S]; Error if the mask's shape fits both layouts, as with a square input.
   std::optional<bool> mask_like_input{};
   ConstTensorView bias{};
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
@@ -98,8 +99,9 @@ struct AttentionOptions {
   // diagonal_offsets. The cache is unchanged if forward() throws.
   KeyValueCache* cache = nullptr;
   ConstTensorView new_tokens{};
-  // With a cache, in a call of several tokens: each query attends to those after its own, too. Encoder and EncoderLayer want this or a mask that
-  // tells queries apart (causal, a window with `right`, attend or block with T rows); a layer alone does it in any case. Error with causal.
+  // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this, or a mask
+  // that differs by query (causal, a window with `right`, attend or block with T rows); MultiHeadAttention itself always does it unless the mask
+  // forbids it. Error with causal.
   bool attend_later_tokens = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
@@ -108,12 +110,13 @@ struct AttentionOptions {
 
 // The gradient of a loss on the attention weights p of one head, for backward: a loss that guides what the head reads. With p from
 //   attention_map(saved.maps(), p, saved.sdpa)
-// it flows to q and k, beside what the layer's output has. Backward then computes the attention weights of all heads once, [*,N,T,S'].
+// this gradient is added, at q and k, to the gradient that comes from the layer's output. Backward then computes the attention weights of all heads
+// once, [*,N,T,S'].
 // Error with softcap, with an empty_rows other than zero, and if a gradient of a bias or of sink logits is asked for as well.
 struct AttentionWeightsGradient {
-  std::int64_t layer = 0;     // of a stack; 0 in a call of one layer
+  std::int64_t layer = 0;     // index in a stack; 0 in a call of one layer
   std::int64_t head = 0;
-  ConstTensorView d_p;  // [*,T,S'] of the parameters' dtype; not read where p is 0. Several of one head add up.
+  ConstTensorView d_p;  // [*,T,S'] of the parameters' dtype; not read where p is 0. Gradients of the same head add up.
 };
 
 struct MultiHeadAttention : Module<MultiHeadAttention> {
@@ -138,8 +141,8 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   struct Activations {
     Tensor query_mean;      // [.., 1, .., Eq]; only with a global query
     Tensor mean_positions;  // bool [*,T]: the positions that GlobalQuery::masked_mean averages
-    // Projected and rotated, in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent where
-    // projected_key and projected_value are used in place.
+    // Projected and rotated, with the axes in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent if
+    // projected_key and projected_value are used without a copy.
     Tensor q, k, v;
     Tensor unnormed_q, unnormed_k;  // as q, and as k without the added keys, before the norms; absent without config.qk_norm
     Tensor attended;                                            // [.., T, .., N*V], merged heads before the gate
@@ -147,7 +150,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
     Tensor padded_mask, padded_bias;                            // mask and bias extended to S' keys; absent without added keys
     ConstTensorView q_heads, k_heads, v_heads, attended_heads;  // [*,N,T,H] [*,K,S',H] [*,K,S',V] [*,N,T,V]: views of q, k, v, attended
-    SdpaOptions sdpa;  // of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
+    SdpaOptions sdpa;  // options of the sdpa_forward call, without executor and workspace; mask and bias view the caller's memory or padded_*
 
     // Calls f(name, tensor) for the tensors that restore() needs; those that the layer does not use are absent.
     template <class F>
@@ -166,14 +169,15 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     AttentionInput input;
     ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
     Rotary rotary;                     // as given to forward
-    MultiHeadAttentionConfig config;   // of the layer
+    MultiHeadAttentionConfig config;   // configuration of the layer
     bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
 
     // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
     MapsInput maps() const { return {.q = q_heads, .k = k_heads, .k_scale = input.projected_key_scale}; }
   };
 
-  // Only gradients whose view is set are computed, and they overwrite, except for parameters_write. If `key` or `value` of the input is absent, its gradient is added to
+  // Only gradients whose view is set are computed. They overwrite the memory; for parameters, parameters_write decides. If `key` or `value` of the
+  // input is absent, its gradient is added to
   // that of the input used instead.
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
@@ -183,12 +187,12 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
     Write parameters_write = Write::replace;   // as in nn::Gradients
-    std::span<const AttentionWeightsGradient> attention_weights = {};  // of the loss; read
+    std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
   };
 
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does: `saved` holds them, and gets what else
-  // forward() with this input and these options left in it.
+  // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
+  // restore() sets its other members as forward() with this input and these options did.
   void restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const;
   // Everything is checked before anything is written. The gradients may not overlap each other or a tensor that is read. Error if `saved`
   // comes from a layer of another structure.
@@ -215,7 +219,7 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
 // A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Error that names a parameter which the
 // completed configuration has and the call lacks, or the reverse, the biases of q, k and v (`bias`) and of the output (`output_bias`)
-// included, or whose shape or dtype is another one. The gate may have a bias or none.
+// included, or whose shape or dtype differs. The gate may have a bias or not.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
                                   Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {}, RMSNorm q_norm = {},
                                   RMSNorm k_norm = {});

@@ -16,12 +16,12 @@ struct NormConfig {
   DType dtype = DType::f32;
 };
 
-// Computes what LayerNorm or RMSNorm of the same parameters computes.
+// Gives the results of LayerNorm or RMSNorm with the same parameters.
 struct Norm : Module<Norm> {
   Tensor weight;  // [width]
   Tensor bias;    // [width], or absent, as with rms_norm
   double epsilon = 1e-5;
-  double weight_offset = 0;  // as RMSNorm's; 0 of a layer norm
+  double weight_offset = 0;  // as RMSNorm::weight_offset; 0 for a layer norm
   NormKind kind = NormKind::layer_norm;
 
   Norm() = default;
@@ -31,7 +31,7 @@ struct Norm : Module<Norm> {
 
   std::int64_t width() const { return weight.extent(0); }
 
-  // As LayerNorm.
+  // As LayerNorm::forward() and backward().
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Norm>& gradients, const RunOptions& options = {}) const;
 

@@ -25,15 +25,15 @@ struct AdamWConfig {
 };
 
 struct AdamWStep {
-  std::optional<double> learning_rate{};  // of this step, for example from learning_rate.h; absent: the config's
+  std::optional<double> learning_rate{};  // learning rate of this step, for example from learning_rate.h; absent: the config's
   Executor* executor = nullptr;
 };
 
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2; Kingma and Ba 2015, algorithm 1), as torch.optim.AdamW:
 //   p <- p - rate decay p,   m <- m + (1 - beta1)(g - m),   v <- beta2 v + (1 - beta2) g^2,
 //   p <- p - rate / (1 - beta1^k) m / (sqrt(v) / sqrt(1 - beta2^k) + epsilon)         in step k = 1, 2, …
-// It holds m and v of each parameter, in the parameter's dtype: float32 or float64. Error for 16-bit parameters, whose steps would be lost
-// in rounding, for parameters that are not contiguous, and where two parameters share memory, which would be changed twice: list tied
+// It holds m and v of each parameter, in the parameter's dtype: float32 or float64. Error for 16-bit parameters, whose changes would be lost in
+// rounding, for parameters that are not contiguous, and where two parameters share memory, which would be changed twice: list tied
 // parameters once. No bit depends on the number of threads.
 class AdamW {
  public:
@@ -41,9 +41,9 @@ class AdamW {
   explicit AdamW(const M& module, AdamWConfig config = {}) : AdamW(parameters(module), std::move(config)) {}
   explicit AdamW(const ConstNamedParameters& parameters, AdamWConfig config = {});
 
-  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for, and where a parameter shares memory
-  // with another or with a gradient. Whatever it throws, std::bad_alloc too, nothing is then changed; except by an executor of the caller that
-  // fails when some of its tasks have run: some parameters have then been stepped, and steps() has not.
+  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for, and if a parameter shares memory with another
+  // or with a gradient. If it throws (std::bad_alloc included), nothing is changed, with one exception: if the caller's executor fails after some
+  // tasks have run, some parameters have been stepped, and steps() is unchanged.
   template <VisitsTensors M>
   void step(M& module, const M& gradients, const AdamWStep& options = {}) {
     step(parameters(module), parameters(gradients), options);
@@ -53,8 +53,8 @@ class AdamW {
   std::int64_t steps() const { return *steps_.data<std::int64_t>(); }  // taken so far
   const AdamWConfig& config() const { return config_; }
 
-  // Calls f(name, tensor) for the whole state: "steps" (int64), then "m.NAME" and "v.NAME" of each parameter. A run that saves and loads
-  // them with its parameters goes on with the same bits.
+  // Calls f(name, tensor) for the whole state: "steps" (int64), then "m.NAME" and "v.NAME" of each parameter. A run that saves them with its
+  // parameters and loads both continues with the same bits.
   template <class F>
   void visit(const F& f) {
     visit_state(*this, f);
@@ -83,7 +83,7 @@ class AdamW {
 
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the root of the sum of all their squares, and returns norm
 // (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error that names a
-// gradient whose squares sum to no finite number, and where two gradients share memory. If it throws, nothing is changed, as by AdamW::step.
+// gradient whose sum of squares is not finite, and if two gradients share memory. If it throws, nothing is changed, as by AdamW::step.
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor = nullptr);
 template <VisitsTensors M>
 double clip_gradients(M& gradients, double max_norm, Executor* executor = nullptr) {

@@ -14,7 +14,7 @@ namespace polyhead::nn {
 
 enum class NormPosition : std::uint8_t { post, pre, both };
 
-// sequential: the feed-forward part reads what the attention's gave. parallel: both read x, as in GPT-J and GPT-NeoX; not with NormPosition::post.
+// sequential: the feed-forward part reads the result of the attention part. parallel: both read x, as in GPT-J and GPT-NeoX; Error with NormPosition::post.
 enum class PartOrder : std::uint8_t { sequential, parallel };
 
 // What backward needs from a forward pass.
@@ -24,7 +24,7 @@ struct SavedResidual {
   Tensor output;      // both: f(norm(x))
   NormPosition position = NormPosition::post;
   NormKind kind = NormKind::layer_norm;
-  double dropout = 0;  // as applied: 0 in evaluation
+  double dropout = 0;  // as applied in that pass: 0 in evaluation
   std::uint64_t seed = 0;
 };
 

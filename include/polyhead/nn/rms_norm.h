@@ -7,14 +7,13 @@ namespace polyhead::nn {
 
 struct RMSNormConfig {
   std::int64_t width = 0;
-  double epsilon = 1e-5;     // as Norm, and as Llama 2 and 3; T5, Gemma and Qwen have 1e-6
-  double weight_offset = 0;  // Gemma has 1: its file holds weight - 1
+  double epsilon = 1e-5;     // as in Norm and in Llama 2 and 3; T5, Gemma and Qwen use 1e-6
+  double weight_offset = 0;  // Gemma: 1, because its files store weight - 1
   DType dtype = DType::f32;
 };
 
 // y[..., e] = x[..., e] / sqrt(mean of x^2 + epsilon) * (weight[e] + weight_offset), the mean over the last axis (Zhang and Sennrich 2019, eq. 4, as
-// torch.nn.RMSNorm with eps = epsilon; its default is another one, the dtype's machine epsilon). Initialised with
-// weight 1 - weight_offset.
+// torch.nn.RMSNorm with eps = epsilon; torch's default eps is the dtype's machine epsilon). `weight` is initialised to 1 - weight_offset.
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [width]
   double epsilon = 1e-5;

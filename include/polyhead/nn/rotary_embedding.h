@@ -14,16 +14,15 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Frequency i of R/2 is f[i] = base^(-2i/R) without scaling. With it (docs/maths.md, eq. 11b to 11h):
+// Without scaling, frequency i of R/2 is f[i] = base^(-2i/R). Scaling changes it (docs/maths.md, eq. 11b to 11h):
 enum class RotaryScaling : std::uint8_t {
   none,
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
   ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
-  llama3,  // f of long wavelengths / factor, of short ones as they are, between them a blend (Llama 3.1, 2024)
-  yarn,    // the same by the number of turns in the original length, and cos and sin times an attention factor (Peng et al. 2023, YaRN, eq.
-           // 17-22)
-  longrope,      // f[i] / factors[i], and cos and sin times an attention factor (Ding et al. 2024, LongRoPE; Phi-3)
-  proportional,  // f / factor of the first `proportion` of the pairs, 0 of the others, which do not turn (Gemma 4)
+  llama3,  // long wavelengths: f / factor; short ones: f; between them a blend of both (Llama 3.1, 2024)
+  yarn,    // such a blend, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
+  longrope,      // f[i] / factors[i]; cos and sin are multiplied by an attention factor (Ding et al. 2024, LongRoPE; Phi-3)
+  proportional,  // f / factor for the first `proportion` of the pairs; 0 for the others, which are not rotated (Gemma 4)
 };
 
 struct RotaryEmbeddingConfig {
@@ -34,16 +33,16 @@ struct RotaryEmbeddingConfig {
   double factor = 1;                            // new length / original length, at least 1; not used by `none`
   double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn need it, longrope without attention_factor
   double low_freq_factor = 1,
-         high_freq_factor = 4;               // llama3: scaled where the wavelength > original / low, as it is where < original / high
-  double beta_fast = 32, beta_slow = 1;      // yarn: turns in the original length from which f stays, below which it is scaled
-  std::optional<double> attention_factor{};  // yarn, longrope: of cos and sin. Absent: from factor and mscale, mscale_all_dim or the original length
-  double mscale = 0, mscale_all_dim = 0;     // yarn, of DeepSeek's models: used if neither is 0
+         high_freq_factor = 4;               // llama3: f / factor if the wavelength > original length / low; f if it is < original length / high
+  double beta_fast = 32, beta_slow = 1;      // yarn: f stays from beta_fast turns in the original length on, and is divided by factor below beta_slow
+  std::optional<double> attention_factor{};  // yarn, longrope: multiplies cos and sin. Absent: computed from factor and mscale, mscale_all_dim or the original length
+  double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: used if neither is 0
   bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
   std::vector<double> factors{};             // longrope: R/2 of them; a config's short_factor or, for texts above the original length, long_factor
   double proportion = 1;                     // proportional: in [0,1]
 };
 
-// Tables on memory of their own.
+// Tables that own their memory.
 struct RotaryTables {
   Tensor cos, sin;  // [*,T,R/2]
   RotaryOrder order = RotaryOrder::halves;
@@ -68,7 +67,7 @@ class RotaryEmbedding {
 
   const RotaryEmbeddingConfig& config() const { return config_; }
   std::span<const double> frequencies() const { return frequencies_; }  // [R/2], in radians per position
-  double attention_factor() const { return attention_factor_; }         // of cos and sin: 1 but with yarn and longrope
+  double attention_factor() const { return attention_factor_; }         // multiplies cos and sin; 1 except with yarn and longrope
 
  private:
   RotaryEmbeddingConfig config_;

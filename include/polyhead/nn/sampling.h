@@ -1,4 +1,4 @@
-// The next token from a language model's logits: the likeliest one, or one that is drawn.
+// Chooses the next token from a language model's logits: the likeliest one, or one drawn at random.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,19 @@ namespace polyhead::nn {
 
 struct SamplingOptions {
   double temperature = 1;  // above 0; logits are divided by it
-  std::int64_t top_k = 0;  // only the k likeliest tokens; 0: all
-  double top_p = 1;        // in (0,1]: of these, the fewest likeliest ones whose probabilities sum to at least p (Holtzman et al. 2020)
+  std::int64_t top_k = 0;  // draw among the k likeliest tokens only; 0: among all
+  double top_p = 1;        // in (0,1]: of these, draw among the fewest likeliest tokens that hold a share of top_p of their probability (Holtzman et al. 2020)
   // Both are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
   // for each token.
   std::optional<std::uint64_t> seed{};
-  std::optional<std::uint64_t> position{};  // of the token in its text
+  std::optional<std::uint64_t> position{};  // position of the token in its text
 };
 
-// tokens [B], int64, from logits [B,C] of any floating dtype and strides, C from 1. Equally likely tokens are ordered by their number, the
-// smaller first. Error for NaN, for infinity, and where all logits of a row are -infinity, which is a token of probability 0.
+// Writes tokens [B], int64, from logits [B,C] of any floating dtype and strides, C >= 1. Of equally likely tokens the smaller number comes first. A
+// logit of -infinity means probability 0. Error for NaN, for +infinity, and if all logits of a row are -infinity.
 void greedy_tokens(ConstTensorView logits, TensorView tokens);
-// The same, drawn with the probabilities softmax(logits / temperature) of the tokens that top_k and then top_p leave, which sum to 1 again.
+// Draws each token with the probabilities softmax(logits / temperature), renormalised over the tokens that top_k and then top_p leave. Errors as for
+// greedy_tokens().
 void sample_tokens(ConstTensorView logits, TensorView tokens, const SamplingOptions& options);
 
 }  // namespace polyhead::nn

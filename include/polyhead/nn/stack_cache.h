@@ -1,5 +1,6 @@
-// Answers of an Encoder with a causal mask (GPT-2's kind) or of a Decoder, a few tokens at a time: keys and values of the earlier tokens in
-// each layer, and, for a decoder, those of the memory, which are projected once and not in each step. Evaluation only.
+// Caches for generating text a few tokens at a time with an Encoder that has a causal mask (as GPT-2) or with a Decoder. They hold the keys and
+// values of the earlier tokens in each layer and, for a decoder, those of the memory, which are then projected once and not in each step. Evaluation
+// only.
 //
 //   DecoderCache cache(decoder, memory, {.beams = 4, .capacity = 64, .memory_mask = {.key_lengths = lengths}});
 //   decoder.forward(x, y, cache);                    // x, y [B*4,T,E]: the next T tokens
@@ -13,8 +14,8 @@ namespace polyhead::nn {
 
 struct EncoderCacheConfig {
   std::int64_t sequences = 0;
-  std::int64_t capacity = 0;     // most tokens of a sequence
-  std::optional<DType> dtype{};  // of the stored keys and values, as KeyValueCacheConfig::dtype; absent: that of the layers
+  std::int64_t capacity = 0;     // maximum number of tokens of a sequence
+  std::optional<DType> dtype{};  // dtype of the stored keys and values, as KeyValueCacheConfig::dtype; absent: that of the layers
 };
 
 class EncoderCache {
@@ -26,7 +27,7 @@ class EncoderCache {
   std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
   std::int64_t length(std::int64_t sequence) const;
   ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
-  // As those of KeyValueCache, in every layer: in all of them or, if the call throws, in none.
+  // As in KeyValueCache, applied to every layer. If a call throws, no layer is changed.
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();
@@ -45,9 +46,9 @@ class EncoderCache {
 
 struct DecoderCacheConfig {
   std::int64_t beams = 1;        // sequences that read one memory
-  std::int64_t capacity = 0;     // most tokens of a sequence
+  std::int64_t capacity = 0;     // maximum number of tokens of a sequence
   Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
-  std::optional<DType> dtype{};  // of the stored keys and values of tokens; absent: that of the layers. Those of the memory have the layers'.
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers, which those of the memory always have
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.
@@ -59,9 +60,9 @@ class DecoderCache {
   std::int64_t sequences() const { return tokens_.sequences(); }  // B beams
   std::int64_t length(std::int64_t sequence) const { return tokens_.length(sequence); }
   ConstTensorView key_lengths() const { return tokens_.key_lengths(); }
-  void reorder(std::span<const std::int64_t> source);  // Error where a sequence would become one that reads another memory
+  void reorder(std::span<const std::int64_t> source);  // Error if a sequence would be replaced by one that reads another memory
   void truncate(std::span<const std::int64_t> lengths) { tokens_.truncate(lengths); }
-  void clear() { tokens_.clear(); }  // of tokens; the memory stays
+  void clear() { tokens_.clear(); }  // forgets the tokens, not the memory
 
  private:
   friend struct Decoder;

@@ -14,7 +14,7 @@ from .._attention import relative_bucket
 if TYPE_CHECKING:
     from ._primitives import Call
 
-_MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets")
+_MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets", "blocks")
 
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """polyhead for PyTorch: attention with every option, torch's attention function and module, and attention of AlphaFold's kind, on the CPU.
 
-They work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint. `sdpa` and `replace_sdpa` make models use them that call
-torch's own function.
+They work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint. `replace_sdpa` makes models use them that call torch's own
+function.
 
     from polyhead.torch import MultiheadAttention, attention, scaled_dot_product_attention
 
@@ -16,7 +16,8 @@ from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
 from ._onnx import onnx_translations
-from ._replace_sdpa import SdpaReplacement, replace_sdpa, sdpa
+from ._replace_sdpa import SdpaReplacement, replace_sdpa
+from ._replace_sdpa import sdpa as sdpa  # an earlier name
 from ._sdpa import scaled_dot_product_attention
 from ._triangle import triangle_attention
 
@@ -28,6 +29,5 @@ __all__ = [
     "onnx_translations",
     "replace_sdpa",
     "scaled_dot_product_attention",
-    "sdpa",
     "triangle_attention",
 ]

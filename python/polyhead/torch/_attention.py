@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, Literal, TypedDict, overload
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from .. import _core
 from .._cache import KeyValueCache
-from .._options import Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
+from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
@@ -31,6 +32,8 @@ class FormulaOptions(TypedDict, total=False):
     diagonal_offsets: Tensor | None
     query_offsets: Tensor | None
     key_offsets: Tensor | None
+    blocks: Tensor | None
+    block_size: BlockSize
     bias: Tensor | None
     relative_bias: RelativeBias | None
     scale: float | None
@@ -42,10 +45,12 @@ class FormulaOptions(TypedDict, total=False):
 
 
 class AttentionOptions(FormulaOptions, total=False):
-    """And of int8 keys and values."""
+    """And of int8 keys and values, and FlexAttention's."""
 
     k_scale: Tensor | None
     v_scale: Tensor | None
+    score_mod: Callable[..., Any] | None
+    block_mask: Any
 
 
 _OPTIONS = annotations_of(AttentionOptions)
@@ -115,6 +120,7 @@ def attention(
         key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.
+        blocks, block_size: for each block of queries the blocks of keys that it attends to, as in `polyhead.sdpa`; integers ``[*,N,Tb,count]``.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. Its gradient has its own shape.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
@@ -125,6 +131,10 @@ def attention(
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
         precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
         k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
+        score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` as FlexAttention takes it, of the scaled score, before softcap and bias. It is traced once a call and run
+            by an interpreter on tiles of scores; tensors that it captures and indexes have gradients. Operations that it may use: docs/flex_attention.md.
+            An index outside of a captured tensor gives NaN.
+        block_mask: a BlockMask of torch; polyhead makes a boolean mask of it, one byte for each pair.
         cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to it, and q attends to all
             tokens of its sequence; with causal (either corner) or a window each query counts from its own token. Only without gradients. Not with
             key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
@@ -142,16 +152,22 @@ def attention(
             a __torch_function__ of its own.
         NotImplementedError: a gradient that is not defined or not there: of k_scale and v_scale; with cache or out; of lse and attention weights with
             empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets. Third derivatives, forward mode of forward
-            mode (jacfwd of jacfwd), and forward mode under torch.compile.
+            mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that is not traced; with score_mod also a gradient of lse or of attention weights, and
+            forward mode.
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
     given: dict[str, Any] = DEFAULTS | options
+    score_mod, block_mask = given.pop("score_mod", None), given.pop("block_mask", None)
     for name in options:
         if name not in _OPTIONS:
             refuse("attention", name, inspect.signature(attention))
     dropout = given["dropout"]
-    if cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
+    if score_mod is not None or block_mask is not None:
+        if cache is not None or new_tokens is not None:
+            raise NotImplementedError("attention: a cache has no score_mod and no block_mask; give its keys and values as tensors")
+        given["score_mod"], given["block_mask"] = score_mod, block_mask
+    elif cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
         # A call that needs no conversion; what is wrong with another one is said below.
         found = _plain(q, k, v, given, return_lse, return_attention_weights, out)
         if found is not None:
@@ -166,7 +182,7 @@ def attention(
     else:
         require_tensors(q, k, v, given)
         q, k, v, given["bias"] = core.autocast(q, k, v, given.get("bias"))  # type: ignore[assignment]
-        result = attention_of("attention", q, k, v, attention_weights=return_attention_weights, **given)
+        result = (_with_score_mod if "score_mod" in given else attention_of)("attention", q, k, v, attention_weights=return_attention_weights, **given)
     if return_lse and given["empty_rows"] == "uniform" and (result[0].requires_grad or core.has_tangent(result[0])):
         raise NotImplementedError("attention: polyhead has no gradient of lse with empty_rows='uniform'; call it under torch.no_grad()")
     if out is not None:
@@ -192,6 +208,8 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, at
             del chosen[name]
     if type(chosen.get("window")) is list:  # the caller may change it before backward
         chosen["window"] = tuple(chosen["window"])
+    if type(chosen.get("block_size")) is list:
+        chosen["block_size"] = tuple(chosen["block_size"])
     for name in chosen.keys() & _TENSORS:
         if type(chosen[name]) not in _eager.PLAIN:
             return None
@@ -220,6 +238,21 @@ def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> t
     return core.attend_all(q, k, v, core.with_seed(q, read_options(where, q, **given)))
 
 
+@torch.compiler.disable(reason="a score_mod is traced by polyhead itself")  # type: ignore[untyped-decorator]
+def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    from . import _score_mod  # it imports FlexAttention
+
+    if block_mask is not None:
+        for name in ("attend", "block"):
+            if given.get(name) is not None:
+                raise ValueError(f"{where}: block_mask and {name} are both given; only one of them may be")
+        given["attend"] = _score_mod.attend_of(block_mask, q, k)
+    options = core.with_seed(q, read_options(where, q, **given))
+    if score_mod is None:
+        return core.attend_all(q, k, v, options)
+    return _score_mod.attention(q, k, v, score_mod, options)
+
+
 def read_options(
     where: str,
     q: Tensor,
@@ -233,6 +266,7 @@ def read_options(
     empty_rows: str = "zero",
     precision: Precision = "native",
     sink: Tensor | None = None,
+    block_size: BlockSize = None,
     attention_weights: bool = False,
     **tensors: Tensor | None,
 ) -> Options:
@@ -248,7 +282,10 @@ def read_options(
     require_precision(where, precision)
     corner, offset = _diagonal(where, causal)
     left, right = _window(where, window)
+    block_rows, block_columns = _block_size(where, block_size)
     options = Options(
+        block_rows=block_rows,
+        block_columns=block_columns,
         causal=corner,
         offset=offset,
         window_left=left,
@@ -288,6 +325,18 @@ def _window(where: str, window: Window) -> tuple[int | None, int | None]:
         raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
     left, right = window
     return left, right
+
+
+def _block_size(where: str, size: BlockSize) -> tuple[int, int]:
+    if size is None:
+        return 128, 128
+    parts: Any = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size, size)
+    if not all(map(_is_integer, parts)):
+        raise TypeError(f"{where}: block_size is of type {type(size).__name__}; it must be an int, (queries, keys) or None")
+    rows, columns = map(int, parts)
+    if rows < 1 or columns < 1:
+        raise ValueError(f"{where}: block_size is {size}; blocks have at least 1 query and 1 key")
+    return rows, columns
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

@@ -352,6 +352,8 @@ def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if any(extent == 0 for extent in x.shape):
             refuse(f"{name} is {list(x.shape)}; ONNX's Attention has no extents of 0")
+    if o.blocks is not None:
+        refuse("blocks are given, and ONNX's Attention has no lists of blocks; export with the mask attend")
     if o.table is not None and o.max_distance > 2**20:
         refuse(f"max_distance is {o.max_distance}, and the buckets of all distances are a constant of the graph; it may be at most {2**20}")
     if o.scale is not None and not isinstance(o.scale, (int, float)):

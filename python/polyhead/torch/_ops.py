@@ -35,6 +35,7 @@ class Options(NamedTuple):
     diagonal_offsets: Tensor | None = None
     query_offsets: Tensor | None = None
     key_offsets: Tensor | None = None
+    blocks: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
     bias: Tensor | None = None
@@ -46,6 +47,8 @@ class Options(NamedTuple):
     offset: int | None = None  # of the causal diagonal, instead of a corner
     window_left: int | None = None
     window_right: int | None = None
+    block_rows: int = 128  # queries and keys of the blocks of `blocks`
+    block_columns: int = 128
     scale: float | None = None
     softcap: float = 0.0
     dropout: float = 0.0
@@ -88,6 +91,9 @@ def keywords(q: Tensor, options: Options) -> dict[str, Any]:
         given["causal"] = offset
     if left is not None or right is not None:
         given["window"] = (left, right)
+    size = given.pop("block_rows"), given.pop("block_columns")
+    if options.blocks is not None:
+        given["block_size"] = size
     if options.seed is not None:
         given["seed"] = int(options.seed) % 2**64
     del given["attention_weights"]
@@ -104,6 +110,9 @@ def options_of(given: dict[str, Any]) -> Options:
         given["diagonal"] = None if "causal" in given else named.get(given["diagonal"], given["diagonal"])
     if "window" in given:
         given["window_left"], given["window_right"] = given.pop("window")
+    size = given.pop("block_size", None)
+    if size is not None:
+        given["block_rows"], given["block_columns"] = size if isinstance(size, (tuple, list)) else (size, size)
     if not isinstance(given.get("causal"), (str, type(None))):
         given["offset"] = given.pop("causal")
     if given.get("seed") is not None:
@@ -591,7 +600,7 @@ def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, tabl
     return d_slopes, d_table
 
 
-_MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets", "causal", "offset", "window_left", "window_right")
+_MASKS = ("attend", "block", "blocks", "attend_keys", "block_keys", "key_lengths", "query_offsets", "causal", "offset", "window_left", "window_right")
 
 
 def _softmax_gradients(p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:

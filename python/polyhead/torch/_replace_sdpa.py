@@ -74,7 +74,7 @@ def _found() -> list[Replacement]:
     there = F.__dict__[_NAME]
     if there is not _OWN and there is not scaled_dot_product_attention:
         whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
-        raise RuntimeError(f"polyhead.torch.sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that first, or apply it after this")
+        raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that first, or apply it after this")
     found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
     for name, module in list(sys.modules.items()):
         # Another name may be a copy that somebody keeps to compare with, or to bring back.
@@ -84,14 +84,14 @@ def _found() -> list[Replacement]:
 
 
 class SdpaReplacement:
-    """torch's scaled_dot_product_attention is polyhead's, in the whole process. Made by `replace_sdpa` and `sdpa`.
+    """torch's scaled_dot_product_attention is polyhead's, in the whole process. Made by `replace_sdpa`.
 
     Replacements may overlap, with one precision: torch's function is back when the last one is undone. Leaving a ``with`` block undoes the replacement, with
     or without an exception; entering one again applies it again.
     """
 
     def __init__(self, precision: Precision = "native") -> None:
-        require_precision("polyhead.torch.sdpa", precision)
+        require_precision("polyhead.torch.replace_sdpa", precision)
         self._precision: Precision = precision
         self._is_applied = False
         self._blocks = 0
@@ -140,7 +140,7 @@ class SdpaReplacement:
                 return
             if _applied and self._precision != _precision:
                 raise ValueError(
-                    f"polyhead.torch.sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is in force; give the same, or undo that one first"
+                    f"polyhead.torch.replace_sdpa: precision is {self._precision!r}; a replacement with precision {_precision!r} is in force; give the same, or undo that one first"
                 )
             _replacements.apply(_found)
             _precision = self._precision
@@ -167,7 +167,7 @@ class SdpaReplacement:
         self.undo()
         if kind is None and self._served == 0 and not self.passed_on:
             warnings.warn(
-                f"polyhead.torch.sdpa: no call of torch.nn.functional.{_NAME} was seen in the block. Calls inside of compiled code are not counted; "
+                f"polyhead.torch.replace_sdpa: no call of torch.nn.functional.{_NAME} was seen in the block. Calls inside of compiled code are not counted; "
                 "torch's fused encoder layers and references that objects hold are not reached", RuntimeWarning, stacklevel=2,
             )  # fmt: skip
 
@@ -185,7 +185,10 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
         print(replaced.report())
         replaced.undo()
 
-    Applies at once, to the process: to ``torch.nn.functional``, and to modules that did ``from torch.nn.functional import scaled_dot_product_attention``
+        with polyhead.torch.replace_sdpa():    # or for a block
+            model(x).sum().backward()
+
+    Applies at once, until undo() or the end of a ``with`` block, to the process: to ``torch.nn.functional``, and to modules that did ``from torch.nn.functional import scaled_dot_product_attention``
     before. So it reaches models that call it, ``nn.MultiheadAttention`` with need_weights=False, and models of transformers with "sdpa". Arguments and results
     are those of `polyhead.torch.scaled_dot_product_attention`, which says what differs from torch. Under torch.compile and torch.export polyhead's operator
     is traced; what was compiled before stays as it is.
@@ -201,7 +204,7 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
         precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        The applied replacement, which counts the calls. Its undo() brings torch's function back.
+        The applied replacement, which counts the calls. Its undo() brings torch's function back. A ``with`` block in which no call was seen warns.
 
     Raises:
         ValueError: another precision than that of an applied replacement, or an unknown word.
@@ -213,23 +216,5 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
 
 
 def sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """`replace_sdpa` for a block: applied when it is entered, and undone when it is left, with or without an exception.
-
-    ::
-
-        with polyhead.torch.sdpa() as replaced:
-            model(x).sum().backward()
-        print(replaced.report())
-
-    A block in which no call was seen warns.
-
-    Args:
-        precision: of bfloat16 products, as in `replace_sdpa`.
-
-    Returns:
-        The replacement, for a ``with`` statement.
-
-    Raises:
-        ValueError, RuntimeError: as `replace_sdpa`; all but an unknown word when the block is entered.
-    """
+    """An earlier name of `replace_sdpa` for a block, applied when the block is entered. It is not `polyhead.sdpa`, which computes attention."""
     return SdpaReplacement(precision)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from . import _ops
 from ._ops import GRADIENTS, Options
 
-_PAIRS = {"attend", "block", "bias"}  # broadcast to [*,N,T,S]
+_PAIRS = {"attend", "block", "bias", "blocks"}  # broadcast to [*,N,T,S]; blocks to [*,N,Tb,count]
 _KEYS = {"attend_keys", "block_keys"}  # broadcast to [*,S]
 _SEQUENCES = {"key_lengths", "diagonal_offsets", "k_scale", "v_scale", "d_out", "q", "k", "v", "out", "lse"}  # have every leading dimension
 

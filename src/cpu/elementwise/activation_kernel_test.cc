@@ -58,7 +58,7 @@ std::vector<float> arguments() {
   return x;
 }
 
-// Twice half a unit in the last place, and what underflows.
+// Allows one unit in the last place, plus an absolute error where results underflow.
 void expect_rounded(float actual, double expected, float x) {
   EXPECT_NEAR(actual, expected, std::abs(expected) * 0x1p-23 + 1e-37) << "x = " << x;
 }
@@ -125,7 +125,7 @@ TEST(ActivationKernels, FarOutAndNaN) {
     EXPECT_NEAR(d_x[2], bounded ? 0 : 1, 1e-37);
     EXPECT_EQ(d_x[4], 0);
     EXPECT_TRUE(std::isnan(d_x[5]));
-    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // x Phi(x) is no number there
+    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // x Phi(x) is infinity times 0
   });
 }
 

@@ -1,4 +1,4 @@
-// The kernels' step of AdamW against its equations in float64, through every instruction set that the processor has.
+// Compares the kernels' step of AdamW with its equations in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Keep bits of a row of dropout, with the vectors of attention's dropout.
+// Computes the keep bits of a row of dropout with the vector code of attention's dropout.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/sdpa/dropout.h"
 

@@ -1,4 +1,4 @@
-// The kernels' keep bits of dropout against one Philox block at a time, through every instruction set that the processor has.
+// Compares the kernels' keep bits of dropout with single Philox blocks, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <vector>

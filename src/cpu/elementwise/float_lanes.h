@@ -31,7 +31,7 @@ struct Power {
 
   // Represents exp(-scale x) 2^rest, for x >= 0 and scale a power of two.
   POLYHEAD_INLINE Power(Floats x, float scale, Floats rest) {
-    constexpr float kMagic = 0x1.8p19f;  // its last bit stands for 1/16
+    constexpr float kMagic = 0x1.8p19f;  // adding it leaves multiples of 1/16: its last bit is worth 1/16
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
     n = shifted - kMagic;
     const Floats f = fma(x, factor, -n) + fma(x, all(-scale * kLog2eLow), rest);
@@ -64,7 +64,7 @@ constexpr Table kCentre{0x1.4000acp0f,  0x1.c003aap0f,  0x1.2000d8p1f,  0x1.6000
                         0x1.60001ep2f,  0x1.a00142p2f,  0x1.0000ecp3f,  0x1.40008cp3f, 0x1.80001p3f, 0x1.a33394p3f,
                         0x1.000122p-3f, 0x1.80008cp-2f, 0x1.400008p-1f, 0x1.c0017cp-1f};
 
-// Where x lies: z = |x|, its distance d from the centre of its piece, and exp(-z^2 / 2).
+// For an x: z = |x|, the distance d of z from the centre of its piece, and exp(-z^2 / 2).
 struct Tail {
   POLYHEAD_INLINE explicit Tail(Floats x)
       : z(magnitude(x)), d(), bell(z * z, 0.5f, fma(z, z, -(z * z)) * (-0.5f * Power::kLog2e)), piece((Integers)(z + 1.0f) >> 21) {
@@ -109,7 +109,7 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
   const Floats high = bell.high * g;
   const Floats low = fma(bell.high, g_low, fma(bell.low, g + g_low, fma(bell.high, g, -high)));
   const Floats beyond = (x < 0.0f ? x : Floats{}) * 0.0f;                                      // NaN if x is -infinity, else 0
-  const Floats tail = z < kMostOfTail ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // if x is NaN: the last line gives NaN
+  const Floats tail = z < kMostOfTail ? times_power_of_two(fma(z, high, z * low), bell.n) : beyond;  // if x is NaN, the last line returns NaN
   return (x < 0.0f ? Floats{} : x) - tail;
 }
 

@@ -37,9 +37,9 @@ struct NormBackwardRows {
   float epsilon;
   const float* weight;
   const float *x[kRows], *d_y[kRows];
-  bool add = false;                                // d_x is added to
-  float* d_x[kRows] = {};                          // first nullptr: none is written
-  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not wanted; d_bias only with d_weight
+  bool add = false;                                // true: adds to d_x
+  float* d_x[kRows] = {};                          // d_x[0] == nullptr: no d_x is written
+  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not computed; d_bias only together with d_weight
 };
 
 struct NormKernels {
@@ -47,7 +47,7 @@ struct NormKernels {
   void (*backward_rows)(const NormBackwardRows& rows);
 };
 
-// Of a row x of logits: its largest, and over all elements the sums of exp(x - largest) and of x - largest.
+// For a row x of logits: the largest element, and the sums of exp(x - largest) and of x - largest over all elements.
 template <class T>
 struct SoftmaxRow {
   T largest{};

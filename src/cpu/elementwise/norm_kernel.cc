@@ -9,7 +9,7 @@ namespace {
 using Lanes = Vector<float>;
 constexpr int kCount = kLanes<float>, kSums = 4;
 
-// The sum of f(i, x[i]): kSums running sums of vectors, which hide the latency of additions, then single elements.
+// Returns the sum of f(i, x[i]), as kSums running sums of vectors, which hide the latency of additions, then single elements.
 template <class F>
 POLYHEAD_INLINE float sum_row(std::int64_t width, const float* x, const F& f) {
   Lanes sums[kSums] = {};
@@ -63,9 +63,9 @@ void normalise_row(const NormRow& row) {
   for (; i < width; ++i) finish(i, 0.0f);
 }
 
-// What the gradient needs to know of a whole row.
+// The sums over a whole row that its gradient needs.
 struct RowSums {
-  float mean, inverse, d_y_mean, d_y_along;  // of x: mean and 1 / deviation; of g = d_y weight: mean(g), and mean(g n) / deviation
+  float mean, inverse, d_y_mean, d_y_along;  // for x: mean and 1 / deviation; for g = d_y weight: mean(g), and mean(g n) / deviation
 };
 
 POLYHEAD_INLINE RowSums sums_of_row(const NormBackwardRows& all, int row) {

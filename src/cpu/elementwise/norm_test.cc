@@ -1,4 +1,4 @@
-// The kernels' layer and RMS normalisation against float64, through every instruction set that the processor has.
+// Compares the kernels' layer and RMS normalisation with float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,7 +97,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
         }
         EXPECT_EQ(d_x[row].back(), kUntouched);
       }
-      for (std::size_t e = 0; e <= n; ++e) {  // the last one is left alone
+      for (std::size_t e = 0; e <= n; ++e) {  // the kernel must not write the last one
         EXPECT_NEAR(d_weight[e], expected_weight[e], 5e-6) << e;
         EXPECT_NEAR(d_bias[e], expected_bias[e], 2e-6) << e;
       }
@@ -105,7 +105,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
       all.d_bias = nullptr;
       cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);
       EXPECT_EQ(d_bias, bias_before);
-      for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // added once more
+      for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // a second call adds the gradient again
       const std::vector<double> weight_after = d_weight;
       all.d_weight = nullptr;
       cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);

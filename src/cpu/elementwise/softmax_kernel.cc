@@ -5,10 +5,10 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kVectors = 4;            // at once, to hide latency
+constexpr int kVectors = 4;            // processed at once, to hide latency
 constexpr std::int64_t kBlock = 1024;  // elements whose sum is kept in lanes; the sums of blocks are float64
 
-// f(vectors at i) for every kVectors vectors of [0, count); the last ones are copied to a buffer, filled up with `filling`.
+// Calls f(kVectors vectors from i on) over [0, count). The last ones are copied to a buffer, which is filled up with `filling`.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_vectors(std::int64_t first, std::int64_t last, const T* x, T filling, const F& f) {
   constexpr int kStep = kVectors * kLanes<T>;

@@ -1,4 +1,4 @@
-// The kernels' softmax against float64 sums, through every instruction set that the processor has.
+// Compares the kernels' softmax with float64 sums, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <algorithm>

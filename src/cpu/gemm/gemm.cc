@@ -15,15 +15,16 @@ namespace {
 
 constexpr std::int64_t kRowBlock = 132;  // most rows of a block, which is a multiple of kGemmRowStep
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // most elements of b that are packed, or of sums that are kept in memory, at a time
+constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed, or of sums that are kept in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
-// Least multiply-adds of a piece, per column of a panel, which has 32 columns with AVX-512; narrower vectors have fewer and take longer.
+// Smallest number of multiply-adds of a piece, for each column of a panel. AVX-512 has panels of 32 columns; sets with narrower vectors have fewer
+// columns and take longer.
 constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPiece * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Terms of a run. A sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run
+// Returns the number of terms of a run. A sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run
 // and the number of runs. Runs of 384 have MKL's error for many rows, but 2.5 times its error for few rows.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
@@ -51,7 +52,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// The rows (one for each term of a sum) and columns of b, and how they are cut into blocks and panels.
+// The rows of b (one for each term of a sum) and its columns, cut into blocks and panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, ConstTensorView b, int k_axes)
       : kernels(kernels_),
@@ -116,7 +117,7 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    const bool once = packed_ == nullptr && rows_ <= height_;  // a single block of rows: the thread that multiplies a panel packs it
+    const bool once = packed_ == nullptr && rows_ <= height_;  // there is a single block of rows: then the thread that multiplies a panel packs it
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
     const std::int64_t stride = panel_block * b_.width;
     const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);

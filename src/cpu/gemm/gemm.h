@@ -34,7 +34,7 @@ struct Gemm {
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;
-  const PackedMatrix* packed = nullptr;  // b, packed; used if packed for the current instruction set, else b is read
+  const PackedMatrix* packed = nullptr;  // a packed copy of b; used only if it was packed for the current instruction set
 };
 
 // Strides and extents may have any value. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and

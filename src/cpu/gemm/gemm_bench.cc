@@ -1,4 +1,4 @@
-// GFLOP/s of products as the layers of a model ask for them: rows, depth, columns; weights transposed, as in Linear.
+// Measures GFLOP/s of the products that layers of a model compute: rows, depth, columns, with transposed weights as in Linear.
 #include <benchmark/benchmark.h>
 
 #include "cpu/gemm/gemm.h"

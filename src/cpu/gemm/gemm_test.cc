@@ -30,8 +30,8 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-// Every element against the sum in float64, within the bound for a sum of depth + 3 roundings in the accumulator's precision (Higham 2002,
-// section 3.1) plus one rounding to storage; for float64 the oracle is no better, so twice that.
+// Compares every element with the sum in float64. The tolerance is the bound for a sum of depth + 3 roundings in the accumulator's precision (Higham
+// 2002, section 3.1) plus one rounding to storage. It is doubled for float64, where the expected value has the same error.
 testing::AssertionResult is_product(const Gemm& product, ConstTensorView before, ConstTensorView result) {
   const auto a = to_doubles(product.a), b = to_doubles(product.b), c = to_doubles(before), y = to_doubles(result);
   const auto bias = product.bias ? to_doubles(product.bias) : std::vector<double>{};
@@ -60,7 +60,7 @@ testing::AssertionResult is_product(const Gemm& product, ConstTensorView before,
   return testing::AssertionSuccess();
 }
 
-// Every test of numbers runs once per instruction set that the machine has.
+// These tests run once for each instruction set that the machine has.
 class GemmKernel : public testing::TestWithParam<std::string> {
  protected:
   GemmKernel() { set_kernel_instruction_set(GetParam()); }
@@ -214,7 +214,7 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// A linear map that writes its heads where attention reads them: [B,N,T,H], the rows being [B,T] and the columns [N,H].
+// A projection writes its result in the layout that attention reads, [B,N,T,H]: rows are [B,T] and columns [N,H].
 TEST_P(GemmKernel, HeadsAreWrittenInPlace) {
   Random random(5);
   for (const std::int64_t width : {5, 16, 24, 64}) {
@@ -240,7 +240,7 @@ TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
     Tensor c(DType::f32, expected.shape());
     gemm({.a = a, .b = b, .c = c});
     EXPECT_TRUE(same_bits(c, expected)) << threads << " threads";
-    // a transposed in memory takes another way into the tiles.
+    // If `a` is transposed in memory, the kernel copies it into panels (Layout::panels).
     gemm({.a = during_call(Tensor::copy_of(a.view().transpose(0, 1))).view().transpose(0, 1), .b = b, .c = c});
     EXPECT_TRUE(same_bits(c, expected));
   }

@@ -1,8 +1,8 @@
 // The sums of one tile of c, in registers. For kernel sources only.
 //
 // A tile of 12 x 2 vectors takes 12 cycles per term and reads two cache lines of b from the second-level cache in that time. That leaves
-// room for prefetches: every few terms a tile prefetches a few lines of what is needed next. All at once, they would fill the processor's
-// dozen line fill buffers, which the loads of b need.
+// room for prefetches: every few terms a tile prefetches a few lines that are needed next. Prefetches all at once would fill the dozen line fill
+// buffers of the processor, which the loads of b need.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -20,7 +20,7 @@ struct NextRows {
   int count;
 };
 
-// What a tile prefetches: its rows of c, and some rows of a of the next block.
+// The rows that a tile prefetches: its rows of c, and some rows of a in the next block.
 template <class T, int kRows>
 struct Prefetch {
   T* c[kRows];
@@ -67,7 +67,7 @@ POLYHEAD_INLINE void sum_terms(const Terms<T>& terms, std::int64_t count, Prefet
   for (const T*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
+    asm("" : "+r"(group));  // otherwise the compiler computes the addresses of all rows from the first pointer
   }
   const T* b = terms.b;
 #pragma GCC unroll 16

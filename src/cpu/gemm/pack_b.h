@@ -76,7 +76,7 @@ POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::in
 template <class T>
 void pack_columns(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
   const bool transposed = task.b_columns.stride != 1 && adjacent(task.b_depth, terms.first, terms.last - terms.first);
-  // A few rows of b at a time over all panels, so that memory is read in order.
+  // Takes a few rows of b at a time through all panels, so that memory is read in order.
   const std::int64_t step = transposed ? terms.last - terms.first : 4;
   with_storage<T>(task.dtype, task.b, [&](auto* data) {
     for (Range some{terms.first, terms.first}; some.first < terms.last; some.first = some.last) {

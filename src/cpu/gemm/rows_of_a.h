@@ -7,18 +7,17 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 // in_place and lines (a copy): row r begins at data + r * stride, and its terms are adjacent. panels (a copy): [tile, term, kGemmRows], for
-// matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient); in place, every few terms would be on another
-// page.
+// matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient); read in place, every few terms would lie on another page.
 enum class Layout { in_place, lines, panels };
 
 template <class T>
 struct RowsOfA {
   const T* data;
-  std::int64_t stride;  // panels: between tiles; else between rows
+  std::int64_t stride;  // Layout::panels: distance of tiles; else distance of rows
   Layout layout;
 };
 
-// One cache line longer than the terms, so that rows of a copy begin at different offsets of a page.
+// Distance of rows of a copy: one cache line longer than the terms, so that rows begin at different offsets in a page.
 template <class T>
 POLYHEAD_INLINE std::int64_t line_stride(std::int64_t terms) { return terms + 64 / static_cast<std::int64_t>(sizeof(T)); }
 

@@ -26,7 +26,7 @@ struct GemmTask {
   Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
 };
 
-// Blocks of rows are multiples of this: the rows of any tile divide it.
+// The number of rows of a block is a multiple of this; the rows of a tile of any instruction set divide it.
 constexpr std::int64_t kGemmRowStep = 12;
 
 struct Range {
@@ -45,7 +45,7 @@ struct PackedColumns {
 struct GemmBlock {
   PackedColumns b;
   Range rows, panels;
-  bool starts = true, ends = true;  // whether b.terms include the first, the last term of the sums
+  bool starts = true, ends = true;  // whether b.terms include the first term of the sums, and the last
   // Running totals [rows, sums_stride] in the compute type; nullptr if this block has all terms of the sums.
   void* sums = nullptr;
   std::int64_t sums_stride = 0;

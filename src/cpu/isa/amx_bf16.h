@@ -8,8 +8,9 @@ namespace {
 
 inline constexpr bool kHasAmx = true;
 
-// The eight tile registers of this thread, each 16 rows of 64 bytes, in use as long as this object lives: a thread that holds tiles has 8 KiB more to
-// save at each task switch. The intrinsics of GCC 12 do not say that a load reads memory, and take only literal numbers of registers.
+// The eight tile registers of this thread, each 16 rows of 64 bytes, which are in use only during the lifetime of this object, because a task switch
+// has to save 8 KiB more for a thread that uses tiles. Intrinsics are not used: those of GCC 12 do not declare that a load reads memory, and take
+// only literals as numbers of registers.
 class AmxTiles {
  public:
   AmxTiles() {

@@ -14,8 +14,8 @@ inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
 
-// An intrinsic instead of a * b + c: before a select of lanes, GCC turns the plain sum into a masked sum and fuses it with the product only
-// in some vectors of a tile.
+// An intrinsic instead of a * b + c: if lanes are selected afterwards, GCC makes the sum a masked sum, and fuses it with the product only in some
+// vectors of a tile.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {

@@ -74,11 +74,11 @@ POLYHEAD_INLINE Vector<T> swap_lanes(Vector<T> x) {
   }(std::make_integer_sequence<int, kLanes<T>>{});
 }
 
-// The lanes of a block of 16 bytes: x86's shuffles within such blocks take less time than others.
+// Number of lanes in a block of 16 bytes. x86's shuffles within such blocks are faster than others.
 template <class T>
 inline constexpr int kBlockLanes = 16 / static_cast<int>(sizeof(T));
 
-// In each block: lanes a[0] b[0] a[1] b[1] ..., of the lower or the upper half of the block.
+// Interleaves a and b in each block: a[0] b[0] a[1] b[1] ..., from the lower or the upper half of the block.
 template <class T, bool kUpper>
 POLYHEAD_INLINE Vector<T> zip_lanes(Vector<T> a, Vector<T> b) {
   constexpr int kCount = kLanes<T>, kBlock = kBlockLanes<T>;
@@ -87,7 +87,7 @@ POLYHEAD_INLINE Vector<T> zip_lanes(Vector<T> a, Vector<T> b) {
   }(std::make_integer_sequence<int, kCount>{});
 }
 
-// The even or the odd blocks of a, then of b.
+// Returns the even or the odd blocks of a, followed by those of b.
 template <class T, bool kOdd>
 POLYHEAD_INLINE Vector<T> unzip_blocks(Vector<T> a, Vector<T> b) {
   constexpr int kBlock = kBlockLanes<T>;
@@ -121,7 +121,7 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
-// Integers widened to the lanes of float32: 16 bits without a sign, 8 bits with one.
+// Load integers and widen them to 32 bits: load_shorts unsigned 16 bits, the next one signed 8 bits.
 POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
   Vector<std::int32_t> lanes;
 #pragma GCC unroll 16
@@ -151,7 +151,7 @@ POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   return any != 0 ? 1 : 0;
 }
 
-// The 64-bit products of the lanes' lower halves.
+// Returns the 64-bit products of the lower halves of the lanes.
 POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
   return (a & 0xffffffff) * (b & 0xffffffff);
 }
@@ -183,7 +183,8 @@ POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int3
   return entries;
 }
 
-// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). Plain forms of the next three operations may round otherwise than the instructions.
+// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). The plain forms of the next three operations may round differently from the
+// instructions.
 
 // sum + the products of the lower halves and of the upper halves, as bfloat16.
 POLYHEAD_INLINE Vector<float> multiply_bf16_pairs(Vector<float> sum, Vector<std::int32_t> a, Vector<std::int32_t> b) {
@@ -205,7 +206,7 @@ POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<flo
   __builtin_memcpy(&result, halves, sizeof result);
   return result;
 }
-// Lane i of the result holds the halves i and kLanes<float> + i of x.
+// Lane i of the result holds the 16-bit halves number i and kLanes<float> + i of x.
 POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   constexpr int kCount = kLanes<float>;
   std::uint16_t halves[2 * kCount], zipped[2 * kCount];
@@ -216,8 +217,9 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   return x;
 }
 
-// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), which no processor has confirmed yet: first and second terms of the pairs are
-// summed apart, from 0, and their sum is added; subnormal numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
+// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), but was not
+// compared with a processor yet: the first and the second terms of the pairs are summed separately, from 0, and the sum of both is added; subnormal
+// numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
 class AmxTiles {
  public:
   AmxTiles() = default;

@@ -36,7 +36,7 @@ class AttentionWeightRows {
     for (std::int64_t s = own.first; s < own.last; ++s) to[s] = e[s];
   }
 
-  // Sets what the row's exponentials of the key block from key `first` on are relative to; -infinity if they are all 0.
+  // Sets the reference of the row's exponentials in the key block from key `first` on; -infinity if they are all 0.
   void set_reference(std::int64_t row, std::int64_t first, T reference) const { references(row)[first / s_.keys] = reference; }
 
   // Turns the row's exponentials into attention weights: share exp(reference - m) / l. `own` are the keys that the row attends to; other keys

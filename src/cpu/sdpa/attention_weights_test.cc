@@ -1,4 +1,4 @@
-// Attention weights of the forward pass: those of the reference, in every type and stride, and nothing else changes.
+// The forward pass's attention weights equal the reference's for every type and stride, and computing them does not change other results.
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
@@ -11,7 +11,7 @@ Tensor reference_weights(AttentionCase& c) {
   return reference_map(c, {.q = c.q, .k = c.k}, MapValue::probability);
 }
 
-// 0 and 1 are the bounds of a probability, 2^-24 its rounding in float32.
+// An attention weight lies in [0,1]; 2^-24 is its rounding in float32.
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
 TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
@@ -42,7 +42,7 @@ TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
   }
 }
 
-// Several passes over packed keys: the same for any number of threads.
+// With several passes over packed keys, the bits do not depend on the number of threads.
 TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
@@ -84,7 +84,7 @@ TEST(CpuAttentionWeights, ExplainTellsTheirPath) {
   EXPECT_THAT(path(1, 40), testing::AllOf(testing::HasSubstr("1 of them\n"), testing::HasSubstr("weights: from the same pass")));
 }
 
-// Every later block of keys has larger scores: what the earlier ones left is brought to the new reference.
+// Scores grow from key block to key block, so the exponentials of earlier blocks must be rescaled to the new reference.
 TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
     SCOPED_TRACE(slope);
@@ -109,7 +109,7 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   }
 }
 
-// A row with a NaN is NaN at its kept keys and zero at its masked ones; v has no part in weights, in whichever turn.
+// A row with a NaN in q or k is NaN at its attended keys and 0 at its masked ones. A NaN in v does not change attention weights.
 TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f32, {.queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16});

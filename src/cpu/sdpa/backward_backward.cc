@@ -5,7 +5,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// First the jvp, which gives d_d_out and the numbers of each row [B,K,N/K * T]; then the cells.
+// First computes the jvp, which gives d_d_out and the RowValues of each row [B,K,N/K * T]; then the cells.
 class SecondBackward {
  public:
   using Problem = BackwardBackwardProblem;

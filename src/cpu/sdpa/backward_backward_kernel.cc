@@ -1,9 +1,8 @@
-// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). With tangents p', w' etc. and the numbers of each row that the jvp found:
+// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). With tangents marked by a prime and the RowValues of the jvp:
 //   w = m <d_out, v>,  w' = m <d_out, v'>,  c = score' - lse'
 //   d_v += (p c)^T d_out          d_score = p (c (w - delta) + w' - phi)          g = p (w - delta)
 //   d_x = softcap' d_score + softcap'' x' g,  d_x' = softcap' g;  d_q += d_x k + d_x' k',  d_k += d_x^T q + d_x'^T q'
-//
-// Loops as in backward_kernel.cc; five products find the pairs and five use them.
+// The loops are those of backward_kernel.cc. Five products compute the numbers of each pair, and five use them.
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/gradient_sums.h"
@@ -14,12 +13,12 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The scratch of a backward pass, whose p holds drop(p) c, and what the tangents need beside it.
+// The scratch of a backward pass, whose p holds drop(p) c, and further arrays for the tangents.
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
-  T *g;          // d_x' of the block of rows
-  T *w_tangent;  // of a strip
+  T *g;          // d_x' for the block of rows
+  T *w_tangent;  // for a strip
   T *curvature;
 
   static std::int64_t layout(const BackwardBackwardTask& task, void* memory, BackwardBackwardScratch& s) {
@@ -183,7 +182,7 @@ class BackwardBackward {
     }
   }
 
-  // For the keys `own` of the row: turns the products x, t, y and y' into drop(p) c, g, and d_score. Of t and y the memory becomes g and d_score.
+  // For the keys `own` of the row: turns the products x, t, y and y' into drop(p) c, g, and d_score. g and d_score overwrite t and y.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* t, T* y, T* y_tangent) {
     constexpr int kWidth = kLanes<T>;
     const Row& row = s_.rows[index];
@@ -236,7 +235,7 @@ class BackwardBackward {
 
   const BackwardBackwardTask& task_;
   const ScoreScale<T> scale_;
-  const RowValues<T>* const values_;  // of the task's rows
+  const RowValues<T>* const values_;  // the jvp's numbers for the task's rows
   BackwardBackwardScratch<T> s_;
   GradientSums<T> sums_;
   bool k_finite_ = true, k_tangent_finite_ = true, q_finite_ = true, q_tangent_finite_ = true, d_out_finite_ = true;

@@ -10,6 +10,7 @@
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 //   d_q, d_k and d_v are summed split by split (gradient_sums.h)
+#include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/bias_rows.h"
@@ -29,7 +30,7 @@ namespace {
 // this bound compute their maximum and sum again.
 constexpr int kLargestExactLse = 32;
 
-// Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+// Operand: the type in which q, k, v and d_out are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Backward {
  public:
@@ -51,7 +52,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // keys or rows: of a term, of a block of terms
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // number of keys or rows in a term, and in a block of terms
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -94,7 +95,7 @@ class Backward {
     }
   }
 
-  // Without all keys, lse is all that is known of the sum.
+  // Whether lse is too large for exp(score - lse). With a part of the keys the sum cannot be computed again, so lse is used as it is.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -114,6 +115,7 @@ class Backward {
         load_queries(strip, rows);
         const StripBlocks blocks = of_rows().blocks_of(strip, rows);
         of_rows().multiply_panels(s_.q, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, blocks, s_.p);
+        if (task_.rule != nullptr) apply_score_rule<T>(task_, scale_.of_products, s_.rows + strip, rows, first, keys, blocks, s_.stride, s_.p, nullptr);
         for (int i = 0; i < rows; ++i) {
           const KeyRange own = of_rows().part(strip + i, first, count);
           if (beyond(s_.lse[strip + i]) && !own.empty()) extend_sum(strip + i, first, own, s_.p + i * s_.stride);
@@ -197,7 +199,7 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = of_rows().keys_of(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || sums_.d_q(0) == nullptr) continue;
-      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // d_x is 0 beside the keys
+      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // whole blocks of terms: d_x is 0 outside of the keys
       of_rows().multiply_rows({.depth = round_up(keys.last, kTerms) / kPerTerm - first_term,
                                .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
                                .a_stride = stride,
@@ -246,14 +248,24 @@ class Backward {
     }
     strip.blocks = of_rows().blocks_of(block + begin, rows);
     for (int i = 0; i < rows && task_.d_bias.data != nullptr && !task_.write_d_bias; ++i) fetch_bias_row<T>(task_, s_.rows[block + begin + i], first, strip.own[i]);
+    T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
+    const bool ruled = task_.rule != nullptr && !keys.empty();
+    if (ruled) {
+      of_rows().multiply_panels(s_.q + begin * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, strip.blocks, p);
+      apply_score_rule<T>(task_, scale_.of_products, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, p, s_.before_rule);
+    }
     // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
-    T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
     for (int i = 0, end = 0; i < rows && passes && !keys.empty(); i = end) {
       for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
       if (paths[i] != RowPath::memory) continue;
       const int row = begin + i;
-      of_rows().multiply_panels(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
+      if (!ruled) {
+        of_rows().multiply_panels(s_.q + row * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, end - i, first, keys, strip.blocks, p + i * s_.stride);
+      } else if (tiles) {  // tiles have replaced the scores of all rows
+        for (std::int64_t at = i * s_.stride; at < end * s_.stride; ++at) p[at] = s_.before_rule[at];
+        apply_score_rule<T>(task_, 1, s_.rows + block + row, end - i, first, keys, strip.blocks, s_.stride, p + i * s_.stride, nullptr);
+      }
       of_rows().multiply_panels(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
     KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
@@ -274,6 +286,8 @@ class Backward {
       for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s)
         d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.softcap_derivative[s];
     }
+    if (ruled)
+      differentiate_score_rule<T>(task_, task_.rule_sums, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, s_.d_x + begin * s_.stride, s_.before_rule, s_.rule_copy);
     if constexpr (kNative) pair_strip(begin, rows, block_keys);
   }
 

@@ -1,4 +1,4 @@
-// The schedule of a backward pass, run: tasks of the kernels, and the sums of their splits.
+// Runs the schedule of a backward pass: calls the kernels for its tasks and adds up the sums of their splits.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace polyhead::cpu {
 
-// Sums of a gradient of which each split is computed by another thread: [head of all sequences, split, row, gradient_stride()].
+// Sums of a gradient whose splits are computed by different threads: [head of all sequences, split, row, gradient_stride()].
 class SplitSums {
  public:
-  // No memory if the splits run together or the gradient is not wanted.
+  // Allocates no memory if the splits run together or the gradient is not computed.
   SplitSums(const BackwardProblem& p, const TensorView& gradient, bool apart, std::int64_t splits, std::int64_t rows)
       : gradient_(gradient), splits_(splits), rows_(rows) {
     if (!apart || !gradient) return;
@@ -39,7 +39,7 @@ class SplitSums {
   std::optional<ScratchMemory> memory_;
 };
 
-// What the cells of a pass are computed by: the task of a kernel and its calls. An object is made for each document before its cells run.
+// How the cells of a first backward pass are computed: the kernel's task and its calls. One object for each document, made before its cells run.
 struct FirstBackward {
   using Problem = BackwardProblem;
   using Task = BackwardTask;
@@ -52,6 +52,7 @@ struct FirstBackward {
     task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.d_out = plane_of(p.d_out, b, n);
     task.d_q = plane_of(p.d_q, b, n), task.d_k = plane_of(p.d_k, b, kv), task.d_v = plane_of(p.d_v, b, kv);
     task.d_sink = plane_of(p.d_sink, b, n);
+    task.rule_sums = p.score_rule_sums(b, n);
   }
   // Whether several products of a key block are added to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
@@ -107,6 +108,15 @@ class DocumentPass {
 
  private:
   Together together() const {
+    Together together = of_bias();
+    if (p_.d_score_rule) {  // a head of a sequence, or of all, adds up its gradients on one thread, in order
+      together.rows = together.keys = true;
+      if (p_.d_score_rule.extent(0) < p_.batch) together.sequences = true, together.groups = false;
+    }
+    return together;
+  }
+
+  Together of_bias() const {
     const auto sinks = static_cast<bool>(p_.d_sink);
     if (bias_ == nullptr) return {.every_pair = sinks};
     return {.sequences = bias_->shared_by_sequences(),
@@ -117,13 +127,13 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Sequences first_b to last_b - 1: all of them, or a group that runs by itself.
+  // Runs the sequences first_b to last_b - 1: all of them, or a group that runs by itself.
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Sums of d_q of the task's rows; twice if those of a split of keys take memory of their own: where a split is more than one product.
+    // Memory for sums of d_q of the task's rows. Twice as much if a split of keys needs its own sums, because it adds more than one product.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
@@ -195,7 +205,7 @@ class DocumentPass {
     if (which == 1) task.factor = task_.scale_factor;
     const std::int64_t size = static_cast<std::int64_t>(info(p_.dtype).size);
     for (std::int64_t row = first; row < last; row += task.rows) {
-      // Rows that have the same splits and, of d_q, the same query head.
+      // Chunks of rows that have the same splits and, for d_q, the same query head.
       const std::int64_t per_split = which == 0 ? task_.rows_per_split : task_.keys_per_split, length = which == 0 ? p_.queries : last;
       task.rows = std::min({last, (row / per_split + 1) * per_split, (row / length + 1) * length}) - row;
       void* parts[BackwardSplits::kMost];
@@ -220,7 +230,7 @@ class DocumentPass {
   const MaskBlocks mask_;
   const std::int64_t group_rows_;
   SplitSums of_d_q_, of_d_k_, of_d_v_;
-  Task task_;  // what all tasks have in common
+  Task task_;  // the members that all tasks have in common
   std::int64_t most_rows_ = 0;
   std::vector<BackwardCell> by_split_;  // the cells in the order of their splits
 };
@@ -234,7 +244,7 @@ void run_backward(const typename Pass::Problem& p) {
   BiasGradient* const d_bias = bias ? &*bias : nullptr;
   const auto run_document = [&](const P& part, int threads) {
     const Pass pass(part, threads);
-    if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink) return;
+    if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink && !part.d_score_rule) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
     for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // an empty tensor may have more heads than a loop can visit
       if (gradient) fill(gradient, 0);
@@ -244,7 +254,8 @@ void run_backward(const typename Pass::Problem& p) {
     run_document(p, threads_of(p.executor));
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
-    for_each_document(p, d_bias != nullptr && !written, [&](const Document& document, const P& part, int threads) {
+    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;  // documents add to the same elements
+    for_each_document(p, in_order, [&](const Document& document, const P& part, int threads) {
       if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
       run_document(part, threads);
     });

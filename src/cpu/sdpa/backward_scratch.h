@@ -19,11 +19,13 @@ constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
 template <class T>
 struct BackwardScratch {
-  // With task.native k_panels, v_panels, k, q and d_out hold bfloat16 pairs, which are as wide as float32: of neighbours in a row, and in k of neighbouring keys.
+  // With task.native k_panels, v_panels, k, q and d_out hold bfloat16 pairs, which are as wide as float32. A pair holds neighbours in a row; in k it
+  // holds neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
   // Only with task.native: pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; pairs of neighbouring rows of p, d_x, q and d_out.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
+  T *before_rule, *rule_copy;        // with a score rule, of a strip: scaled scores; scratch
   T* sink;                           // per row: p of its sink; no memory without sinks
   Row* rows;
   KeyRange* spans;
@@ -53,7 +55,7 @@ struct BackwardScratch {
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
     arena.allocate(s.p, kBlockRows * s.stride);
     arena.allocate(s.d_x, kBlockRows * s.stride);
-    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // a block of rows is read from any row on
+    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because 16 rows are read from any row of a block on
     arena.allocate(s.q, kReadRows * s.q_stride);
     arena.allocate(s.d_out, kReadRows * s.d_out_stride);
     const std::int64_t copied_rows = task.native ? 0 : kBlockRows, paired_rows = task.native ? kBlockRows / 2 : 0;
@@ -64,6 +66,7 @@ struct BackwardScratch {
     arena.allocate(s.d_out_columns, paired_rows * s.v_padded);
     arena.allocate(s.softcap_derivative, s.stride);
     for (T** array : {&s.shift, &s.lse, &s.inverse, &s.delta}) arena.allocate(*array, s.row_count);
+    for (T** array : {&s.before_rule, &s.rule_copy}) arena.allocate(*array, task.rule != nullptr ? kStripRows * s.stride : 0);
     arena.allocate(s.sink, task.sink.data != nullptr ? s.row_count : 0);
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);

@@ -18,7 +18,7 @@ cpu::AttentionSizes sizes_of(const AttentionCase& c) {
   return sizes;
 }
 
-// Runs the case on one thread and compares it with the reference; then any other number of threads, and strided outputs, give its bits.
+// Runs the case on one thread and compares it with the reference. Then checks that other numbers of threads, and strided outputs, give the same bits.
 void expect_same_for_any_threads(AttentionCase& c, Random& random) {
   AttentionCase wide = in_float64(c);
   const AttentionOutputs forward = reference_forward(c), expected = reference_backward(wide, forward);
@@ -51,7 +51,7 @@ void expect_same_for_any_threads(AttentionCase& c, Random& random) {
 struct Shapes {
   const char* name;
   AttentionSizes sizes;
-  bool causal, rows_apart, keys_apart;  // what 64 threads do
+  bool causal, rows_apart, keys_apart;  // expected schedule with 64 threads
 };
 
 const Shapes kShapes[] = {
@@ -85,7 +85,7 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
   }
 }
 
-// Whichever gradients are wanted, and whatever shares the elements of d_bias.
+// For every subset of requested gradients, and for every way in which pairs share elements of d_bias.
 TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;

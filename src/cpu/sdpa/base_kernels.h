@@ -1,5 +1,5 @@
-// What the table of a row with a base has (cmake/isa.cmake): native tasks are computed by the row's own kernel, all others by its base. For kernel
-// sources only.
+// Table entries of an instruction set with a base (cmake/isa.cmake): its own kernel computes native tasks, and the kernel of its base all others. For
+// kernel sources only.
 #pragma once
 
 #include "cpu/bf16_pairs.h"

@@ -33,8 +33,8 @@ class BiasGradient {
   // True if d_bias is written and too large to stay in a cache: non-temporal stores.
   bool streamed() const { return written() && pairs_.numel() * static_cast<std::int64_t>(info(pairs_.dtype()).size) >= kLeastStreamed; }
 
-  // d_bias of sequence b, from head first_head and the document's first pair on; in the sums of a group, counted from the first of those
-  // allocated.
+  // Returns d_bias of sequence b, from head first_head and the document's first pair on. `group` is the group whose sums are used, counted from the
+  // first allocated one.
   MutablePlane plane(std::int64_t b, std::int64_t first_head, const Document& document, std::int64_t group) const;
   void store() const {  // converts the sums to the caller's tensor
     if (sums_) sums_->store();
@@ -48,7 +48,7 @@ class BiasGradient {
   const BackwardProblem& problem_;
   std::optional<SharedSums> sums_;
   std::vector<SharedSums> parts_;  // sums of groups
-  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor; of a relative bias [N,L]
+  TensorView pairs_;  // view [*,N,T,S] of the sums, or of the caller's tensor; [N,L] for a relative bias
   std::int64_t groups_ = 1, group_size_;
   bool by_sequences_ = false, by_heads_ = false, by_rows_ = false, by_keys_ = false;
 };

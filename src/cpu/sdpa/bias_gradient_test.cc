@@ -1,4 +1,4 @@
-// d_bias of which every pair has an element of its own: it is written and not summed, so that what no task writes would stay as it was.
+// d_bias with its own element for every pair. The kernels write it without clearing it first, so an element that no task writes would keep its old value.
 #include <gtest/gtest.h>
 
 #include "support/case_part.h"
@@ -81,7 +81,7 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
   }
 }
 
-// 36 MiB go past the caches; each sequence's 4 MiB alone do not. Rows of odd length begin anywhere in a vector.
+// 36 MiB are written with non-temporal stores, the 4 MiB of a single sequence are not. Rows of odd length begin anywhere in a vector.
 TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Random random(9);

@@ -36,7 +36,7 @@ void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, s
   for (int i = 0; i < row_count; ++i) write_bias_row(task, rows[i], first, count, scratch);
 }
 
-// Prefetches what add_bias_row() adds to: rows are far apart, so the processor does not find them by itself.
+// Prefetches the memory of a later add_bias_row(): rows are far apart, so the hardware prefetcher does not find them.
 template <class T>
 POLYHEAD_INLINE void fetch_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys) {
   if (task.d_bias.column != 1) return;

@@ -9,7 +9,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The sums of a row before its keys: those of its sink.
+// The initial sums of a row, before its keys: the share of its sink.
 template <class T>
 POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardScratch<T>& s, std::int64_t index) {
   RowSums<T> sums{};
@@ -17,7 +17,8 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-// A strip that begins at row `begin` of the query block from first_of_block on. Operand: what q, k, v and d_out are multiplied as, T or bfloat16 pairs.
+// A strip that begins at row `begin` of the query block, whose first row is first_of_block. Operand: the type in which q, k, v and d_out are
+// multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TileStrip : StripTiles<T> {
   TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, Tiles<Operand>& of_products, std::int64_t first_of_block, int begin, int row_count,
@@ -28,7 +29,7 @@ struct TileStrip : StripTiles<T> {
   const BackwardScratch<T>& s;
   Tiles<Operand>& tiles;
   const std::int64_t first;       // the strip's first row
-  const int in_block;             // its number in the query block
+  const int in_block;             // index of the strip's first row in the query block
   bool in_one_block[kStripRows];  // the key block has all keys of the row
   RowSums<T> sums[kStripRows];    // used if any row is in one block
 
@@ -60,7 +61,7 @@ POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, 
   }
 }
 
-// With AMX: the products of all rows of the strip, whose tiles have more rows than those of registers. q k is stored in p, d_out v in d_x.
+// With AMX: computes the products of all rows of the strip at once, because AMX tiles have more rows than register tiles. q k is stored in p, d_out v in d_x.
 template <class T, class Operand>
 void multiply_panel(const TileStrip<T, Operand>& strip, std::int64_t panel, std::int64_t begin, int vectors) {
   if constexpr (kUsesAmx<Operand>) {
@@ -79,7 +80,11 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int 
   if constexpr (kBias) strip.bias.template fetch<Rows>(row, begin - panel);
   T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
   Vector<T> x[Rows][Columns];
-  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
+  if (strip.task.rule != nullptr) {  // p holds the scores that the rule made
+    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(p + i * s.stride + j); });
+  } else {
+    multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
+  }
   finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {

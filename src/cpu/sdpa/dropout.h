@@ -68,7 +68,7 @@ inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, st
   return to + before;
 }
 
-// Multiplies the keys `own` by what dropout multiplies their p by.
+// Multiplies the row's numbers at the keys `own` by dropout's factors of p.
 template <class T>
 void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
   const T kept = static_cast<T>(group.dropout_scale);

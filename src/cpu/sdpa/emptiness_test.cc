@@ -1,6 +1,7 @@
 // Every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both;
-// sequences, heads, blocks and rows without keys; extents of 0. All passes, through every instruction set: beside the reference, and with
-// the bits of one thread. Problems are long and narrow, because schedules count rows and keys too, and the reference counts pairs.
+// sequences, heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the
+// bits of one thread. Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs,
+// stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
@@ -161,7 +162,7 @@ class Emptiness : public testing::Test {
     }
   }
 
-  // Calls f() with one thread and with more. The order of the pieces is that of no pool.
+  // Calls f() with one thread and with several, which take the pieces in an unusual order.
   template <class F>
   static void for_each_thread_count(SdpaOptions& options, const F& f) {
     for (const int threads : {1, 5, 64}) {
@@ -228,7 +229,7 @@ TEST_F(Emptiness, OfSecondDerivatives) {
   });
 }
 
-// What every operation on maps gives for the case.
+// Returns the results of all operations on maps for the case.
 std::vector<std::pair<const char*, Tensor>> maps_of(const AttentionCase& c) {
   const AttentionSizes& z = c.sizes;
   const MapsInput input = c.maps();
@@ -288,7 +289,7 @@ TEST_F(Emptiness, OfMaps) {
     wide.options.backend = &find_backend("reference");
     const auto expected = maps_of(wide);
     const Tolerances tolerances(c);
-    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // of sums over rows, and of distances
+    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // bound of sums over rows, and of distances
     for_each_instruction_set([&] {
       std::vector<std::pair<const char*, Tensor>> first;
       for_each_thread_count(c.options, [&] {

@@ -18,7 +18,7 @@ namespace {
 
 // The schedule of a document, and the memory of results that are merged.
 struct Items : ForwardSchedule {
-  Items(const ForwardProblem& p, int threads)  // a task writes whole rows of attention weights, so their keys stay together
+  Items(const ForwardProblem& p, int threads)  // with attention weights keys are not split, because a task writes whole rows of them
       : ForwardSchedule(AttentionSizes(p), block_sizes(), block_keys(p), !p.attention_weights, threads),
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
@@ -27,13 +27,13 @@ struct Items : ForwardSchedule {
 
   // Sets the rows of a task.
   void place(const ForwardBlock& block, ForwardTask& task) const { task.first_row = block.first, task.rows = block.last - block.first; }
-  // Sets the keys of a task, and where it stores the results of its key blocks; partials: those of all splits.
+  // Sets the keys of a task, and the memory for the results of its key blocks. `partials`: memory for all splits.
   void place_keys(std::int64_t split, char* partials, ForwardTask& task) const {
     task.first_key = first_key + split * keys_per_split, task.last_key = std::min(last_key, task.first_key + keys_per_split);
     task.partial = partials + split * keys_per_split / keys_per_block * task.rows * row_bytes;
   }
 
-  std::int64_t keys_per_block, row_bytes;  // row_bytes: of one row of a partial result
+  std::int64_t keys_per_block, row_bytes;  // row_bytes: size of one row of a partial result
 
  private:
   static std::int64_t block_keys(const ForwardProblem& p) {
@@ -48,7 +48,7 @@ void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, 
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.attention_weights = plane_of(p.attention_weights, b, n);
 }
 
-// A task as large as any, so its scratch is enough for all.
+// Returns the largest task; its scratch is large enough for all tasks.
 ForwardTask largest_task(const ForwardProblem& p, const Items& items, const MaskBlocks* mask) {
   ForwardTask task;
   set_sizes(p, task);
@@ -61,7 +61,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const Items items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);  // first: it may ask for tiles, which settles the set
+  const ForwardTask first_task = largest_task(p, items, &mask);  // call it first: it may request AMX tiles, which decides the instruction set
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),
@@ -95,7 +95,7 @@ void forward_document(const ForwardProblem& p, int threads) {
       next_head();
       return true;
     };
-    bool moved = first > 0;  // the first task is that of head 0
+    bool moved = first > 0;  // first_task is already set for head 0
     for (std::int64_t item = first; item < last; ++item, moved = next()) {
       check_interrupt();
       if (moved) move_to(p, &mask, b, kv, task);

@@ -1,7 +1,7 @@
 // The products of the forward pass by AMX tiles, from the pairs of forward_bf16.h. For kernel sources only.
 //
-// A row has the same bits whether its task has few rows or many (docs/promises.md), and tiles sum in an order of their own. So few rows take tiles, too, which read
-// k and v from copies in the first-level cache.
+// A row has the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. So tasks of
+// few rows use AMX tiles, too; they read k and v from copies in the first-level cache.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -45,7 +45,7 @@ class AmxOperands : public Bf16Operands {
       return to;
     }
     const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
-    for (int key = 0; key < kPanel; key += kWidth) {  // as pack_keys(), but prefetched
+    for (int key = 0; key < kPanel; key += kWidth) {  // as pack_keys(), with prefetches
       transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
         store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
       });

@@ -9,17 +9,17 @@ namespace {
 
 // Values as they are stored, two keys to a term. Keys outside of `keys` count as 0.
 struct StoredBf16Values {
-  const bf16* data;  // of key 0
+  const bf16* data;  // address of key 0
   std::int64_t stride;
   KeyRange keys;
   const bf16* zeros;  // a row
 
   const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
 
-  // Pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
+  // Loads pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
   template <bool kFinite>
   POLYHEAD_INLINE void load_pairs(std::int64_t term, std::int64_t column, Vector<std::int32_t> (&pairs)[kTileVectors]) const {
-    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // prefetched so many keys ahead
+    constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // kNear, kFar: distances of the prefetches in keys
     const std::int64_t key = keys.first / (2 * kTermBlock) * (2 * kTermBlock) + 2 * term;
     const bf16 *first = row(key) + column, *second = row(key + 1) + column;
 #pragma GCC unroll 2
@@ -87,14 +87,15 @@ class Bf16Operands {
   }
 
   // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
-  void load_keys(std::int64_t first, KeyRange block, bool again) {
+  void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
     k_ = words(s_->k) + place * s_->depth;
     Bf16Pair* const v = words(s_->v) + place / 2 * s_->v_padded;
     std::uint8_t& all_of_block = s_->finite[place / s_->keys];
     if (!again) {
-      if (!few_rows<float>(task_)) pack_keys(from, count, words(s_->k) + (place + from) * s_->depth);
+      if (!few_rows<float>(task_))
+        for_each_wanted(wanted, {from, block.last}, [&](std::int64_t key, int keys) { pack_keys(key, keys, words(s_->k) + (place + key) * s_->depth); });
       if (reads_stored_values<float>(task_)) {
         clear(s_->v, 0, bf16_pairs_of(s_->v_padded));  // StoredBf16Values::zeros
         all_of_block = 1;
@@ -108,7 +109,7 @@ class Bf16Operands {
   }
 
   // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel must be
-  // packed. rows 0 only asks.
+  // packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;

@@ -1,13 +1,14 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
-//   group of rows: all rows of the task or, if attention weights are wanted, those that share a pass over the keys
+//   group of rows: all rows of the task or, if attention weights are computed, those that share a pass over the keys
 //     key block: its keys, transposed into panels, and its values stay in the second-level cache; few rows read them as they are stored
 //       strip of rows: its scores with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
 //         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
-// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row begins anew in
+// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row starts with empty sums in
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
+#include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/forward_amx.h"
@@ -19,7 +20,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Operand: what q, k and v are multiplied as, T or bfloat16 pairs.
+// Operand: the type in which q, k and v are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Forward {
  public:
@@ -46,7 +47,7 @@ class Forward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
-  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // of the product with v
+  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // keys in one term of the product with v
   using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
   // Computes the rows [first_row, end) in one pass over all keys.
@@ -55,9 +56,13 @@ class Forward {
     for (first_ = task_keys_.first / s_.keys * s_.keys; first_ < task_keys_.last; first_ += s_.keys) {
       block_ = inner_ = {larger(task_keys_.first - first_, 0), smaller(task_keys_.last - first_, s_.keys)};
       for (StripRow& line : lines_) line.own = block_;
-      operands_.load_keys(first_, block_, loaded);
-      non_finite_ |= !operands_.finite();
       const bool last = first_ + s_.keys >= task_keys_.last;
+      const std::uint64_t wanted = wanted_columns(first_row, end);
+      if (wanted == 0 && !last && !attention_weights_.wanted()) continue;
+      if (wanted != 0) {
+        operands_.load_keys(first_, without_unwanted_ends(wanted, block_), wanted, loaded);
+        non_finite_ |= !operands_.finite();
+      }
       for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
         const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
         if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // o is still in the first-level cache
@@ -70,6 +75,31 @@ class Forward {
       store_strip(rows);
       store_attention_weights(rows);
     }
+  }
+
+  // Bit i: a row of the pass may attend to one of the kMaskBlockKeys keys from first_ + i kMaskBlockKeys on. The other keys, which boolean masks skip for all rows,
+  // are not packed.
+  std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
+    bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
+    for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
+    if (!known) return kAllColumns;
+    const std::int64_t columns = (smaller(s_.keys, task_.keys - first_) + kMaskBlockKeys - 1) / kMaskBlockKeys;
+    std::uint64_t wanted = 0;
+    for (std::int64_t i = first_row; i < end;) {
+      const Row& row = s_.rows[i];
+      std::int64_t same = task_.queries - row.query;  // rows with the same kinds of blocks
+      std::uint64_t of_row = kAllColumns;
+      for (int m = 0; m < task_.plane_count; ++m) {
+        const BooleanPlane& mask = task_.planes[m];
+        const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + first_ / kMaskBlockKeys;
+        for (std::int64_t c = 0; c < columns; ++c) of_row &= ~(std::uint64_t{kinds[c] == BlockKind::skip} << c);
+        same = smaller(same, mask.listed() ? (mask.row_of_query(row.query) + 1) * mask.listed_queries - mask.query_position - row.query
+                                           : kMaskBlockQueries - row.query % kMaskBlockQueries);
+      }
+      wanted |= of_row;
+      i += same;
+    }
+    return columns < 64 ? wanted & ((std::uint64_t{1} << columns) - 1) : wanted;
   }
 
   // Which steps turn products into scores. plain: none; masked: masks; biased: bias and masks; general: any, in a pass over memory. Each
@@ -119,7 +149,7 @@ class Forward {
     }
     if (ranged_ && task_.plane_count > 0) {
       blocks_.begin(task_);
-      for (int i = 0; i < rows; ++i) blocks_.add(task_, s_.rows[strip_ + i]);
+      blocks_.add(task_, s_.rows + strip_, rows);
       keys = blocks_.without_skipped(first_, keys);
       for (int i = 0; i < rows; ++i) lines_[i].own = {larger(lines_[i].own.first, keys.first), smaller(lines_[i].own.last, keys.last)};
     }
@@ -127,9 +157,21 @@ class Forward {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[strip_ + i];
       if (task_.bias.data != nullptr) lines_[i].bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
-      for (int m = 0; m < task_.plane_count; ++m) lines_[i].masks[m] = row_of(task_.planes[m], task_.planes[m].data, row) + first_;
+      for (int m = 0; m < task_.plane_count; ++m) {
+        const BooleanPlane& mask = task_.planes[m];
+        lines_[i].masks[m] = mask.listed() ? listed_bytes(mask, i, keys) : row_of(mask, mask.data, row) + first_;
+      }
     }
     return keys;
+  }
+
+  // The mask bytes of the strip's row i, if a tile of `keys` reads them.
+  const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
+    std::uint8_t* const bytes = s_.listed + i * s_.keys;
+    bool partial = false;
+    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) partial |= blocks_.at(first_ + panel) == BlockKind::partial;
+    if (partial) mask_bytes(mask, s_.rows[strip_ + i], first_, keys.first / kPanel * kPanel, smaller(s_.keys, task_.keys - first_), bytes);
+    return bytes;
   }
 
   // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
@@ -140,6 +182,7 @@ class Forward {
       return false;
     }
     begin_ = keys.first / kWidth * kWidth;
+    if (task_.rule != nullptr) apply_rule(rows, keys);
     exponentiate_strip(rows, keys);
     T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth], correction[kNative ? kStripRows : 1];
     softmax_.add_up(strip_, rows, l);
@@ -155,8 +198,8 @@ class Forward {
     // keys.
     T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
-    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // these divisions end while the product runs
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // a first or last one may have 0 beside it
+    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // keys in a block of terms; the first and the last block may be padded with 0
     const std::int64_t first_term = keys.first / kKeys * kTermBlock;
     Product<T, Operand> values{.depth = round_up(keys.last, kKeys) / kKeysPerTerm - first_term,
                                .a = weights_of_values() + first_term,
@@ -186,7 +229,8 @@ class Forward {
   }
 
   // Rounds the strip's exponentials, divided by the largest of their row, to bfloat16 pairs: the largest is 1 without rounding. `correction`
-  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: a rounding that all weights have in common cancels. l: the exact sums.
+  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: so rounding errors that all weights of a row share cancel.
+  // l: the sums before rounding.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -220,7 +264,7 @@ class Forward {
     return joined;
   }
 
-  // Where o of a row is summed, and for a key split its m and l.
+  // Returns the memory of the sums o of a row; for a key split, m and l follow.
   T* sums_of(std::int64_t row) const {
     if (task_.partial == nullptr) return s_.o + row * s_.v_padded;
     return static_cast<T*>(task_.partial) + ((first_ - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
@@ -230,6 +274,26 @@ class Forward {
   void clear_partial_sums() const {
     const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
+  }
+
+  // Stores the strip's products with the key block, changed by the score rule: tiles then read them instead of multiplying.
+  __attribute__((noinline)) void apply_rule(int rows, KeyRange keys) {
+    if constexpr (!kNative) {  // a task with a rule is not native
+      for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+        if (blocks_.at(first_ + panel) == BlockKind::skip) return;
+        T* const to = s_.scores + begin;
+        if (vectors == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), rows, panel, to, s_.stride)) return;
+        multiply<false, From::second_cache>(Product<T>{.depth = s_.depth,
+                                                       .a = operands_.q(strip_),
+                                                       .a_stride = operands_.q_stride(),
+                                                       .b = operands_.k_panel(panel) + (begin - panel),
+                                                       .b_stride = kPanel,
+                                                       .c = to,
+                                                       .c_stride = s_.stride},
+                                            rows, vectors);
+      });
+      apply_score_rule<T>(task_, scale_.of_products, s_.rows + strip_, rows, first_, keys, blocks_, s_.stride, s_.scores, nullptr);
+    }
   }
 
   void exponentiate_strip(int rows, KeyRange keys) {
@@ -281,11 +345,11 @@ class Forward {
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
     // The first tile of rows multiplies the panel with all rows of the strip: AMX has larger tiles, and transposing takes as long as multiplying.
-    bool multiplied = kUsesAmx<Operand>;
+    bool multiplied = kUsesAmx<Operand> || task_.rule != nullptr;
     if constexpr (kUsesAmx<Operand>) {
       if (row == 0) operands_.multiply_keys(strip_, panel, begin, Columns, scores, s_.stride);
     } else if constexpr (Columns == kTileVectors) {
-      multiplied = operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
+      multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
     }
     if (multiplied) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });

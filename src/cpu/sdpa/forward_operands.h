@@ -7,7 +7,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Computes a product with v as it is stored by multiply(product, only_finite). If a result is not finite, writes c (never the
+// Calls multiply(product, only_finite), which computes a product with v as it is stored. If a result is not finite, writes c (never the
 // quotient) from the finite values of v, and sets `finite` to false. Returns whether the quotient was stored.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
@@ -27,6 +27,30 @@ bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, co
   sums.quotient = nullptr;
   multiply(sums, true);
   return false;
+}
+
+// One bit for each kMaskBlockKeys keys of a key block; a key block has at most 64 of them.
+inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
+
+POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }
+
+// Keys of a key block without the columns at both ends that are not wanted.
+POLYHEAD_INLINE KeyRange without_unwanted_ends(std::uint64_t wanted, KeyRange keys) {
+  while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
+  while (!keys.empty() && !has_column(wanted, keys.last - 1)) keys.last = (keys.last - 1) / kMaskBlockKeys * kMaskBlockKeys;
+  return keys;
+}
+
+// Calls f(first, count) for each run of wanted keys.
+template <class F>
+POLYHEAD_INLINE void for_each_wanted(std::uint64_t wanted, KeyRange keys, const F& f) {
+  while (!keys.empty()) {
+    std::int64_t end = keys.first;
+    while (end < keys.last && has_column(wanted, end)) end = smaller((end / kMaskBlockKeys + 1) * kMaskBlockKeys, keys.last);
+    if (end > keys.first) f(keys.first, static_cast<int>(end - keys.first));
+    keys.first = end;
+    while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
+  }
 }
 
 template <class T>
@@ -65,7 +89,7 @@ class ForwardOperands {
   }
 
   // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel
-  // must be packed. rows 0 only asks.
+  // must be packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -85,13 +109,14 @@ class ForwardOperands {
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
-  void load_keys(std::int64_t first, KeyRange block, bool again) {
+  // Loads v of the keys first + `block`, and k of the wanted ones. again: an earlier pass has packed them and they are still in memory.
+  void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
     const int count = static_cast<int>(block.last - from);
     k_ = s_->k + place * task_.qk_width;
-    if (!again && !few_rows<T>(task_)) pack_keys(from, count, s_->k + place * task_.qk_width + from * task_.qk_width);
+    if (!again && !few_rows<T>(task_))
+      for_each_wanted(wanted, {from, block.last}, [&](std::int64_t key, int keys) { pack_keys(key, keys, s_->k + (place + key) * task_.qk_width); });
     if (reads_stored_values<T>(task_)) return;
     T* const v = s_->v + place * s_->v_padded;
     const bool in_place =
@@ -167,7 +192,7 @@ class ForwardOperands {
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
-  // Copies v with NaN and infinities replaced by 0. Returns whether there were none.
+  // Copies v with NaN and infinities replaced by 0. Returns true if all elements were finite.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
     const bool finite = with_key_storage<T>(task_.key_dtype, v.data, [&](auto* data) {

@@ -35,7 +35,7 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Rows of one pass over the keys if attention weights are wanted. Their exponentials, 384 KiB or at least 12 rows, stay in the second-level
+// Rows of one pass over the keys if attention weights are computed. Their exponentials, 384 KiB or at least 12 rows, stay in the second-level
 // cache until they are divided.
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
@@ -57,18 +57,19 @@ bool reads_stored_values(const ForwardTask& task) {
 
 template <class T>
 struct Scratch {
-  T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v: of T, or of bfloat16 pairs, which are as wide as float32
+  T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v hold T, or bfloat16 pairs, which are as wide as float32
   T* bf16_pairs;                                // the strip's exponentials as pairs, half as far apart as in `scores`
   T* joined;  // if reads_stored_values(): o before a key block is joined
   // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row, of all key blocks so far
   T* share;             // per row, with sinks: see add_sinks
-  T* block_references;  // [pass_rows, key blocks]: what attention weights of a key block are relative to
+  T* block_references;  // [pass_rows, key blocks]: reference of the exponentials stored for each key block
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *started;  // mask or keep bytes of a row; 1 if o of a strip has been written
   std::uint8_t* finite;           // 1 if v of a key block is finite
+  std::uint8_t* listed;           // with listed blocks: the mask bytes of a strip's rows for the key block
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // terms of <q, k>: its width, or the bfloat16 pairs of it
   std::int64_t pass_rows;  // rows of one pass over the keys
@@ -97,7 +98,7 @@ struct Scratch {
     arena.allocate(s.bf16_pairs, task.native ? strip * s.stride / 2 : 0);
     arena.allocate(s.o, task.rows * s.v_padded);
     arena.allocate(s.joined, reads_stored_values<T>(task) ? task.rows * s.v_padded : 0);
-    arena.allocate(s.reference, task.rows + kWidth);  // these are read in whole vectors from any strip's first row on
+    arena.allocate(s.reference, task.rows + kWidth);  // padded by a vector, because these are read in whole vectors from any strip's first row on
     arena.allocate(s.limit, round_up(task.rows, kWidth));
     arena.allocate(s.m, task.rows + kWidth);
     arena.allocate(s.l, task.rows + kWidth);
@@ -109,6 +110,9 @@ struct Scratch {
     arena.allocate(s.bytes, s.keys + kKeepMargin);
     arena.allocate(s.started, task.rows / kTileRows + 1);
     arena.allocate(s.finite, kept / s.keys);
+    bool lists = false;
+    for (int i = 0; i < task.plane_count; ++i) lists |= task.planes[i].listed();
+    arena.allocate(s.listed, lists ? strip * s.keys : 0);
     arena.allocate(s.weights, weights && !writes_attention_weights_in_place<T>(task) ? s.pass_rows * s.attention_weights_stride : 0);
     return arena.used();
   }

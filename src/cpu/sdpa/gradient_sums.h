@@ -39,10 +39,10 @@ class GradientSums {
     if (task_.stream_d_bias) store_fence();
     if (d_q_ == nullptr || !task_.store_d_q) return;
     for (std::int64_t i = 0; i < s_.row_count; ++i)
-      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.factor);
+      store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.of_products);
   }
 
-  // Sums of the current splits: of a row, or nullptr if not wanted; of the keys of the current block.
+  // Sums of the current splits: d_q of a row (nullptr if it is not computed); d_k and d_v of the keys of the current block.
   T* d_q(std::int64_t row) const { return d_q_ == nullptr ? nullptr : d_q_ + row * d_q_stride_; }
   std::int64_t d_q_stride() const { return d_q_stride_; }
   T* d_k() const { return d_k_; }
@@ -64,7 +64,7 @@ class GradientSums {
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
-  // The first split of rows adds into s_.d_k and s_.d_v themselves.
+  // The first split of rows adds directly into s_.d_k and s_.d_v.
   template <class Multiply>
   void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply) {
     const std::int64_t k_size = count * s_.qk_padded, v_size = count * s_.v_padded;
@@ -88,7 +88,7 @@ class GradientSums {
       if (task_.d_k_sums != nullptr) {
         copy(d_k, s_.qk_padded, static_cast<T*>(task_.d_k_sums) + (first - task_.first_key + s) * gradient_stride(task_.qk_width));
       } else {
-        store(task_.d_k, 0, first + s, d_k, task_.qk_width, scale_.factor);
+        store(task_.d_k, 0, first + s, d_k, task_.qk_width, scale_.of_products);
       }
       if (task_.d_v_sums != nullptr) {
         copy(d_v, s_.v_padded, static_cast<T*>(task_.d_v_sums) + (first - task_.first_key + s) * gradient_stride(task_.v_width));

@@ -30,6 +30,8 @@ void set_sizes(const Problem& problem, HeadGroup& group) {
     group.scale_power = 0;
   }
   group.softcap = problem.softcap;
+  if (problem.score_rule) group.rule = &problem.score_rule;
+  group.rule_query = problem.documents.front().queries.first, group.rule_key = problem.documents.front().keys.first;
   const DropoutRule& rule = problem.dropout;
   group.dropout_query = rule.origin.t + problem.documents.front().queries.first, group.dropout_key = rule.origin.s + problem.documents.front().keys.first;
   if (!rule.active()) return;
@@ -43,6 +45,7 @@ void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTens
                std::int64_t kv, HeadGroup& group) {
   const std::int64_t first_head = kv * group.heads;
   problem.place(b, first_head, problem.documents.front(), group);
+  group.rule_batch = b, group.rule_head = first_head;
   if (blocks != nullptr) blocks->attach(b, kv, group);
   group.q = plane_of(q, b, first_head), group.k = plane_of(k, b, kv);
   group.bias = problem.relative_bias ? relative_plane(problem, problem.relative_bias, b, first_head, problem.documents.front())

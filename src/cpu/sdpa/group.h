@@ -25,21 +25,21 @@ Void* element(const BasicTensorView<Void>& view, std::int64_t offset) {
   return static_cast<Byte*>(view.data()) + offset * static_cast<std::int64_t>(info(view.dtype()).size);
 }
 
-// The plane of sequence b, from head n on, of a view [*,N,rows,columns].
+// Returns the plane of sequence b, from head n on, of a view [*,N,rows,columns].
 template <class Void>
 BasicPlane<Void> plane_of(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
   return {element(view, head_offset(view, b, n)), view.stride(-3), view.stride(-2), view.stride(-1)};
 }
 
-// Values of a relative bias [N,L], or their gradient, as a plane of pairs: from head n on, of the document's pairs.
+// Returns the values of a relative bias [N,L], or their gradient, as a plane over the document's pairs, from head n on.
 template <class Void>
 BasicPlane<Void> relative_plane(const Problem& problem, const BasicTensorView<Void>& values, std::int64_t b, std::int64_t n, const Document& document) {
   const std::int64_t head = values.stride(0), column = values.stride(1);
   return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
 }
 
-// Least indices of a piece of parallel_for, where an index has `work` multiply-adds.
+// Returns the grain of parallel_for if an index has `work` multiply-adds.
 inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }

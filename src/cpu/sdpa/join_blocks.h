@@ -11,7 +11,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// What o of the earlier key blocks and o of the block are multiplied by.
+// The factors of o of the earlier key blocks, and of o of the current block.
 template <class T>
 struct JoinFactors {
   Vector<T> earlier, own;

@@ -1,4 +1,4 @@
-// Forward mode on the threads: tasks of the jvp kernel.
+// Runs forward mode: distributes tasks of the jvp kernel over threads.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 
 namespace polyhead::cpu {
 
-// Points tangents at key/value head `kv` of sequence b.
+// Returns the planes of the tangents for key/value head `kv` of sequence b.
 TangentPlanes tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
 
-// The jvp of one document. d_out, and row_values for the rows of all heads [B,K,N/K * T], as in JvpTask; absent for forward mode alone.
+// Computes the jvp of one document. d_out and row_values (for the rows of all heads, [B,K,N/K * T]) are those of JvpTask; absent if only forward mode
+// is computed.
 void run_jvp(const JvpProblem& problem, const ConstTensorView& d_out, void* row_values, int threads);
 
-// Bytes of the RowValues of a row.
+// Size of RowValues in bytes.
 std::int64_t row_values_size(DType dtype);
 
 }  // namespace polyhead::cpu

@@ -14,8 +14,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A row with |lse| above this bound finds its largest score first. With fused multiplications the rounding of lse is all that exp(score - lse) has beside that of the
-// score, and it cancels, so the bound only prevents overflow. Without them each product of a score is rounded for itself.
+// A row with |lse| above this bound computes its largest score first. With fused multiplications exp(score - lse) has only the rounding errors of the
+// score and of lse; the error of lse cancels, so the bound only prevents overflow. Without fused multiplications each product of a score is rounded
+// separately.
 constexpr int kLargestLse = kFused ? 1 << 20 : 32;
 
 template <class T>
@@ -223,7 +224,7 @@ class Jvp {
       values.inverse = 1 / sum;
       values.lse_tangent = (s_.m[index] + (of_sink == 0 ? T{0} : of_sink * sink_tangent_of<T>(task_.tangents, row))) * values.inverse;
     }
-    if (of_keys == 0) {  // an empty row has no gradients, of its sink neither
+    if (of_keys == 0) {  // an empty row has no gradients, not even of its sink
       clear(out_tangent, 0, s_.v_padded);
       values.inverse = 0;
     } else {

@@ -13,15 +13,15 @@ namespace {
 template <class T>
 struct JvpScratch {
   T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *softcap_derivative, *curvature;
-  T *sums, *out;  // of each row: of out' before the division, and of out
-  T *l, *m;       // of each row: sums of p and of p score'
+  T *sums, *out;  // per row: sums of out' before the division, and out
+  T *l, *m;       // per row: sums of p and of p score'
   RowValues<T>* values;
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
   T *panel_bias, *panel_bias_tangent;
   std::int64_t qk_padded, v_padded, keys, stride;
-  // out is computed again unless it is stored in the compute type: its rounding times lse' would be added to out'.
+  // out is computed again unless it is stored in the compute type. Otherwise the rounding of `out`, times lse', would be an error of out'.
   bool own_out;
 
   static std::int64_t layout(const JvpTask& task, void* memory, JvpScratch& s) {

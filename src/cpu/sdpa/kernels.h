@@ -10,7 +10,7 @@ struct ForwardKernels {
   // Bytes of scratch that one call of `forward` needs, aligned to a cache line. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
-  // Whether v is multiplied as it is stored, without a copy; so are whole panels of k whose elements are neighbours.
+  // Whether v is multiplied as it is stored, without a copy. The same then holds for whole panels of k whose rows are contiguous.
   bool (*reads_stored_values)(const ForwardTask& task);
 };
 
@@ -41,7 +41,7 @@ struct GradientKernels {
 struct MapsKernels {
   std::int64_t (*maps_scratch)(const MapsTask& task);
   void (*maps)(const MapsTask& task, void* scratch);
-  // -sum m log m for m = (p + q) / 2, float64 arrays if `dtype` is float64, else float32; `count` is a multiple of 16.
+  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays; `count` is a multiple of 16.
   double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 

@@ -29,7 +29,7 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
   z.queries = random.pick<std::int64_t>({1, 1, 2, 3, 8, 13, 50, 100});
   z.keys = random.pick<std::int64_t>({2048, 3073, 4097, 5000});
   z.qk_width = random.pick<std::int64_t>({64, 80, 96}), z.v_width = random.pick<std::int64_t>({60, 64, 97, 128});
-  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // the reference takes its time
+  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // because the reference is slow
   return z;
 }
 
@@ -66,7 +66,7 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
   return case_of(random, dtype, {.lead = {sequences}, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64}, &find_backend("cpu"));
 }
 
-// Of q = 0 and a bias that float32 holds, every score is exact; an lse of each part, rounded, would move its weight by 2e-4.
+// With q = 0 and a bias that is exact in float32, every score is exact. If parts were joined by a rounded lse, their weights would be off by 2e-4.
 TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
@@ -92,7 +92,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   }
 }
 
-// Keys that a part lacks wholly: by a mask, a length, a window, or scores of -infinity.
+// Some parts have no score: because of a mask, a length, a window, or scores of -infinity.
 TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;

@@ -1,4 +1,4 @@
-// Keys and values in a storage type of their own: against the reference, and bit for bit against the same values in float32.
+// Keys and values in another storage type than q: compared with the reference, and bit for bit with the same values in float32.
 #include "polyhead/quantize.h"
 #include "support/kernel_case.h"
 
@@ -115,7 +115,7 @@ TEST(CpuKeyStorage, ExplainTellsWhetherKeysAndValuesAreReadAsStored) {
   }
 }
 
-// A scale that is not finite makes its key or value so: the rows that attend to it show it, and no other row.
+// A non-finite scale makes its key or value non-finite: this affects the rows that attend to it and no other row.
 TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   for (const std::int64_t queries : {1, 20}) {
     for (const double bad : {kNaN, kInfinity, -kInfinity}) {
@@ -149,7 +149,8 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   }
 }
 
-// Few rows multiply v as it is stored, many a copy without NaN and infinities: both give the rows that attend to them the same result.
+// With few rows v is multiplied as it is stored, with many rows a copy without NaN and infinities is used. Both must give the same result for the
+// rows that attend to non-finite values.
 TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

@@ -31,7 +31,7 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
   }
 }
 
-// Computes the map rows of a run. place(task) sets where the rows go.
+// Computes the map rows of a run. place(task) sets the destination of the rows.
 template <class F>
 void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
   const bool cut = problem.packed() && !problem.unmasked();
@@ -45,7 +45,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
     static_cast<KeySet&>(task) = KeySet{};
     task.queries = part.queries, task.keys = part.keys;
     task.bias = {};
-    if (part.value == MapValue::scaled_score) task.softcap = 0;
+    if (part.value == MapValue::scaled_score) task.softcap = 0, task.rule = nullptr;
   } else if (part.empty_rows != EmptyRows::zero && part.rules->any()) {
     kinds.assign(static_cast<std::size_t>(task.heads * task.queries), RowKind::masked);
     for (const std::int64_t t : run.queries) kinds[static_cast<std::size_t>(n % task.heads * task.queries + t)] = row_kind(task, part.empty_rows, n % task.heads, t);
@@ -61,7 +61,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
   kernels.maps(task, scratch.get());
 }
 
-// The map's value for a masked pair.
+// Returns the map's value for a masked pair.
 double masked_value(const MapsProblem& p) {
   return p.value == MapValue::score ? -std::numeric_limits<double>::infinity() : 0;
 }

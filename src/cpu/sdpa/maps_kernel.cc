@@ -3,6 +3,7 @@
 // The keys of a call are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
 // scores and not from a stored lse.
 #include "cpu/arena.h"
+#include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/dropout.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/pack.h"
@@ -44,6 +45,7 @@ class Maps {
       const int rows = static_cast<int>(smaller(kStripRows, task_.count - strip));
       KeyRange keys = load_rows(strip, rows);
       multiply_rows(strip, rows, keys);
+      if (task_.rule != nullptr && !keys.empty()) apply_score_rule<T>(task_, scale_.of_products, rows_, rows, 0, keys, StripBlocks(), s_.stride, s_.scores, nullptr);
       for (int i = 0; i < rows; ++i) {
         double entropy = 0;
         const double factor = !task_.probability ? finish_row(i) : task_.consume != nullptr ? exponentiate_row<true>(i, &entropy) : exponentiate_row<false>(i, nullptr);
@@ -60,7 +62,7 @@ class Maps {
     return {task_.head * task_.queries + t, task_.head, t};
   }
 
-  // Packs the panels of the keys that some row has: of causal rows half of all on average, of windows a few.
+  // Packs the panels of the keys to which some row attends: with a causal mask half of them on average, with a window a few.
   void pack_keys() {
     KeyRange keys{task_.keys, 0};
     for (std::int64_t i = 0; i < task_.count; ++i) {
@@ -146,7 +148,7 @@ class Maps {
     if (factor == 0) own = {0, 0};  // the sink takes all
     if constexpr (kEntropy) {
       const double exact = non_finite ? static_cast<double>(total.sum * T{0}) : entropy_of(factor, of_keys, static_cast<double>(moment) * static_cast<double>(pending_scale));
-      *entropy = exact < 0 ? 0 : exact;  // the rounding of a row that has one key
+      *entropy = exact < 0 ? 0 : exact;  // rounding may make the entropy of a row with a single key negative
     }
     if (!task_.dropout) return factor;
     const std::uint8_t* keep = keep_bytes(task_, rows_[i], 0, own.first, own.last, s_.bytes);
@@ -169,7 +171,7 @@ class Maps {
       for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
-    // The row before is still there: of a long causal map only a few keys change between values and masked ones.
+    // s_.row still holds the previous row. In a long causal map only a few keys change from attended to masked, so only these are cleared.
     for (std::int64_t s = written_.first; s < smaller(own.first, written_.last); ++s) s_.row[s] = nothing;
     for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
     for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
@@ -187,7 +189,7 @@ class Maps {
 
 template <class T>
 double sum_mixed_entropy(const T* p, const T* q, std::int64_t count) {
-  constexpr std::int64_t kBlock = 2048;  // sums of T are this short
+  constexpr std::int64_t kBlock = 2048;  // longest sum in type T
   double entropy = 0;
   for (std::int64_t first = 0; first < count; first += kBlock) {
     Vector<T> sum{};

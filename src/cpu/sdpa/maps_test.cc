@@ -41,7 +41,7 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
   }
 }
 
-// Scores that float32 holds exactly beside 1e4, where a stored lse would be off by 1e-3; beside 1e38 nothing is left of their differences.
+// Adds a bias of 1e4 to scores that stay exact in float32; a stored lse would be off by 1e-3. With 1e38 the differences of the scores vanish in rounding.
 TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   for (const double level : {0.0, 1e4, -1e4, 1e38, -1e38}) {
     SCOPED_TRACE(level);
@@ -73,7 +73,7 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
     c.k = k;
     Tensor attend = random.tensor(DType::boolean, {15, 70}), bias(dtype, {15, 1});
     fill(attend.view().slice(0, 4, 5), 0);   // a row that the mask empties
-    fill(bias.view().slice(0, 9, 10), -kInfinity);  // and one without a finite score
+    fill(bias.view().slice(0, 9, 10), -kInfinity);  // a row without a finite score
     attend.data<bool>()[9 * 70 + 33] = false;
     c.options.mask.attend = attend, c.options.bias = bias, c.options.dropout = {.p = 0.4, .seed = 5};
     const MapsInput input{.q = c.q, .k = c.k};

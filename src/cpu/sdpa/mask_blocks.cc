@@ -51,6 +51,42 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKi
   return any_empty;
 }
 
+// The kinds of blocks of listed blocks: a row for each block of queries of the document, a column for each kMaskBlockKeys of its keys. Sequences and heads that share
+// their lists (stride 0) share the kinds.
+MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
+  const Document& document = problem.documents.front();
+  const std::int64_t key_blocks = blocks_of(problem.keys, kMaskBlockKeys);
+  ConstTensorView of_heads = problem.rules->masks[static_cast<std::size_t>(mask)].tensor;
+  const Shape all = of_heads.shape().first(of_heads.rank() - 2);
+  for (int axis = 0; axis < all.size(); ++axis) {
+    if (of_heads.stride(axis) == 0 && of_heads.extent(axis) > 1) of_heads = of_heads.slice(axis, 0, 1);
+  }
+  const Shape heads = of_heads.shape().first(all.size());
+  const KeySet set = problem.key_set(0, 0, document);
+  const BooleanPlane& plane = set.planes[mask];
+  const std::int64_t row_blocks = plane.row_of_query(problem.queries - 1) + 1, count = numel(heads);
+  const auto with_blocks = [&](Shape shape) {
+    shape.push_back(row_blocks), shape.push_back(key_blocks);
+    return shape;
+  };
+  Table table;
+  table.memory = Tensor::uninitialised(DType::u8, with_blocks(heads));
+  auto* const kinds = reinterpret_cast<BlockKind*>(table.memory.data<std::uint8_t>());
+  parallel_for(count * row_blocks, 1 + static_cast<std::int64_t>(kLeastPiece) / (1 + key_blocks), problem.executor, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t index = first; index < last; ++index) {
+      const std::uint8_t* const row = plane.data + offset_at(heads, of_heads.strides().first(all.size()), index / row_blocks) + index % row_blocks * plane.row;
+      for (std::int64_t block = 0; block < key_blocks; ++block) {
+        const std::int64_t key = block * kMaskBlockKeys, end = std::min(problem.keys, key + kMaskBlockKeys);
+        SeenValues seen;
+        for (std::int64_t i = plane.column_of_key(key); i <= plane.column_of_key(end - 1); ++i) (row[i * plane.column] != 0 ? seen.some_true : seen.some_false) = true;
+        kinds[index * key_blocks + block] = seen.both() ? BlockKind::partial : seen.some_true ? BlockKind::full : BlockKind::skip;
+      }
+    }
+  });
+  table.blocks = ConstTensorView(table.memory.view()).expand(with_blocks(all));
+  return table;
+}
+
 MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.kv_heads), kv_heads_(problem.kv_heads) {
   const Document& document = problem.documents.front();
   // With one block in a row, only empty rows could be skipped.
@@ -58,6 +94,10 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     Table& table = tables_[i];
     const DenseMask& mask = problem.rules->masks[i];
+    if (mask.listed.queries > 0) {
+      table = kinds_of_lists(problem, static_cast<int>(i));
+      continue;
+    }
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
     Shape shared = bytes.shape();  // without repetition: extent 1 for axes with stride 0
     for (int axis = 0; axis < shared.size(); ++axis) {

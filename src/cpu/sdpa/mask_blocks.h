@@ -1,6 +1,6 @@
-// What a call finds once about its masks: for each boolean mask and each block of (query, key) pairs skip, partial or full, so that a
-// kernel neither computes masked blocks nor reads masks of full ones; and the rows that are empty, if SdpaOptions::empty_rows fills them.
-// Sequences, heads and rows that share booleans (stride 0) share blocks.
+// Analyses the boolean masks once for each call. It finds which blocks of (query, key) pairs a mask skips, allows in part or allows completely, so
+// that kernels neither compute masked blocks nor read masks of full ones. It also finds the empty rows that SdpaOptions::empty_rows fills. Sequences,
+// heads and rows that share booleans (stride 0) share blocks.
 #pragma once
 
 #include <vector>
@@ -22,6 +22,8 @@ class MaskBlocks {
     Tensor memory;
     ConstTensorView blocks;  // [*,N, blocks of queries, blocks of keys]
   };
+  static Table kinds_of_lists(const Problem& problem, int mask);
+
   std::vector<Table> tables_;
   std::int64_t group_ = 0, kv_heads_ = 0;  // query heads of a key/value head; key/value heads
   std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be filled

@@ -1,13 +1,14 @@
-// Boolean masks by blocks: the answers, and that skipped and full blocks change no result.
+// Tests the block kinds of boolean masks, and that skipped and full blocks do not change results.
 #include "cpu/sdpa/mask_blocks.h"
 
 #include "sdpa/normal_form.h"
+#include "support/compare_outputs.h"
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
-// Booleans that are all true or all false over blocks of `height` x `width` pairs, some of them with one pair of the other truth.
+// Booleans that are all true or all false over blocks of `height` x `width` pairs, some of them with one pair of the opposite value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
   const std::int64_t rows = shape[-2], columns = shape[-1], planes = mask.numel() / std::max<std::int64_t>(1, rows * columns);
@@ -141,7 +142,92 @@ TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   }
 }
 
-TEST(MaskBlocks, AThirdPlaneIsRefused) {
+// Random lists, with repetitions and -1.
+BlockLists draw_lists(Random& random, AttentionCase& c, std::int64_t queries, std::int64_t keys) {
+  const auto blocks_of = [](std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; };
+  const std::int64_t columns = blocks_of(c.sizes.keys, keys);
+  Shape shape = c.sizes.pairs();
+  for (const int axis : {0, 1}) shape[axis] = random.coin() ? 1 : shape[axis];
+  shape[2] = blocks_of(c.sizes.queries, queries), shape[3] = random.integer(1, columns);
+  return {.lists = c.keep(random.tensor(DType::i32, shape, -1, static_cast<double>(columns - 1))), .size = {.queries = queries, .keys = keys}};
+}
+
+AttentionCase draw_listed(Random& random, DType dtype) {
+  AttentionCase c;
+  c.sizes.lead = {random.integer(1, 2)};
+  c.sizes.kv_heads = random.integer(1, 2), c.sizes.group = random.integer(1, 3);
+  c.sizes.queries = random.pick<std::int64_t>({1, 5, 40, 100, 270}), c.sizes.keys = random.pick<std::int64_t>({70, 200, 600, 1100, 1500});
+  c.sizes.qk_width = 8, c.sizes.v_width = random.pick<std::int64_t>({5, 16, 40});
+  c.dtype = dtype;
+  c.draw_inputs(random);
+  c.options.backend = &find_backend("cpu");
+  return c;
+}
+
+TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_listed(random, DType::f32);
+    const std::int64_t height = random.integer(1, 70);
+    c.options.mask.blocks = draw_lists(random, c, height, random.pick<std::int64_t>({7, 64, 100, 128}));
+    ProblemMemory memory;
+    const MapsProblem problem = normal_form(c.maps(), c.options, MapValue::score, "test", memory);
+    const cpu::MaskBlocks blocks(problem);
+    const Tensor whole = listed_pairs(c.options.mask.blocks, c.sizes.pairs());
+    for (std::int64_t b = 0; b < problem.batch; ++b) {
+      for (std::int64_t kv = 0; kv < c.sizes.kv_heads; ++kv) {
+        KeySet set = problem.key_set(b, kv * c.sizes.group, problem.documents.front());
+        blocks.attach(b, kv, set);
+        for (std::int64_t n = 0; n < c.sizes.group; ++n) {
+          for (std::int64_t t = 0; t < c.sizes.queries; ++t) {
+            const ConstTensorView row = whole.view().select(0, b).select(0, kv * c.sizes.group + n).select(0, t);
+            for (std::int64_t s = 0; s < c.sizes.keys; s += kMaskBlockKeys) {
+              const std::vector<double> pairs = to_doubles(row.slice(0, s, std::min(c.sizes.keys, s + kMaskBlockKeys)));
+              const auto listed = static_cast<std::size_t>(std::count(pairs.begin(), pairs.end(), 1.0));
+              const BlockKind expected = listed == 0 ? BlockKind::skip : listed == pairs.size() ? BlockKind::full : BlockKind::partial;
+              ASSERT_EQ(blocks_of_query(set.planes[0], n, t)[s / kMaskBlockKeys], expected) << b << " " << kv << " " << n << " " << t << " " << s;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same pairs as lists and as booleans: every result has the same bits, with each other rule.
+TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    AttentionCase c = draw_listed(random, kDTypes[seed % 5]);
+    Mask& mask = c.options.mask;
+    const BlockLists lists = draw_lists(random, c, random.pick<std::int64_t>({5, 16, 64, 128}), random.pick<std::int64_t>({30, 64, 64, 128, 100}));
+    if (random.integer(0, 2) == 0) mask.causal = Causal::bottom_right();
+    if (random.integer(0, 3) == 0) mask.window = {.left = 300, .right = 300};
+    if (random.integer(0, 3) == 0) mask.attend_keys = c.keep(blocky(random, {1, c.sizes.keys}, 1, 64)).select(0, 0);
+    if (random.integer(0, 3) == 0) mask.key_lengths = c.keep(random.tensor(DType::i64, c.sizes.lead, 0, static_cast<double>(c.sizes.keys)));
+    if (random.integer(0, 2) == 0) c.options.bias = c.keep(random.tensor(c.dtype, c.sizes.pairs(), -2, 2));
+    if (random.integer(0, 3) == 0) c.options.softcap = 2;
+    if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
+    c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
+    const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
+    for_each_instruction_set([&] {
+      AttentionOutputs by_lists = c.make_outputs(), by_booleans = c.make_outputs();
+      for (AttentionOutputs* o : {&by_lists, &by_booleans}) o->attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
+      mask.blocks = lists;
+      c.run(by_lists);
+      mask.blocks = {}, mask.attend = attend;
+      c.run(by_booleans);
+      mask.attend = {};
+      expect_same_bits(by_lists, by_booleans);
+      EXPECT_TRUE(same_bits(by_lists.attention_weights, by_booleans.attention_weights)) << "attention_weights";
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST(MaskBlocks, OnePlaneMoreThanThereAreIsRefused) {
   KeyRules rules;
   for (int i = 0; i < KeySet::kMostPlanes; ++i) rules.add({});
   EXPECT_NE(error_message([&] { rules.add({}); }), "");

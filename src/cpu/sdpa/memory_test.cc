@@ -1,5 +1,5 @@
 // What attention allocates beyond its inputs and outputs, counted at operator new of all threads: constant or linear in the length, never
-// its square. Peaks are those of one thread that has kept nothing; what threads keep from call to call has tests of its own.
+// its square. Peaks are measured on a new thread without kept memory; memory that threads keep between calls has its own tests.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ namespace {
 
 std::atomic<std::int64_t> in_use{0}, peak{0};
 
-// The size stands one alignment before the memory.
+// The block's size is stored one alignment before the returned memory.
 void* take(std::size_t bytes, std::size_t alignment) {
   auto* start = static_cast<char*>(std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
   if (start == nullptr) throw std::bad_alloc();
@@ -55,7 +55,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t alignment) noex
 namespace polyhead::test {
 namespace {
 
-// The most that f had allocated at once beyond what was there before, on a thread of its own: one that has no scratch memory yet.
+// Returns the peak of memory that f allocates, measured on a new thread, which has no scratch memory yet.
 template <class F>
 std::int64_t peak_of(const F& f) {
   const std::int64_t before = in_use;
@@ -75,7 +75,7 @@ struct Attention {
     d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
-  // The first of them.
+  // The forward pass of the first queries and keys.
   SdpaForward forward(std::int64_t queries, std::int64_t keys) {
     const auto cut = [](Tensor& x, std::int64_t last) { return x.view().slice(2, 0, last); };
     return {.q = cut(q, queries), .k = cut(k, keys), .v = cut(v, keys), .out = cut(out, queries), .lse = cut(lse, queries)};
@@ -98,7 +98,7 @@ const SdpaOptions kRules[] = {{},
 // beside them.
 std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
 
-// Caches that differ in the sizes of blocks, and one thread: each further one takes as much again.
+// Calls f for caches that give different block sizes, with one thread. Each further thread takes the same memory again.
 template <class F>
 void for_each_cache(const F& f) {
   for_each_machine([&](const DescribedMachine&) {
@@ -107,10 +107,10 @@ void for_each_cache(const F& f) {
   });
 }
 
-// One block of rows takes the same memory beside any number of keys.
+// One block of rows takes the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
-  sdpa_forward(most.forward(12, 12));  // the first call of a process keeps what it finds of the machine
+  sdpa_forward(most.forward(12, 12));  // the first call of a process stores facts about the machine
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
@@ -135,6 +135,21 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
     EXPECT_LT(few, forward_bound());
     EXPECT_LE(of(many), few + 2 * 24 * many);
   });
+}
+
+// Lists of blocks take a byte for each block and for each 64 keys of it, and no work for keys that are not listed: 64 blocks of queries with one of 64 blocks of
+// keys each take a hundredth of the bytes that booleans of the pairs have.
+TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
+  constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
+  Attention most(kLength);
+  Tensor lists(DType::i32, {kBlocks, 1});
+  for (std::int64_t i = 0; i < kBlocks; ++i) lists.data<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+  const SdpaOptions plain, listed{.mask = {.blocks = {.lists = lists}}};
+  sdpa_forward(most.forward(), plain);
+  const auto forward = [&](const SdpaOptions& options) { return peak_of([&] { sdpa_forward(most.forward(), options); }); };
+  const auto backward = [&](const SdpaOptions& options) { return peak_of([&] { sdpa_backward(most.backward(), options); }); };
+  EXPECT_LT(forward(listed), forward(plain) + kLength * kLength / 100);
+  EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
 // The packed keys of a head, a copy of values that cannot be read in place and, for a dtype that is not that of the arithmetic, a turn of rows.
@@ -199,7 +214,7 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
   }
 }
 
-// Written as bfloat16 where it lies, with no float32 sums beside it.
+// d_bias is written in place as bfloat16, without float32 sums.
 TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
@@ -249,7 +264,7 @@ TEST_F(Memory, AThreadThatEndsLeavesNothing) {
   const std::int64_t before = in_use;
   for (int i = 0; i < 4; ++i) std::thread(call).join();
   EXPECT_EQ(in_use, before);
-  call();  // and this one finds what it kept
+  call();  // this call reuses the kept memory
   EXPECT_EQ(in_use, before);
 }
 
@@ -263,7 +278,7 @@ TEST_F(Memory, ThreadsOfThePoolKeepThreeSmallBlocksEach) {
       std::thread([&] { sdpa_forward(attention.forward()), sdpa_backward(attention.backward()); }).join();
     }
   }
-  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // and the list of threads
+  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // 16 KiB for the list of threads
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {

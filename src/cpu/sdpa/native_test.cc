@@ -1,5 +1,5 @@
-// Precision::native: bfloat16 multiplied as the processor multiplies it. The sweeps beside this file draw it, too; here is when it is used, and what its
-// rounding does.
+// Precision::native: bfloat16 multiplied as the processor multiplies it. The random sweeps of this folder draw it, too. These tests check when it is
+// used, and the effect of its rounding.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// The tests of amx_bf16 on other processors are worth what its emulation is.
+// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available; });

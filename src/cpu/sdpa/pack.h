@@ -146,7 +146,7 @@ POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const
   }
 }
 
-// Copies `count` rows, times factor or their scales, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
+// Copies `count` rows, multiplied by `factor` or their scales, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
                T factor, T* to, const RowScales<T>& scales = {}) {

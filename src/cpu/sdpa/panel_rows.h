@@ -69,10 +69,14 @@ class PanelMasks {
       const BooleanPlane& mask = group.planes[m];
       attend_[m] = mask.attend;
       for (int i = 0; i < panel.count; ++i) {
+        std::uint8_t* const copy = memory + (m * kStripRows + i) * kPanelKeys<T>;
+        if (mask.listed()) {
+          masks_[m][i] = mask_bytes(mask, panel.rows[i], panel.first_key, 0, panel.keys, copy);
+          continue;
+        }
         const std::uint8_t* row = row_of(mask, mask.data, panel.rows[i]) + panel.first_key * mask.column;
         masks_[m][i] = row;
         if (panel.keys % kLanes<T> == 0 && mask.column == 1) continue;
-        std::uint8_t* const copy = memory + (m * kStripRows + i) * kPanelKeys<T>;
         for (std::int64_t k = 0; k < panel.keys; ++k) copy[k] = row[k * mask.column];
         masks_[m][i] = copy;
       }

@@ -1,5 +1,5 @@
-// docs/promises.md: a row has the same bits however it is asked for. Each random problem is computed as a whole by one thread; then in
-// other ways, whose rows must have the same bits.
+// docs/promises.md: a row has the same bits however the call is cut. Each random problem is computed as a whole by one thread, then in other ways,
+// whose rows must have the same bits.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -52,6 +52,7 @@ class Problem {
   DType dtype;
   ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
   RelativeBias relative;
+  BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
   std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
@@ -108,6 +109,13 @@ class Problem {
     }
     if (plain.empty_rows == EmptyRows::zero && random.integer(0, 2) == 0)
       sink = keep(random.tensor(accumulation_dtype(dtype), {random.coin() ? z.batch : 1, z.heads(), random.coin() ? z.queries : 1}, -2, 2));
+    if (random.integer(0, 3) == 0) {
+      const auto size = [&](std::int64_t extent) { return extent > 100 ? random.pick<std::int64_t>({48, 64, 100, 128}) : random.integer(1, 40); };
+      blocks.size = {.queries = size(z.queries), .keys = size(z.keys)};
+      const std::int64_t columns = blocks_of(z.keys, blocks.size.keys);
+      const Shape shape{random.coin() ? z.batch : 1, random.coin() ? z.heads() : 1, blocks_of(z.queries, blocks.size.queries), random.integer(1, columns)};
+      blocks.lists = keep(random.tensor(DType::i32, shape, -1, static_cast<double>(columns - 1)));
+    }
     if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
   }
 
@@ -125,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // The operands of a call but q and the outputs: f of the keys, values and scales.
+  // Sets the operands of a call other than q and the outputs: f applied to the keys, values and scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -141,7 +149,7 @@ class Problem {
 
   Part all() const { return {0, z.batch, 0, z.heads(), 0, z.queries, z.keys}; }
 
-  // The keys [0, end) contain all that query t of sequence b attends to.
+  // Returns an `end` such that query t of sequence b attends only to keys in [0, end).
   std::int64_t visible(std::int64_t b, std::int64_t t) const {
     std::int64_t end = z.keys;
     if (causal) end = std::min(end, t + *causal + 1);
@@ -163,6 +171,7 @@ class Problem {
       o.mask.key_lengths = own;
     }
     if (attend) o.mask.attend = of_pairs(attend, p);
+    if (blocks.lists) list_blocks(p, o.mask);
     if (bias) o.bias = of_pairs(bias, p);
     o.relative_bias = relative;
     for (ConstTensorView* parameter : {&o.relative_bias.slopes, &o.relative_bias.table}) {
@@ -171,6 +180,30 @@ class Problem {
     if (relative && !causal && !left && !right) o.relative_bias.diagonal = Diagonal::offset(diagonal() + p.t);
     if (sink) o.sink = cut(cut(cut(sink, 0, p.b, p.b_end), 1, p.n, p.n_end), 2, p.t, p.t_end);
     return o;
+  }
+
+  static std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
+
+  // The lists of the part's blocks, or, if it begins within a block of queries, the same as booleans of pairs.
+  void list_blocks(const Part& p, Mask& mask) {
+    if (p.t % blocks.size.queries == 0) {
+      const ConstTensorView own = cut(cut(blocks.lists, 0, p.b, p.b_end), 1, p.n, p.n_end);
+      const TensorView lists = keep(Tensor::copy_of(own.slice(2, p.t / blocks.size.queries, blocks_of(p.t_end, blocks.size.queries))));
+      auto* const indices = lists.data<std::int32_t>();
+      for (std::int64_t i = 0; i < lists.numel(); ++i) indices[i] = indices[i] < blocks_of(p.keys, blocks.size.keys) ? indices[i] : -1;
+      mask.blocks = {.lists = lists, .size = blocks.size};
+      return;
+    }
+    mask.attend = of_pairs(attended_pairs(), p);
+  }
+
+  // `attend` and the listed blocks as booleans of pairs; absent without both.
+  ConstTensorView attended_pairs() {
+    if (!blocks.lists) return attend;
+    const TensorView both = keep(listed_pairs(blocks, {z.batch, z.heads(), z.queries, z.keys}));
+    const std::vector<double> given = attend ? to_doubles(attend.expand(both.shape())) : std::vector<double>();
+    for (std::size_t i = 0; i < given.size(); ++i) both.data<bool>()[i] = both.data<bool>()[i] && given[i] != 0;
+    return both;
   }
 
   static ConstTensorView of_pairs(const ConstTensorView& view, const Part& p) {
@@ -258,7 +291,7 @@ void one_head_at_a_time(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Every query head with a key/value head of its own.
+// Repeats the key/value heads, so that every query head has its own.
 void without_groups(Problem& p, const Result& whole) {
   const auto repeated = [&](const ConstTensorView& x) -> ConstTensorView {
     Shape shape = x.shape();
@@ -272,7 +305,7 @@ void without_groups(Problem& p, const Result& whole) {
   expect_same("heads not grouped", whole, p.all(), r);
 }
 
-// More keys than there are, NaN, and lengths that leave them out.
+// Appends keys of NaN that key_lengths exclude.
 void padded(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;
   const std::int64_t keys = p.z.keys + random.integer(1, 700);
@@ -297,7 +330,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
-// The sequences as documents of one: their queries and keys one after the other.
+// Packs the sequences as documents of one sequence.
 void packed(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
   const Sizes& z = p.z;
@@ -333,7 +366,8 @@ void packed(Problem& p, Random& random, const Result& whole) {
   SdpaOptions o = p.options(p.all());
   o.mask.key_lengths = {}, o.mask.query_offsets = kept(query_offsets), o.mask.key_offsets = kept(key_offsets);
   if (p.bias) o.bias = pairs(p.bias);
-  if (p.attend) o.mask.attend = pairs(p.attend);
+  o.mask.blocks = {};
+  if (const ConstTensorView attend = p.attended_pairs()) o.mask.attend = pairs(attend);
   if (p.sink) o.sink = copy_rows(p.sink.expand({z.batch, z.heads(), z.queries}).unsqueeze(-1), query_offsets).select(-1, 0);
   Tensor out(p.dtype, {1, z.heads(), queries, z.v_width}), lse(accumulation_dtype(p.dtype), {1, z.heads(), queries});
   const auto keys_of = [&](const ConstTensorView& x) { return copy_rows(x, key_offsets); };
@@ -354,6 +388,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   };
   SdpaOptions o = p.options(p.all());
   o.bias = apart(o.bias), o.mask.attend = apart(o.mask.attend), o.mask.key_lengths = apart(o.mask.key_lengths);
+  o.mask.blocks.lists = apart(o.mask.blocks.lists);
   o.sink = apart(o.sink), o.relative_bias.slopes = apart(o.relative_bias.slopes), o.relative_bias.table = apart(o.relative_bias.table);
   const StridedTensor out = random.empty_strided(p.dtype, whole.out.shape()),
                       lse = random.empty_strided(whole.lse.dtype(), whole.lse.shape()),
@@ -365,7 +400,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Chunks of a batch whose sequences are at different queries: each has a diagonal of its own.
+// Cuts chunks of a batch at different queries for each sequence, so each needs its own diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);
@@ -393,7 +428,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   };
   const Shape pairs{p.z.batch, p.z.heads(), count, p.z.keys};
   if (p.lengths) o.mask.key_lengths = rows(p.lengths, {p.z.batch, count});
-  if (p.attend) o.mask.attend = rows(p.attend, pairs);
+  if (const ConstTensorView attend = p.attended_pairs()) o.mask.attend = rows(attend, pairs);
   if (p.bias) o.bias = rows(p.bias, pairs);
   if (p.sink) o.sink = rows(p.sink.unsqueeze(-1), {p.z.batch, p.z.heads(), count, 1}).select(-1, 0);
   o.relative_bias = p.relative;

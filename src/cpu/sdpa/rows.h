@@ -15,7 +15,7 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// The scratch that a kernel with this layout needs, and its run, in the compute type of the task.
+// Return the size of the scratch that a kernel needs, and run the kernel, in the compute type of the task.
 template <template <class> class Scratch, class Task>
 std::int64_t scratch_bytes(const Task& task) {
   const auto bytes_of = [&](auto scratch) { return decltype(scratch)::layout(task, nullptr, scratch); };
@@ -65,7 +65,7 @@ POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t 
   return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
 }
 
-// For a row whose sum is NaN or infinite: each key that it attends to gets the sum, masked keys get 0.
+// For a row whose sum is NaN or infinite: sets each attended key to the sum and masked keys to 0.
 template <class T>
 POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, KeyRange own, T sum, T* x) {
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
@@ -78,6 +78,17 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, st
   const std::uint8_t* bytes = row_of(plane, static_cast<const std::uint8_t*>(plane.data), row) + first * plane.column;
   if (plane.column == 1) return bytes;
   for (std::int64_t i = low; i < high; ++i) to[i] = bytes[i * plane.column];
+  return to;
+}
+
+// The same of a boolean mask. Bytes of listed blocks are always copied, a block at a time.
+POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanPlane& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
+  if (!mask.listed()) return row_bytes(mask, row, first, low, high, to);
+  const std::uint8_t* const blocks = mask.data + row.head * mask.head + mask.row_of_query(row.query) * mask.row;
+  for (std::int64_t i = low; i < high;) {
+    const std::int64_t block = mask.column_of_key(first + i), end = smaller(high, (block + 1) * mask.listed_keys - mask.key_position - first);
+    for (const std::uint8_t byte = blocks[block * mask.column]; i < end; ++i) to[i] = byte;
+  }
   return to;
 }
 
@@ -114,15 +125,16 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
-      : power(static_cast<T>(group.scale_power)), factor(static_cast<T>(group.scale_factor)), scaled(factor), natural(1) {}
+      : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
   // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, factor;
+  T power, of_products;  // of_products: that of <q, k>
+  T factor;              // of the scores that become p: 1 with a score rule, which sees scaled scores
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 
-// What finish_scores() returns for every row.
+// The number that finish_scores() returns; it is the same for every row.
 template <class T>
 POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;
@@ -157,7 +169,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
   if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: score_exp_of() is one for all rows
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
-    const std::uint8_t* bytes_of_row = row_bytes(mask, row, first, low, high, bytes);
+    const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);
     std::int64_t s = low;
     for (; s + kWidth <= high; s += kWidth) store_vector<T>(where_bytes<T>(bytes_of_row + s, mask.attend, load_vector(x + s), -kInfinity<T>), x + s);
     for (; s < high; ++s) x[s] = (bytes_of_row[s] != 0) == mask.attend ? x[s] : -kInfinity<T>;

@@ -1,4 +1,4 @@
-// Rows at other places of a tile and beside rows that take another way through the kernels: their bits stay the same.
+// A row has the same bits at every place of a tile, and beside rows that are computed by another path of the kernels.
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
@@ -15,7 +15,7 @@ TEST(CpuSdpaRows, LargestScoresWithoutABias) {
       c.options.scale = 1;
       const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k));
       c.q = q, c.k = k;
-      // Row 4 alone meets the large score: all of its others are as large when that is negative.
+      // Only row 4 has large scores.
       fill(q, 0), fill(q.slice(-2, 4, 5), 1e19), fill(k, 1e-20);
       fill(value > 0 ? k.slice(-2, key, key + 1) : k, value / 1e19);
       const AttentionOutputs expected = reference_forward(c), o = c.make_outputs();
@@ -50,7 +50,8 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   }
 }
 
-// One row of a strip with an lse too large for tiles, NaN, or without a key goes another way; the others do not, in one block or several.
+// One row of a strip takes another path (its lse is too large for tiles or NaN, or it has no key). The bits of the other rows must not change, in one
+// key block or several.
 TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   for (const std::int64_t keys : {5, 40, 100, 600}) {
     for (const bool biased : {false, true}) {
@@ -95,7 +96,7 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
       Tensor lengths(DType::i64, {1, kQueries});
       for (std::int64_t t = 0; t < kQueries; ++t) lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
       Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
-      // From a query on: the others of its tiles and strips are other rows than before.
+      // Starts at another query, so that tiles and strips combine other rows.
       const auto run = [&](std::int64_t first) {
         const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
         SdpaOptions options{.mask = {.key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};

@@ -13,7 +13,7 @@ namespace {
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 // Costs besides those of the products, in multiply-adds. docs/experiments.md says how they were measured.
-constexpr double kPackElement = 26;  // to pack an element of k or v for the backward pass
+constexpr double kPackElement = 26;  // packing an element of k or v for the backward pass
 constexpr double kLoadElement = 12;  // to load an element of q, out or d_out, and to add to d_q, for a block of keys
 constexpr double kReadElement = 12;  // to read and pack an element of k or v for the forward pass
 constexpr double kRowElement = 4;    // to load q and store out
@@ -29,7 +29,7 @@ struct Items {
 
 // Cuts items into pieces of similar cost, each of at least kLeastCost if there are several. Returns the cost of the thread that ends last.
 double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int64_t>& pieces) {
-  constexpr double kPiecesPerThread = 16;  // the light ones at the end fill the gaps that heavy ones leave
+  constexpr double kPiecesPerThread = 16;  // light pieces at the end even out the load of the threads
   double total = 0;
   std::int64_t count = 0;
   for (const Items& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
@@ -70,7 +70,7 @@ double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_
 double backward_cost(const AttentionSizes& sizes, double pairs, std::int64_t rows, std::int64_t keys) {
   const auto h = static_cast<double>(sizes.qk_width), v = static_cast<double>(sizes.v_width);
   const double loads =
-      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, once for each of their blocks of keys
+      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, counted once for each of their key blocks
   return pairs * (3 * h + 2 * v + kPair) +
          (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
 }
@@ -115,7 +115,7 @@ BackwardSchedule::BackwardSchedule(const AttentionSizes& sizes, const Together& 
   if (threads == 1 || load.efficiency(threads) > 0.95 || work < 4 * kRegion) return;
   BackwardSchedule best = *this;
   const std::int64_t groups = together.groups ? divide_up(sizes.batch, sequences_per_group(sizes.batch)) : 1;
-  // In the order of the memory that they take.
+  // Tries the schedules in the order of their memory.
   for (const bool apart : {false, true}) {
     if (apart && groups == 1) continue;
     groups_apart = apart, sequences = apart ? groups : together.sequences ? 1 : sizes.batch;
@@ -301,7 +301,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
     std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
   load.work = 0;
   for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
-  if (threads == 1 || load.work < 2 * kLeastCost) {  // without lists: a small call takes less time than they would
+  if (threads == 1 || load.work < 2 * kLeastCost) {  // make no lists: a small call takes less time than making them
     pieces.assign({0, count() * key_splits});
     load.longest = load.work;
     return;

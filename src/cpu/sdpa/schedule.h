@@ -1,5 +1,5 @@
 // Which parts of attention run on different threads. Everything here is a function of sizes and of a number of threads, so tests and
-// bench_schedule ask it about machines that they do not run on. Splits follow from the sizes alone, because they decide the order of sums;
+// bench_schedule can call it for other machines. Splits follow from the sizes alone, because they decide the order of sums;
 // how they are distributed over threads does not change any bit.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace polyhead::cpu {
 
 // Costs are in multiply-adds of a kernel (kMultiplyAddsPerNanosecond).
-constexpr double kMergeElement = 12;  // to add an element of a split's sums
+constexpr double kMergeElement = 12;  // cost of adding an element of a split's sums
 
 struct AttentionSizes {
   AttentionSizes() = default;
@@ -26,7 +26,7 @@ struct AttentionSizes {
   std::int64_t lower = 0, upper = 0;
 };
 
-// How well threads are filled: work is the cost on one thread, longest that of the thread that ends last, with what merging adds.
+// How evenly the threads are loaded. work: cost on one thread; longest: cost of the thread that ends last; both include merging.
 struct Load {
   double work = 0, longest = 0;
   double efficiency(int threads) const { return work / (threads * longest); }
@@ -34,7 +34,7 @@ struct Load {
 
 // Splits of the rows and keys of a key/value head in the backward pass. Each split's sums of d_q, d_k and d_v begin at 0.
 struct BackwardSplits {
-  static constexpr std::int64_t kMost = 16;  // of rows, and of keys
+  static constexpr std::int64_t kMost = 16;  // at most this many splits of rows, and of keys
   explicit BackwardSplits(const AttentionSizes& sizes);
   std::int64_t rows_per_split, row_splits, keys_per_split, key_splits;
 };
@@ -45,8 +45,8 @@ struct BackwardCell {
   double cost;
 };
 
-// What adds into the same elements of d_bias, and so runs on one thread, in order. Groups of sequences may run apart: each sums a d_bias of
-// its own.
+// Which items add into the same elements of d_bias; these run on one thread, in order. Groups of sequences may run on several threads, each with its
+// own sums of d_bias.
 struct Together {
   bool sequences = false, heads = false, rows = false, keys = false;
   bool groups = false;      // sequences that are together are cut into groups
@@ -62,9 +62,9 @@ struct BackwardSchedule {
   // An item is one cell of all sequences (or of a group) and heads that are together. Items are numbered cell by cell, then by sequence or
   // group, then by head.
   BackwardSplits splits;
-  bool rows_apart = false, keys_apart = false;  // whether a cell has one split of rows, of keys; false: it has all of them
+  bool rows_apart = false, keys_apart = false;  // true: a cell has a single split of rows (of keys); false: it has all of them
   bool groups_apart = false;
-  std::int64_t sequences, heads;     // that are apart: 1, or all; or the number of groups
+  std::int64_t sequences, heads;     // numbers of sequences (or groups) and of heads that run separately; 1: all run together
   std::vector<BackwardCell> cells;   // the heaviest first
   std::vector<std::int64_t> pieces;  // first item of each piece of parallel_for, and the end: pieces of similar cost
   Load load;
@@ -80,19 +80,19 @@ struct ForwardBlock {
 };
 
 struct ForwardSchedule {
-  // keys_apart: splits of keys may run apart. block_keys: a split has whole blocks of so many keys.
+  // keys_apart: splits of keys may run apart. block_keys: a split consists of whole blocks of block_keys keys.
   ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& block_sizes, std::int64_t block_keys, bool keys_apart, int threads);
 
   std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // blocks of rows of all heads
 
   // An item is a block of rows of a key/value head with all keys, or with one split of them. The splits of a block follow each other.
   // Blocks are numbered by sequence, head and block; or, heaviest_first, by block, sequence and head.
-  std::vector<ForwardBlock> blocks;  // of a key/value head
-  std::int64_t most_rows = 0;        // of a block
+  std::vector<ForwardBlock> blocks;  // blocks of rows of a key/value head
+  std::int64_t most_rows = 0;        // rows of the largest block
   bool heaviest_first = false;
   std::int64_t heads;  // key/value heads of all sequences
   std::int64_t key_splits = 1, first_key = 0, last_key, keys_per_split;
-  std::int64_t key_blocks;           // of all splits
+  std::int64_t key_blocks;           // number of key blocks in all splits
   std::vector<std::int64_t> pieces;  // first item of each piece of parallel_pieces, and the end
   Load load;
 

@@ -56,7 +56,7 @@ TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
     for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
       const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads, second_cache).load.efficiency(threads); };
       EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
-      // More blocks than a smaller cache needs are not made, so that the heaviest of them end later.
+      // With a small cache the blocks are already small enough; no further blocks are made, so the heaviest one ends later.
       EXPECT_GT(efficiency(square(8, 2048, 64, true)), second_cache < 1 << 20 && threads == 64 ? 0.85 : 0.9) << threads;
       EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
       EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
@@ -177,7 +177,7 @@ TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
   EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);
   EXPECT_EQ(BackwardSchedule(square(8, 4096, 64), {.heads = true}, 64).heads, 1);
   EXPECT_EQ(BackwardSchedule(gated(128, 256, 8), {.sequences = true}, 64).sequences, 1);
-  // Cells without pairs too, if a task has to write their d_bias.
+  // With every_pair there are also cells without pairs, because a task has to write their d_bias.
   const BackwardSchedule all(square(1, 4096, 64, true), {.every_pair = true}, 64), some(square(1, 4096, 64, true), {}, 64);
   EXPECT_GT(all.cells.size(), some.cells.size());
 }

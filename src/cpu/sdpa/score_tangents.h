@@ -21,8 +21,8 @@ struct PendingFactors {
   T score, tangent;
 };
 
-// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents, but for the factors that are
-// returned. Masked scores become -infinity; their tangents may be anything.
+// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents; both must still
+// be multiplied by the returned factors. Masked scores become -infinity; their tangents may be anything.
 template <class T>
 PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
                                   T* x, T* t, const RowLines<T>& lines) {

@@ -8,7 +8,7 @@
 
 namespace polyhead::cpu {
 
-// Why the kernels cannot compute the problem; empty if they can.
+// Returns the reason why the kernels cannot compute the problem; empty if they can.
 std::string declines(const Problem& problem);
 
 void sdpa_forward(const ForwardProblem& problem);

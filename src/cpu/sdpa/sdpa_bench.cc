@@ -3,6 +3,9 @@
 // bytes of keys and values per second, beside `read`, which only reads as many bytes.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <set>
+
 #include "polyhead/device.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "support/random.h"
@@ -25,7 +28,7 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 };
 #undef POLYHEAD_ISA_ROW
 
-enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, keys, bias, shared_bias, alibi, sink, dropout, bf16 };
+enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout, bf16 };
 
 // What is timed, and its products of [T,S] by a width: 2 T S D operations each. jvp and backward_backward have tangents of all inputs.
 struct Pass {
@@ -35,10 +38,11 @@ struct Pass {
 constexpr Pass kPasses[] = {{"forward", 2}, {"forward+backward", 7}, {"jvp", 5}, {"backward_backward", 15}};
 enum PassIndex : std::uint8_t { kForward, kForwardBackward, kJvp, kBackwardBackward };
 
-constexpr std::int64_t kDocuments = 8, kSharedRows = 16384;
+constexpr std::int64_t kBlock = 128, kBlocksPerListed = 16, kDocuments = 8, kSharedRows = 16384;
 
 double share_of_pairs(Rule rule) {
   if (rule == Rule::causal || rule == Rule::boolean_causal || rule == Rule::alibi) return 0.5;
+  if (rule == Rule::blocks || rule == Rule::boolean_blocks) return 1.0 / kBlocksPerListed;
   return rule == Rule::documents || rule == Rule::boolean_documents ? 1.0 / kDocuments : 1;
 }
 
@@ -62,6 +66,23 @@ void run(benchmark::State& state, Rule rule, int pass) {
       const std::int64_t size = length / kDocuments;
       rule == Rule::boolean_causal ? std::fill_n(row, t + 1, true) : std::fill_n(row + t / size * size, size, true);
     }
+  }
+  if (rule == Rule::blocks || rule == Rule::boolean_blocks) {
+    // For each block of queries one in 16 blocks of keys, or one, at random.
+    const std::int64_t blocks = length / kBlock, listed = std::max<std::int64_t>(1, blocks / kBlocksPerListed);
+    Tensor lists(DType::i32, {heads, blocks, listed});
+    if (rule == Rule::boolean_blocks) attend = Tensor(DType::boolean, {heads, length, length});
+    for (std::int64_t row = 0; row < heads * blocks; ++row) {
+      std::set<std::int64_t> chosen;
+      while (std::ssize(chosen) < listed) chosen.insert(random.integer(0, blocks - 1));
+      auto* list = lists.data<std::int32_t>() + row * listed;
+      for (const std::int64_t block : chosen) {
+        *list++ = static_cast<std::int32_t>(block);
+        for (std::int64_t t = row * kBlock; attend && t < (row + 1) * kBlock; ++t) std::fill_n(attend.data<bool>() + t * length + block * kBlock, kBlock, true);
+      }
+    }
+    if (rule == Rule::blocks) attend = std::move(lists);
+    (rule == Rule::blocks ? options.mask.blocks.lists : options.mask.attend) = attend;
   }
   if (rule == Rule::documents) {
     attend = Tensor(DType::i64, {kDocuments + 1});
@@ -166,7 +187,7 @@ void register_all() {
   }
   const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
-                                                {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"keys", Rule::keys},
+                                                {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"boolean_blocks", Rule::boolean_blocks}, {"blocks", Rule::blocks}, {"keys", Rule::keys},
                                                 {"bias", Rule::bias}, {"shared_bias", Rule::shared_bias}, {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
   for (int pass = 0; pass < 4; ++pass) {
     for (const auto& [name, rule] : rules) {
@@ -174,6 +195,7 @@ void register_all() {
         for (const std::int64_t length : {64, 128, 256, 512, 1024, 2048, 4096}) {
           const bool wanted = rule == Rule::plain         ? true
                               : rule == Rule::shared_bias ? width == 32 && (length == 128 || length == 256 || length == 1024)
+                              : rule == Rule::blocks || rule == Rule::boolean_blocks ? width == 64 && length >= 2048
                                                           : width == 64 && (length == 512 || length == 2048);
           if (!wanted) continue;
           for (const std::int64_t threads : {1, 2}) {

@@ -1,4 +1,4 @@
-// The kernels against the reference: random problems of sizes around lanes, tiles and blocks, through every instruction set of the machine.
+// Compares the kernels with the reference: random problems of sizes around lanes, tiles and blocks, for every instruction set of the machine.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -43,7 +43,7 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   }
 }
 
-// exp(score - lse) with a float32 lse would be off by 1e-3 at 1e4, and wholly at 1e38: such rows find their own sums.
+// At scores of 1e4, exp(score - lse) with a float32 lse would be off by 1e-3, and at 1e38 it would be meaningless. Such rows compute their sums again.
 TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   for (const double level : {65.0, -300.0, 1e4, -1e4, 1e30, -1e38}) {
     for (const std::int64_t keys : {40, 700}) {
@@ -90,7 +90,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   });
 }
 
-// Without lse, and every power of the scale's fraction: what is folded into q and what is left to the exponential.
+// Scales of any size: their power of two is multiplied into q, and the rest is left to the exponential.
 TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);

@@ -1,4 +1,4 @@
-// Forward mode and the gradient of the backward pass by the kernels, beside the reference.
+// Compares the kernels' forward mode and gradient of the backward pass with the reference.
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
 
@@ -56,7 +56,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   });
 }
 
-// A NaN reaches what the formula says and nothing else: the reference says where.
+// A NaN reaches exactly the results that depend on it; the reference tells which.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
   for (std::uint64_t seed = 0; seed < 240; ++seed) {
@@ -236,7 +236,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
   }
 }
 
-// What is not asked for does not change what is.
+// Leaving out some gradients does not change the others.
 TEST(CpuSdpaSecond, GradientsThatAreNotWantedChangeNoOther) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,4 +1,4 @@
-// Sink logits: a row's sum has one more term exp(z), whose value is 0 (docs/maths.md, eq. 4). No key block sees it: it is added once, after the
+// Sink logits: a row's sum has one more term exp(z), whose value is 0 (docs/maths.md, eq. 4). It belongs to no key block: it is added once, after the
 // row's last key. For kernel sources only.
 #pragma once
 

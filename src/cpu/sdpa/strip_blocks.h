@@ -9,7 +9,7 @@ namespace {
 
 static_assert(kRowMultiple == 2 * kTileRows);
 
-// A tile must lie in one column of blocks, or a block's kind would hold for some of its keys only.
+// A tile must lie in one column of blocks; otherwise the kind of a block would hold for some of the tile's keys only.
 static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
 class StripBlocks {
@@ -20,12 +20,18 @@ class StripBlocks {
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Rows of one block of queries have the same list of blocks, which is stored once. A row that empty_rows fills attends to masked keys.
-  POLYHEAD_INLINE void add(const KeySet& set, const Row& row) {
-    known_ = known_ && kind_of(set, row) == RowKind::masked;
+  // Rows in their order. Those of one block of queries have the same kinds of blocks, which are stored once. A row that empty_rows fills attends to masked keys.
+  POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
+    for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
     for (int i = 0; i < planes_ && known_; ++i) {
-      const BlockKind* const blocks = blocks_of_query(set.planes[i], row.head, row.query);
-      if (count_[i] == 0 || rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;
+      const BooleanPlane& plane = set.planes[i];
+      const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(plane, rows[0].head, rows[0].query);
+      const Row& last = rows[count - 1];
+      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // the rows between lie in the same block
+      for (int r = 1; r < count; ++r) {
+        const BlockKind* const blocks = blocks_of_query(plane, rows[r].head, rows[r].query);
+        if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;
+      }
     }
   }
 

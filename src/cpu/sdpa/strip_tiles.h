@@ -18,7 +18,7 @@ struct StripTiles {
   const ScoreScale<T>& scale;
   const Row* const first_row;
   const int rows;
-  const std::int64_t first_key;  // of the key block
+  const std::int64_t first_key;  // first key of the key block
   KeyRange own[kStripRows];      // the keys of each row, relative to first_key
   KeyRange inner;                // the keys that every row attends to
   StripBlocks blocks;
@@ -31,7 +31,7 @@ struct StripTiles {
   }
 };
 
-// Calls f<count>(row) for groups of rows: as many as a tile has, then 2, then 1.
+// Calls f<count>(row) for groups of rows: as many rows as a tile has, then 2, then 1.
 template <class F>
 POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   int row = 0;

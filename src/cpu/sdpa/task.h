@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "polyhead/dtype.h"
+#include "polyhead/score_rule.h"
 #include "problem/key_set.h"
 
 namespace polyhead::cpu {
@@ -21,12 +22,14 @@ using MutablePlane = BasicPlane<void>;
 // Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
 // together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
 struct HeadGroup : KeySet {
-  DType dtype = DType::f32;      // of q and the outputs
-  DType key_dtype = DType::f32;  // of k and v
+  DType dtype = DType::f32;      // dtype of q and the outputs
+  DType key_dtype = DType::f32;  // dtype of k and v
   bool native = false;            // products of bfloat16 pairs (cpu/bf16_pairs.h): p, and d_score in the backward pass, are rounded to bfloat16 for them
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;
+  const ScoreRule* rule = nullptr;  // nullptr: none
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // what the rule counts the sequence, head 0, query 0 and key 0 as
 
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
@@ -39,7 +42,7 @@ struct HeadGroup : KeySet {
   Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
   std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
-  std::int64_t dropout_query = 0, dropout_key = 0;  // what Philox counts query 0 and key 0 as
+  std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
 };
 
 // Sizes of blocks of rows are multiples of it: two tiles of rows (cpu/tile.h).
@@ -81,18 +84,19 @@ struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
   MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
+  double* rule_sums = nullptr;  // [head, gradient_count] of the score rule; nullptr: not wanted
   MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
-  bool part_of_keys = false;    // lse and out are of more keys than k has, and taken as they are
+  bool part_of_keys = false;    // lse and out were computed from more keys than these: use them as given (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
   std::int64_t first_row = 0, rows = 0;       // begin and end with a split of rows
   std::int64_t first_key = 0, last_key = 0;   // begin and end with a split of keys
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split: whole blocks
 
   // Sums in the compute type, not yet multiplied by the scale.
-  void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not wanted
-  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several and each adds several products
-  bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds those of several tasks
+  void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not computed
+  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several splits and each adds several products
+  bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds the sums of several tasks
   void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };
 
@@ -114,12 +118,13 @@ struct JvpTask : HeadGroup {
   Plane out, lse;
   TangentPlanes tangents;
   MutablePlane out_tangent, lse_tangent;
-  Plane d_out;                 // if given, delta and phi are computed
-  void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not wanted
+  Plane d_out;                 // if given, delta and phi of RowValues are computed
+  void* row_values = nullptr;  // RowValues of the compute type, one for each row of the group; nullptr: not computed
   std::int64_t first_row = 0, rows = 0;
 };
 
-// Gradient of the backward pass: as a backward pass, with the tangents and the numbers that the jvp found. Planes of gradients are those of the second loss.
+// Gradient of the backward pass: as BackwardTask, with the tangents and the RowValues of the jvp. The planes of gradients receive the gradients of
+// the second loss.
 struct BackwardBackwardTask : BackwardTask {
   TangentPlanes tangents;
   const void* row_values = nullptr;
@@ -127,11 +132,11 @@ struct BackwardBackwardTask : BackwardTask {
 
 // Sums of some rows of a gradient, one array of sums for each split. They are added in order, multiplied by `factor` and converted.
 struct GradientTask {
-  DType dtype = DType::f32;   // of the gradient; the sums have its compute type
+  DType dtype = DType::f32;   // dtype of the gradient; the sums have its compute type
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // row i of its first head
+  MutablePlane to;  // receives row i in row i of its first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.
@@ -140,7 +145,7 @@ struct MapsTask : HeadGroup {
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  // Receives the S values of chosen[i]. Of probabilities: those outside of `keys` are 0; entropy is -sum p log p.
+  // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
   void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]

@@ -1,4 +1,4 @@
-// Rows of a task with their keys: what of them falls into a block of keys, and products of blocks of rows with blocks of keys. For kernel sources only.
+// The rows of a task and their key ranges: intersections with a block of keys, and products of blocks of rows with blocks of keys. For kernel sources only.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Operand: what rows and keys are multiplied as, T or bfloat16 pairs.
+// Operand: the type in which rows and keys are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TaskRows {
   const HeadGroup& group;
@@ -17,13 +17,16 @@ struct TaskRows {
   std::int64_t stride;    // between rows of products [row, key of the block]
   Tiles<Operand>* tiles = nullptr;
 
-  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`.
+  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`, without what a boolean mask skips at both ends.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
-    return {larger(span.first - first, 0), smaller(span.last - first, count)};
+    const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};
+    if (group.plane_count == 0 || keys.empty() || kind_of(group, rows[index]) != RowKind::masked) return {keys.first - first, keys.last - first};
+    const KeyRange kept = without_skipped_ends(group, rows[index].head, rows[index].query, keys);
+    return {kept.first - first, kept.last - first};
   }
 
-  // The range that holds those of the rows [begin, end).
+  // Returns the smallest range that holds part() of all rows [begin, end).
   KeyRange keys_of(std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) const {
     KeyRange keys{count, 0};
     for (std::int64_t i = begin; i < end; ++i) {
@@ -42,11 +45,11 @@ struct TaskRows {
   StripBlocks blocks_of(std::int64_t begin, int count) const {
     StripBlocks blocks;
     blocks.begin(group);
-    for (int i = 0; i < count; ++i) blocks.add(group, rows[begin + i]);
+    blocks.add(group, rows + begin, count);
     return blocks;
   }
 
-  // A row of a tensor: in place, or widened into `line`.
+  // Returns a row of a tensor: in place, or widened into `line`.
   const T* line_of(const Plane& plane, const Row& row, std::int64_t width, T* line) const {
     if (group.dtype == kOwnStorage<T> && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
     with_storage<T>(group.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, width, T{1}, line); });
@@ -74,7 +77,7 @@ struct TaskRows {
     });
   }
 
-  // Copies them as rows, with 0 for NaN and infinities. Returns whether there are none.
+  // Copies keys as rows, with 0 for NaN and infinities. Returns true if all elements were finite.
   bool copy_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, std::int64_t padded, T* to) const {
     const bool finite = with_storage<T>(group.dtype, plane.data, [&](auto* data) {
       return copy_rows<T>(data + first * plane.row, plane.row, plane.column, static_cast<int>(count), width, padded, T{1}, to);
@@ -83,7 +86,7 @@ struct TaskRows {
     return finite;
   }
 
-  // The product of rows of a with b, which is in the second-level cache.
+  // Computes a product with b in the second-level cache.
   void multiply_rows(const Product<T, Operand>& product, int count, int vectors) const {
     if constexpr (kUsesAmx<Operand>) {
       multiply_by_tiles(*tiles, product, count, vectors);

@@ -1,5 +1,5 @@
-// When a process asks Linux for AMX tiles, and what it does without them. Skipped without AMX, because what Linux answers is what is tested. A process cannot
-// give tiles back: each test needs a process of its own, and is skipped in one that has them already.
+// Tests when a process requests AMX tiles from Linux, and what it does if Linux refuses. Skipped without AMX, because Linux' answer is tested. A
+// process cannot give tiles back, so each test needs its own process, and is skipped in one that has tiles already.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)

@@ -32,7 +32,7 @@ class AddedTokenFinder {
 
  private:
   std::vector<const AddedToken*> tokens_;
-  Vocabulary contents_;  // ids: places in tokens_
+  Vocabulary contents_;  // its ids are indices in tokens_
 };
 
 }  // namespace polyhead::models

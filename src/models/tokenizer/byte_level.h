@@ -9,7 +9,7 @@
 namespace polyhead::models {
 
 char32_t byte_character(unsigned char byte);
-std::optional<unsigned char> character_byte(char32_t code);  // nullopt if the character stands for no byte
+std::optional<unsigned char> character_byte(char32_t code);  // nullopt if the character does not represent a byte
 
 // Appends the text with each byte as its character. All characters of one old character have its span.
 void append_byte_level(AlignedView text, AlignedText& to);

@@ -92,7 +92,7 @@ bool append_bytes(std::vector<Symbol>& symbols, std::string_view text, const Voc
 std::vector<Symbol> symbols_of(std::string_view word, const BytePairs& model, const Vocabulary& vocabulary) {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
-  std::size_t unknown_length = 0;  // of unknown characters that are not in `symbols` yet
+  std::size_t unknown_length = 0;  // length of unknown characters that are not in `symbols` yet
   const auto add_unknown = [&] {
     if (unknown_length == 0) return;
     const auto id = vocabulary.find(*model.unknown);

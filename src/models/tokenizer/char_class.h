@@ -12,10 +12,10 @@ namespace polyhead::models {
 enum class CharClass : std::uint8_t {
   white_space,
   removed_control,  // what BertNormalizer removes as a control character: most of Cc, Cf, Cn and Co
-  punctuation,      // of Punctuation and BertPreTokenizer
+  punctuation,      // what Punctuation and BertPreTokenizer take for punctuation
   nonspacing_mark,  // what BertNormalizer removes as an accent
   combining_mark,   // what StripAccents removes
-  numeric,          // of Digits
+  numeric,          // what Digits takes for a digit
   word,             // \w of Whitespace and of added tokens that are single words
   canonical_decomposition,      // has one, without Hangul syllables
   compatibility_decomposition,  // has one that is not its canonical one
@@ -36,12 +36,12 @@ bool is_in(CharClass name, char32_t code);
 // Lower case of one character, full mapping without context: U+0130 gives two characters. Returns how many of `lower` are set.
 int lower_case(char32_t code, char32_t (&lower)[2]);
 
-// Ranges of characters [first,last] that Unicode 14 does not have, each with one of Unicode 14 that patterns cannot tell from them.
+// Ranges of characters [first,last] that Unicode 14 does not have, each with a character of Unicode 14 that patterns treat in the same way.
 struct StandIn {
   char32_t first, last, stand_in;
 };
 std::span<const StandIn> stand_ins();  // sorted by `first`
-// The stand-in of a character, or the character itself.
+// Returns the stand-in of a character that Unicode 14 does not have, else the character itself.
 char32_t stand_in(char32_t code);
 
 }  // namespace polyhead::models

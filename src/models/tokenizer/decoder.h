@@ -15,7 +15,7 @@ struct DecodeByteFallback {};  // "<0x0A>" becomes a byte; each byte that is not
 struct FusePieces {};          // all pieces become one
 struct DecodeMetaspace {
   char32_t replacement = 0x2581;
-  bool drop_first = true;  // no space for those of the first piece
+  bool drop_first = true;  // drops the spaces of the first piece
 };
 struct DecodeWordPiece {
   std::string prefix = "##";
@@ -26,7 +26,7 @@ struct DecodeEndSuffix {  // the suffix of BPE becomes a space, at the end nothi
 };
 struct StripCharacter {
   char32_t character;
-  std::size_t left, right;  // at most so many at each end of a piece
+  std::size_t left, right;  // maximum number of characters to strip at each end of a piece
 };
 
 using DecoderStep = std::variant<DecodeByteLevel, DecodeByteFallback, FusePieces, DecodeMetaspace, DecodeWordPiece, DecodeEndSuffix, StripCharacter, ReplaceMatches>;

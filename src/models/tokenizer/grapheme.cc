@@ -32,7 +32,7 @@ bool hangul_joins(Hangul before, Hangul after) {
   return false;
 }
 
-// What rules that look further back than one character remember of the cluster so far.
+// The state of a cluster for the rules that look back more than one character.
 struct Memory {
   bool pictograph = false;  // a pictograph, then extending characters only
   bool pictograph_zwj = false;

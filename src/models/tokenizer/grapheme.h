@@ -6,8 +6,8 @@
 
 namespace polyhead::models {
 
-// Where the cluster that begins at `at` ends. Exact for clusters of less than 6 bytes and for where their neighbours end; longer clusters, as flags,
-// may be cut, because a charsmap reads those character by character.
+// Returns the end of the cluster that begins at `at`. Exact for clusters of less than 6 bytes, and for clusters next to them; longer clusters, such
+// as flags, may be cut, because a charsmap reads them character by character anyway.
 std::size_t cluster_end(std::string_view text, std::size_t at);
 
 }  // namespace polyhead::models

@@ -13,7 +13,7 @@ class GrowthLimit {
   // For a text of `bytes` bytes. `stage` names the steps in messages: "normalizer", "decoder".
   GrowthLimit(std::string_view stage, std::size_t bytes) : stage_(stage), bytes_(bytes), limit_(64 * bytes + (std::size_t{1} << 20)) {}
 
-  // In bytes. A step may stop when its result is longer.
+  // Returns the limit in bytes. A step may stop when its result is longer.
   std::size_t limit() const { return limit_; }
   // Error if the result of a step, counted from 1, is longer.
   void check(std::size_t result, std::size_t step, std::string_view kind) const {

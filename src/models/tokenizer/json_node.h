@@ -48,7 +48,7 @@ class JsonNode {
   std::string where_;
 };
 
-// One kind of step: its name in "type", the members that it may have besides, and what reads it.
+// One kind of step: its name in "type", the other members that it may have, and the function that reads it.
 template <class Steps>
 struct StepKind {
   std::string_view name;

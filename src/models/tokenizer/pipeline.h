@@ -18,7 +18,7 @@
 
 namespace polyhead::models {
 
-// As files describe it.
+// The steps as read from files.
 struct PipelineParts {
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;

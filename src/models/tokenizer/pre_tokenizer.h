@@ -13,7 +13,7 @@
 
 namespace polyhead::models {
 
-// What becomes of the delimiters at which a text is split. Of "a--b", split at "-":
+// How the delimiters at which a text is split are treated. Results for "a--b" split at "-":
 enum class Delimiters : std::uint8_t {
   removed,               // a b
   isolated,              // a - - b
@@ -43,11 +43,11 @@ struct SplitByLength {
 };
 struct ByteLevelWords {
   bool add_prefix_space = true;
-  std::vector<Regex> pattern;  // GPT-2's, or none: then words are not split
+  std::vector<Regex> pattern;  // GPT-2's pattern; empty: words are not split
 };
 enum class PrependScheme : std::uint8_t { always, first, never };
 struct Metaspace {
-  char32_t replacement = 0x2581;  // of each space
+  char32_t replacement = 0x2581;  // replaces each space
   PrependScheme prepend = PrependScheme::always;
   bool split = true;
 };

@@ -27,7 +27,7 @@ std::string decode_base64(std::string_view text, std::string_view where) {
     const std::int8_t value = values[static_cast<unsigned char>(text[i])];
     if (value < 0) fail(ErrorCode::format, where, " has a character at ", i, " that is not base64");
     bits = bits << 6 | static_cast<std::uint32_t>(value);
-    // Of each four digits, all but the first complete a byte.
+    // Four digits of base64 hold three bytes: each digit except the first completes a byte.
     if (i % 4 != 0) bytes.push_back(static_cast<char>(static_cast<unsigned char>(bits >> (6 - 2 * (i % 4)))));
   }
   return bytes;
@@ -45,7 +45,8 @@ std::uint32_t label(std::uint32_t unit) { return unit & (std::uint32_t{1} << 31 
 std::size_t offset(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & std::uint32_t{1} << 9) >> 6); }
 std::size_t value(std::uint32_t unit) { return unit & ~(std::uint32_t{1} << 31); }
 
-// Appends the replacement of `old_characters`. What is new beyond them counts as inserted; what they were more is dropped behind the last character.
+// Appends the replacement of `old_characters` characters. If the replacement is longer, the further characters count as inserted; if it is shorter,
+// the remaining old ones are dropped behind the last character.
 void append_replacement(std::vector<Change>& changes, std::size_t old_characters, std::string_view replacement) {
   std::size_t characters = 0;
   for (std::size_t at = 0; at < replacement.size();) {

@@ -18,7 +18,7 @@ class CharsMap {
   // Error if the base64, the size or a replacement is malformed; `where` names the map.
   CharsMap(std::string_view base64, std::string_view where);
 
-  // Replaces grapheme clusters of less than 6 bytes, and single characters of what is left. As in the `tokenizers` package, a cluster that only begins
+  // Replaces grapheme clusters of less than 6 bytes, and single characters of longer clusters. As in the `tokenizers` package, a cluster that only begins
   // with a key is replaced as a whole. Stops when the result has more than `limit` characters.
   AlignedText apply(AlignedView text, std::size_t limit) const;
 

@@ -20,20 +20,20 @@ struct ModelParts {
 };
 ModelParts read_model(const JsonNode& node);
 
-// {"String": "a"} or {"Regex": "a+"} of Replace and Split.
+// Reads {"String": "a"} or {"Regex": "a+"} of the steps Replace and Split.
 Regex read_pattern(const JsonNode& node, std::string_view key);
-// Of the pre-tokeniser and the decoder.
+// Reads the members that the pre-tokeniser and the decoder Metaspace share.
 Metaspace read_metaspace(const JsonNode& node);
 
-// An object of pieces and ids.
+// Reads an object of pieces and ids.
 Vocabulary read_vocabulary(const JsonNode& node, std::string_view key);
 Vocabulary read_vocabulary(const JsonFile& file, const io::Json& object, std::string_view where);
-// A merge of BPE for two pieces; the later of equal ones counts. `where` names it in messages.
+// Adds a merge of BPE for two pieces; a later merge of the same pieces replaces it. `where` names it in messages.
 void add_merge(BytePairs& model, std::string_view first, std::string_view second, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);
-// "a b", or a line of merges.txt.
+// Adds a merge written as "a b", or as a line of merges.txt.
 void add_merge(BytePairs& model, std::string_view line, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);
 
-// The whole file.
+// Reads the whole file.
 PipelineParts read_tokenizer_json(const JsonFile& file);
 
 }  // namespace polyhead::models

@@ -25,7 +25,8 @@ class Regex {
   // A pattern that matches `text` itself.
   static Regex literal(std::string_view text, std::string_view where);
 
-  // The whole text, matches and what is between them, in order. An empty text is one part that does not match. An empty match right behind the match
+  // Splits the whole text into matches and the parts between them, in order. An empty text is one part that does not match. An empty match right
+  // behind the match
   // before it does not count.
   std::vector<Match> split(std::string_view text) const;
 

@@ -1,4 +1,4 @@
-// Normalisers, pre-tokenisers, post-processors and decoders, one step at a time: what comes out, and which bytes it comes from.
+// Tests single steps of normalisers, pre-tokenisers, post-processors and decoders: their results, and the bytes of the text that results come from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

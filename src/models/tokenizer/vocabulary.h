@@ -47,7 +47,7 @@ class Vocabulary {
  private:
   std::vector<VocabularyEntry> entries_;
   std::unordered_map<std::string_view, std::int64_t> ids_;
-  std::unordered_map<std::int64_t, std::size_t> places_;  // of an id in entries_
+  std::unordered_map<std::int64_t, std::size_t> places_;  // from an id to its index in entries_
 };
 
 }  // namespace polyhead::models

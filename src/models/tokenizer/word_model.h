@@ -16,10 +16,10 @@ namespace polyhead::models {
 
 struct WordToken {
   std::int64_t id;
-  std::size_t first, last;  // bytes of the word; what `tokenizers` says, which is shifted where BPE drops a character
+  std::size_t first, last;  // bytes of the word, as in `tokenizers`, which shifts them if BPE drops a character
 };
 
-// A word is one token, or the unknown one.
+// Each word is one token, or the unknown token.
 struct WordLevel {
   std::string unknown;
 };
@@ -28,7 +28,7 @@ struct WordLevel {
 // Time: at most (characters of the word) x (characters of the longest piece).
 struct WordPiece {
   std::string unknown;
-  std::string continuing_prefix;  // of pieces that do not begin a word
+  std::string continuing_prefix;  // prefix of pieces that do not begin a word
   std::int64_t max_word_length;   // in characters; a longer word is unknown
 };
 
@@ -51,7 +51,7 @@ struct BytePairs {
 // Time: (bytes of the word) x (bytes of the longest piece).
 struct Unigram {
   std::vector<double> scores;  // by id
-  double least_score = 0;      // of all pieces
+  double least_score = 0;      // smallest score of all pieces
   std::optional<std::int64_t> unknown;
   bool byte_fallback = false;
 };
@@ -61,7 +61,7 @@ using WordModel = std::variant<WordLevel, WordPiece, BytePairs, Unigram>;
 // Appends the tokens of a word. Error (invalid_argument) if the word needs the unknown token and the vocabulary has none.
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordModel& model, const Vocabulary& vocabulary);
 
-// One for each model.
+// The same for each kind of model.
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordLevel& model, const Vocabulary& vocabulary);
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordPiece& model, const Vocabulary& vocabulary);
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const BytePairs& model, const Vocabulary& vocabulary);
@@ -69,7 +69,7 @@ void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const 
 
 // The unknown token of a model; nullopt if it has none.
 std::optional<std::int64_t> unknown_id(const WordModel& model, const Vocabulary& vocabulary);
-// The piece of a byte, such as "<0x0A>".
+// Returns the piece of a byte, such as "<0x0A>".
 std::string byte_piece(unsigned char byte);
 
 }  // namespace polyhead::models

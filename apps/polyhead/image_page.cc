@@ -1,0 +1,67 @@
+#include "image_page.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "core/text.h"
+
+namespace polyhead::app {
+
+SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace) {
+  const models::VisionConfig& c = encoder.config;
+  SeenImage seen{.name = std::move(name), .fitted = fitted(processor, image)};
+  seen.pixels = normalised(processor, seen.fitted);
+  const std::int64_t tokens = c.tokens(), numbers = 3 * c.layers * tokens * c.layer.width;
+  const auto made = [](const Shape& shape) { return shape[-1] == 0 ? Tensor() : Tensor(DType::f32, shape); };
+  seen.attentions = made({c.layers, c.layer.heads, tokens, tokens});
+  seen.hidden = made({tokens, c.layer.width});
+  seen.pooled = made({encoder.pooled_width()}), seen.logits = made({encoder.classes()}), seen.embedding = made({encoder.embedding_width()});
+  const bool fits = budget != nullptr && budget->take(numbers);
+  seen.left_out = fits || budget == nullptr ? 0 : numbers;
+  if (fits)
+    for (Tensor* one : {&seen.q, &seen.k, &seen.v}) *one = made({c.layers, c.layer.heads, tokens, c.layer.width / c.layer.heads});
+  encoder.forward(seen.pixels, {.hidden = seen.hidden, .attentions = seen.attentions, .q = seen.q, .k = seen.k, .v = seen.v, .pooled = seen.pooled, .logits = seen.logits, .embedding = seen.embedding}, {.workspace = workspace});
+  return seen;
+}
+
+void require_page_of_images(const models::VisionConfig& config, std::int64_t images) {
+  const std::int64_t weights = numel({images, config.layers, config.layer.heads, config.tokens(), config.tokens()});
+  require(weights <= viewer::kMaxAttentionWeights, "a page holds at most ", viewer::kMaxAttentionWeights, " attention weights and these ", images, images == 1 ? " image has " : " images have ", weights, "; give fewer images, or ask for the arrays");
+}
+
+std::string label_of_class(const models::VisionConfig& config, std::int64_t index) {
+  return index < std::ssize(config.labels) ? config.labels[static_cast<std::size_t>(index)] : cat("class ", index);
+}
+
+std::vector<std::int64_t> best_classes(const SeenImage& seen, std::size_t most) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(seen.logits ? seen.logits.numel() : 0));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](std::int64_t i) { return seen.logits.data<float>()[i]; });
+  order.resize(std::min(order.size(), most));
+  return order;
+}
+
+Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen) {
+  const ConstTensorView covered = seen.fitted.view().slice(0, 0, config.rows() * config.patch_height).slice(1, 0, config.columns() * config.patch_width);
+  return models::normalised({.factor = 1.0 / 255, .normalise = false}, covered);  // [3,height,width]
+}
+
+viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown) {
+  viewer::Text text{.text = seen.name, .attentions = seen.attentions, .left_out = seen.left_out};
+  if (seen.logits) append(text.text, cat(": ", label_of_class(config, best_classes(seen, 1)[0])));
+  if (config.class_token) text.queries.pieces.emplace_back("[class]");
+  if (config.distillation_token) text.queries.pieces.emplace_back("[distillation]");
+  for (std::int64_t i = 1; i <= config.registers; ++i) text.queries.pieces.push_back(cat("[register ", i, "]"));
+  text.queries.special.assign(static_cast<std::size_t>(config.tokens()), false);
+  std::fill_n(text.queries.special.begin(), config.prefix_tokens(), true);
+  for (std::int64_t i = 0; i < config.patches(); ++i) text.queries.pieces.push_back(cat(i / config.columns() + 1, ",", i % config.columns() + 1));
+  text.image = viewer::Image{.pixels = shown.view().move_axis(0, 2), .rows = config.rows(), .columns = config.columns()};
+  if (seen.q) text.vectors = {.q = seen.q, .k = seen.k, .v = seen.v};
+  return text;
+}
+
+std::string start_of_images(const models::VisionConfig& config) { return cat("#layer=", config.layers - 1, "&head=mean", config.class_token ? "&row=0" : ""); }
+
+}  // namespace polyhead::app

@@ -1,0 +1,41 @@
+// What an encoder of images made of one image, and how a page shows it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "polyhead/models/image_processor.h"
+#include "polyhead/models/vision_encoder.h"
+#include "polyhead/viewer.h"
+
+namespace polyhead::app {
+
+struct SeenImage {
+  std::string name;              // of the file, for the reader
+  Tensor fitted, pixels;         // [height,width,3] uint8 and [3,height,width] float32
+  Tensor attentions, hidden;     // [L,N,T,T] [T,E]
+  Tensor pooled, logits, embedding;  // absent where the model has none
+  Tensor q, k, v;                // [L,N,T,H], absent if they were not asked for
+  std::int64_t left_out = 0;     // numbers of q, k and v that the page leaves out
+};
+
+// image [height,width,3] uint8. `budget`: of a page, which then has q, k and v as far as it goes; nullptr: none are computed.
+SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace);
+
+// Error that names the limit if a page has no room for so many images.
+void require_page_of_images(const models::VisionConfig& config, std::int64_t images);
+
+std::string label_of_class(const models::VisionConfig& config, std::int64_t index);
+// The classes of the largest logits, first ones first.
+std::vector<std::int64_t> best_classes(const SeenImage& seen, std::size_t most);
+
+// The pixels that the model's patches cover, [3,height,width] from 0 to 1.
+Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen);
+
+// The set of maps of one image. The views are those of `seen` and `shown`, which outlive the page.
+viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown);
+// Where a page of images opens: the last layer, and what the class token reads.
+std::string start_of_images(const models::VisionConfig& config);
+
+}  // namespace polyhead::app

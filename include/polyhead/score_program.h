@@ -1,0 +1,59 @@
+// A score rule as a list of instructions, computed by a vector interpreter of the kernels: for formulas that are known only when the program runs, as
+// those of Python. Registers hold one number for each pair; instruction i writes register i and reads earlier ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "polyhead/score_op.h"
+#include "polyhead/score_rule.h"
+#include "polyhead/tensor_view.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead {
+
+struct ScoreInstruction {
+  ScoreOp op = ScoreOp::constant;
+  std::int32_t table = -1;                   // of load
+  std::int32_t a = -1, b = -1, c = -1, d = -1;  // registers
+  double value = 0;
+};
+
+// Numbers that the program reads, in place: at most 4 dimensions. Negative indices count from the end, as in NumPy; an index outside of a dimension gives NaN.
+struct ScoreTable {
+  ConstTensorView values;  // float32 or float64
+};
+
+// A gradient: `derivative` is the register of d(new score)/d(element that instruction `load` reads). Added to sum first + <indices, strides> of the head.
+struct ScoreGradient {
+  std::int32_t load = -1, derivative = -1;
+  std::int64_t first = 0;
+  std::int64_t strides[4] = {0, 0, 0, 0};
+};
+
+struct ScoreProgramCode {
+  std::vector<ScoreInstruction> instructions;
+  std::vector<ScoreTable> tables;
+  std::int32_t result = -1;                  // register of the new score
+  std::int32_t slope = -1;                   // register of its derivative by the old score; -1: no backward pass
+  std::vector<ScoreGradient> gradients;
+  std::int64_t gradient_count = 0;           // sums of a head
+};
+
+// Checks the code once. The tables, and the program or a copy of it, must live as long as its rule.
+class ScoreProgram {
+ public:
+  static constexpr int kMostInstructions = 256;
+  explicit ScoreProgram(ScoreProgramCode code);
+  ScoreRule rule() const;
+
+ private:
+  struct Compiled;
+  std::shared_ptr<const Compiled> compiled_;
+  std::int64_t gradient_count_;
+  bool differentiable_;
+};
+
+}  // namespace polyhead
+#pragma GCC visibility pop

@@ -1,0 +1,83 @@
+"""Models that ``polyhead train`` made, small ones that are part of polyhead, and encoders, language models, models with two sides and models of images that transformers saved.
+
+    classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
+    answer = classifier("The rooms are lovely, but the staff was rude.")
+    print(answer.rating, answer.pooling.shape)
+
+An answer holds the attention weights of every head. They show what a head read, which is no explanation of the answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core
+from ._encoder import TextEncoder, TextEncoderRun
+from ._images import ImageTextModel, TextSide, TextSideRun, VisionEncoder, VisionEncoderRun
+from ._language import LanguageModel, LanguageRun
+from ._saved import SavedByTransformers
+from ._trained import ChosenSentence, ClassifiedImage, ClassifiedText, ImageClassifier, SentenceChooser, TextClassifier, Translation, Translator
+from ._two_sides import SequenceToSequenceModel, SequenceToSequenceRun
+
+__all__ = [
+    "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "ImageTextModel", "LanguageModel", "LanguageRun",
+    "SentenceChooser", "SequenceToSequenceModel", "SequenceToSequenceRun", "TextClassifier", "TextEncoder", "TextEncoderRun", "TextSide", "TextSideRun", "Translation", "Translator",
+    "VisionEncoder", "VisionEncoderRun", "load", "names",
+]
+
+_AnyModel = ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | SequenceToSequenceModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel
+
+_KINDS: dict[str, type[_AnyModel]] = {
+    "polyhead-image-classifier": ImageClassifier,
+    "polyhead-text-classifier": TextClassifier,
+    "polyhead-translator": Translator,
+    "polyhead-sentence-chooser": SentenceChooser,
+    "language-model": LanguageModel,
+    "sequence-to-sequence-model": SequenceToSequenceModel,
+    "text-encoder": TextEncoder,
+    "vision-encoder": VisionEncoder,
+    "text-side": TextSide,
+    "image-text-model": ImageTextModel,
+}
+
+
+def _load_side(source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[str], side: str | None) -> Any:
+    loaded = load(source, ignored_keys)
+    return loaded if side is None else getattr(loaded, side)
+
+
+def names() -> list[str]:
+    """The models that are part of polyhead; MODELS.md of the repository tells what they were trained on."""
+    return _core.default_models()
+
+
+def load(
+    source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[str] = ()
+) -> ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | SequenceToSequenceModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel:
+    """Loads a trained model.
+
+    Args:
+        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder, a decoder or a model with two sides that transformers saved.
+        ignored_keys: for a language model or one with two sides, keys of config.json to skip. An unknown key is otherwise an error: it might change the results.
+
+    Raises:
+        OSError: the folder cannot be read.
+        ValueError: it is no folder of such a model, or a name that is also a folder here; config.json has an unknown key.
+    """
+    built_in = isinstance(source, str) and source in names()
+    if built_in and os.path.isdir(source):
+        raise ValueError(f"source: {source!r} is a model of polyhead and also a folder here; give './{source!s}' for the folder")
+    keys = ignored_keys if isinstance(ignored_keys, str) or not isinstance(ignored_keys, Iterable) else tuple(ignored_keys)
+    kind, config, model = _core.load_model(source, built_in, keys)
+    loaded = _KINDS[kind](config, model)
+    if isinstance(loaded, SavedByTransformers):
+        loaded._source = source if isinstance(source, bytes) else os.path.abspath(os.fspath(source))
+        loaded._ignored_keys = tuple(keys)
+    if isinstance(loaded, ImageTextModel):
+        loaded.vision, loaded.text = VisionEncoder(config["vision"], model.vision), TextSide(config["text"], model.text)
+        for name in ("vision", "text"):
+            side = getattr(loaded, name)
+            side._source, side._ignored_keys, side._side = loaded._source, loaded._ignored_keys, name
+    return loaded

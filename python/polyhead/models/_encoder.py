@@ -1,0 +1,49 @@
+"""Encoders of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .._options import Array, NumPyArray
+from ._saved import SavedByTransformers, ids_of
+
+
+class TextEncoderRun(NamedTuple):
+    """The outputs of `TextEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, E width,
+    L layers, N heads, H width of a head. float32, of a float64 model float64."""
+
+    hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if there is one
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, the last one as hidden
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    q: NumPyArray | None = None  # [L,*,N,T,H], rotated if positions are rotary
+    k: NumPyArray | None = None  # [L,*,N,T,H], as q
+    v: NumPyArray | None = None  # [L,*,N,T,H]
+
+
+class TextEncoder(SavedByTransformers):
+    """An encoder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder as transformers writes it.
+    Calls keep packed parameters, which take as much memory as the model in float32."""
+
+    def run(
+        self,
+        ids: Array | Sequence[int],
+        *,
+        segments: Array | None = None,
+        attend_keys: Array | None = None,
+        outputs: Iterable[str] = ("hidden",),
+        num_threads: int | None = None,
+    ) -> TextEncoderRun:
+        """One pass over whole texts.
+
+        Args:
+            ids: integers ``[*,T]``, token ids, with the special tokens.
+            segments: integers ``[*,T]``, which text of a pair a token is of; None: all 0. Not for encoders without segments.
+            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
+            outputs: names of `TextEncoderRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        return TextEncoderRun(**self._model.run(ids_of(ids), segments, attend_keys, outputs, num_threads))

@@ -1,0 +1,123 @@
+"""Models of images, and of images and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .. import _core
+from .._options import Array, NumPyArray
+from ._saved import SavedByTransformers, ids_of
+
+
+class VisionEncoderRun(NamedTuple):
+    """The outputs of `VisionEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of pixels, T tokens (the class token and the
+    like, then the patches row by row from the top left), E width, L layers, N heads, H width of a head. float32, of a float64 model float64."""
+
+    hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if that is one of all tokens (not in CLIP)
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, before the final norm
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    pooled: NumPyArray | None = None  # [*,E], one vector for the whole image, transformers' pooler_output
+    logits: NumPyArray | None = None  # [*,classes], of a model with a classifier
+    embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
+    q: NumPyArray | None = None  # [L,*,N,T,H]
+    k: NumPyArray | None = None  # [L,*,N,T,H]
+    v: NumPyArray | None = None  # [L,*,N,T,H]
+
+
+class VisionEncoder(SavedByTransformers):
+    """An encoder of images: ViT, DeiT, or the image side of CLIP or SigLIP, from a folder as transformers writes it. Calls keep packed parameters, which take as
+    much memory as the model in float32. ``config`` has the sizes, and ``labels`` of the classes if the folder names them."""
+
+    def prepare(self, image: Array) -> NumPyArray:
+        """The pixels ``[3,height,width]`` of an image as the folder's preprocessor_config.json says: resized, cropped, rescaled and normalised as transformers'
+        image processors with Pillow do.
+
+        Args:
+            image: uint8 ``[height,width,3]``, red, green and blue: ``numpy.asarray(PIL.Image.open(path).convert("RGB"))``.
+
+        Raises:
+            ValueError, TypeError: the image or the file is not supported; the message names what is not.
+        """
+        return _core.prepare_image(self._source, image)  # type: ignore[return-value]
+
+    def run(self, pixels: Array, *, outputs: Iterable[str] = ("hidden",), num_threads: int | None = None) -> VisionEncoderRun:
+        """One pass over images.
+
+        Args:
+            pixels: floating ``[*,C,height,width]`` of the model's size, resized and normalised as the model was trained with.
+            outputs: names of `VisionEncoderRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit, or an output that the folder's model does not have; the message names it.
+        """
+        return VisionEncoderRun(**self._model.run(pixels, outputs, num_threads))
+
+
+class TextSideRun(NamedTuple):
+    """The outputs of `TextSide.run` that were asked for, None of the others. Letters as `TextEncoderRun`, P the width of an embedding."""
+
+    hidden: NumPyArray | None = None  # [*,T,E], after the final norm
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, before the final norm
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    pooled: NumPyArray | None = None  # [*,E], what stands for the text: transformers' pooler_output
+    embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
+    q: NumPyArray | None = None  # [L,*,N,T,H]
+    k: NumPyArray | None = None  # [L,*,N,T,H]
+    v: NumPyArray | None = None  # [L,*,N,T,H]
+
+
+class TextSide(SavedByTransformers):
+    """The text side of CLIP or SigLIP, from a folder as transformers writes it."""
+
+    def run(
+        self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("hidden",), num_threads: int | None = None
+    ) -> TextSideRun:
+        """One pass over whole texts.
+
+        Args:
+            ids: integers ``[*,T]``, token ids, with the end token that stands for a text (CLIP).
+            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
+            outputs: names of `TextSideRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        return TextSideRun(**self._model.run(ids_of(ids), attend_keys, outputs, num_threads))
+
+
+class ImageTextModel(SavedByTransformers):
+    """CLIP or SigLIP, from a folder as transformers writes it: `vision` and `text` run alone, `similarity` compares their embeddings."""
+
+    vision: VisionEncoder
+    text: TextSide
+
+    def similarity(self, pixels: Array, ids: Array, *, attend_keys: Array | None = None, num_threads: int | None = None) -> NumPyArray:
+        """How well images and texts fit, ``[I,J]``: transformers' ``logits_per_image``. The softmax of a row (CLIP) or each sigmoid (SigLIP) is a probability.
+
+        Args:
+            pixels: ``[I,C,height,width]``, as `VisionEncoder.run`.
+            ids, attend_keys: ``[J,T]``, as `TextSide.run`.
+            num_threads: as `polyhead.sdpa`.
+        """
+        images = self.vision.run(pixels, outputs=["embedding"], num_threads=num_threads).embedding
+        texts = self.text.run(ids, attend_keys=attend_keys, outputs=["embedding"], num_threads=num_threads).embedding
+        return self._model.similarity(images, texts)  # type: ignore[no-any-return]
+
+    @property
+    def parameters(self) -> dict[str, NumPyArray]:
+        """Copies of all parameters by name, with "vision." or "text." before those of a side."""
+        sides = {"vision": self.vision, "text": self.text}
+        return {f"{side}.{name}": array for side, model in sides.items() for name, array in model.parameters.items()}
+
+    @property
+    def logit_scale(self) -> float:
+        """The logarithm of what cosines are multiplied by."""
+        return self._model.logit_scale  # type: ignore[no-any-return]
+
+    @property
+    def logit_bias(self) -> float:
+        """What SigLIP adds to scaled cosines; 0 of CLIP."""
+        return self._model.logit_bias  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""Decoders, which predict the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from .._options import Array, NumPyArray
+from ._saved import WritesTokens, ids_of
+
+
+class LanguageRun(NamedTuple):
+    """The outputs of `LanguageModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
+    the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head. float32, of a float64 model float64."""
+
+    logits: NumPyArray | None = None  # [*,T,C], of the token that follows each one
+    hidden: NumPyArray | None = None  # [*,T,E], after the final norm
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, the last one after the final norm
+    attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
+    q: NumPyArray | None = None  # [L,*,N,T,H], normed and rotated
+    k: NumPyArray | None = None  # [L,*,K,T,H], as q
+    v: NumPyArray | None = None  # [L,*,K,T,H]
+
+
+class LanguageModel(WritesTokens):
+    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder as transformers writes it.
+    The file stays mapped, so it may be replaced but not changed in place. Calls keep packed parameters, which take as much memory as the model in
+    float32. A pickle holds the path of the folder."""
+
+    def run(
+        self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("logits",), num_threads: int | None = None
+    ) -> LanguageRun:
+        """One pass over whole texts.
+
+        Args:
+            ids: integers ``[*,T]``, token ids.
+            attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
+            outputs: names of `LanguageRun`'s fields.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        return LanguageRun(**self._model.run(ids_of(ids), attend_keys, outputs, num_threads))
+
+    def generate(
+        self,
+        ids: Sequence[int] | Array,
+        max_tokens: int,
+        *,
+        temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Sequence[int] = (),
+        ignore_end: bool = False,
+        cache_dtype: str | None = None,
+        on_token: Callable[[int], object] | None = None,
+        num_threads: int | None = None,
+    ) -> list[int]:
+        """The tokens that follow a prompt, the one that ends it included.
+
+        Args:
+            ids: the prompt's token ids, at least one.
+            max_tokens: the most tokens of the answer.
+            temperature: of the draw; None: the likeliest token each time.
+            top_k, top_p: with a temperature, draw from the k likeliest tokens, and of these from the fewest whose probabilities sum to p.
+            seed: with a temperature, of the draws; required.
+            stop_tokens: ids that end the answer, beside the model's end tokens.
+            ignore_end: go on after the model's end tokens.
+            cache_dtype: of the cached keys and values, as `KeyValueCache`; None: the model's.
+            on_token: called with each token as it is chosen; if it returns False, the answer ends.
+            num_threads: as `polyhead.sdpa`.
+
+        Raises:
+            ValueError, TypeError: an argument that does not fit; the message names it.
+        """
+        options = self._answer_options("generate", locals())
+        return self._model.generate(ids, options)  # type: ignore[no-any-return]

@@ -1,0 +1,51 @@
+"""What models of folders that transformers wrote share."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from .._options import Array
+from ._base import Model
+
+
+class SavedByTransformers(Model):
+    """A model of a folder as transformers writes it; copies that go elsewhere read the folder again."""
+
+    _source: str | bytes | os.PathLike[Any]
+    _ignored_keys: tuple[str, ...]
+    _side: str | None = None  # of an `ImageTextModel`, its attribute
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from . import _load_side
+
+        return _load_side, (self._source, self._ignored_keys, self._side)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self._with(self.__dict__)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return super().__repr__().replace(f"{name}(", f"{name}(model={self.config.get('model')!r}, ", 1)
+
+
+def ids_of(ids: Array | Sequence[int]) -> Any:
+    if not isinstance(ids, (list, tuple)):
+        return ids
+    import numpy
+
+    return numpy.asarray(ids, numpy.int64)
+
+
+class WritesTokens(SavedByTransformers):
+    """A model that writes tokens."""
+
+    def _answer_options(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        """The options among the arguments of `method`. Warns, once for each model, where the folder asks for another choice of tokens."""
+        rules = self.__dict__.setdefault("_unsaid_rules", self._model.rules_not_followed)
+        if rules:
+            self._unsaid_rules: list[str] = []
+            warnings.warn(f"{type(self).__name__}.{method}: each token is the likeliest one, or drawn; not followed of the model's generation_config.json: {', '.join(rules)}", stacklevel=3)
+        return {name: value for name, value in given.items() if name not in ("self", "ids", "source", "prompt", "__class__")}

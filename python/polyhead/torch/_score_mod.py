@@ -1,0 +1,150 @@
+"""Attention with a score_mod of FlexAttention's signature: traced once a call, differentiated, and run by the kernels' interpreter. No compiler is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+from .. import _core
+from . import _functional as core
+from ._ops import Options, _on_views, _tensor, _view
+from ._score_trace import OPS, Trace, trace_score_mod
+
+
+def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
+    """The boolean mask of a BlockMask: pairs of its blocks for which mask_mod is true. One byte a pair."""
+    if not isinstance(block_mask, BlockMask):
+        raise TypeError(f"attention: block_mask is of type {type(block_mask).__name__}; it must be a BlockMask of torch.nn.attention.flex_attention or None")
+    batch, heads = block_mask.kv_num_blocks.shape[:2]
+    queries, keys = q.shape[-2], k.shape[-2]
+    if tuple(block_mask.seq_lengths) != (queries, keys):
+        raise ValueError(f"attention: block_mask is for {block_mask.seq_lengths[0]} queries and {block_mask.seq_lengths[1]} keys; T is {queries} and S is {keys}")
+    if batch not in (1, q.shape[0]) or heads not in (1, q.shape[-3]) or q.dim() != 4:
+        raise ValueError(f"attention: block_mask is for B = {batch} and H = {heads}; q is {list(q.shape)}")
+    attend = create_mask(block_mask.mask_mod, batch, heads, queries, keys, device="cpu")
+    rows, columns = block_mask.BLOCK_SIZE
+    blocks = block_mask.to_dense().bool().repeat_interleave(rows, -2).repeat_interleave(columns, -1)
+    return attend & blocks[..., :queries, :keys]
+
+
+class _Program:
+    """A traced score_mod with the sums of its gradients."""
+
+    def __init__(self, trace: Trace, result: int, heads: int, differentiate: bool) -> None:
+        score = next(i for i, row in enumerate(trace.instructions) if row[0] == "score")
+        head = next(i for i, row in enumerate(trace.instructions) if row[0] == "head")
+        self.captured = trace.tables
+        self._heads = heads
+        self.places: list[tuple[int, int, bool]] = []  # of each captured tensor: its first sum, how many, whether they belong to one head; no sums: -1
+        derivatives = trace.gradients(result) if differentiate else {}
+        loads = [(i, row) for i, row in enumerate(trace.instructions) if row[0] == "load"]
+        count, gradients = 0, []
+        for number, tensor in enumerate(trace.tables):
+            own = [(i, row[2 : 2 + tensor.dim()]) for i, row in loads if row[1] == number]
+            if not (differentiate and tensor.requires_grad):
+                self.places.append((-1, 0, False))
+                continue
+            per_head = tensor.dim() > 0 and tensor.shape[0] == heads and all(indices[0] == head for _, indices in own)
+            extents = tensor.shape[1:] if per_head else tensor.shape
+            strides = list(torch.empty(extents, device="meta").stride())
+            for i, _ in own:
+                if i in derivatives:
+                    gradients.append((i, derivatives[i], count, ([0] if per_head else []) + strides))
+            self.places.append((count, max(1, extents.numel()), per_head))
+            count += max(1, extents.numel())
+        self.count = count
+        slope = derivatives.get(score)
+        if differentiate and slope is None:  # the new score does not depend on the old one
+            slope = trace.constant(0)
+        rows = [(OPS.index(op), *rest) for op, *rest in trace.instructions]
+        tables = [self._table(tensor) for tensor in trace.tables]
+        self.code = _core.ScoreProgram(rows, tables, result, -1 if slope is None else slope, gradients, count)
+
+    @staticmethod
+    def _table(tensor: Tensor) -> Any:
+        tensor = tensor.detach().resolve_neg()
+        if tensor.dtype not in (torch.float32, torch.float64):
+            tensor = tensor.to(torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else torch.float64)
+        return tensor.numpy()
+
+    def gradient_of(self, number: int, sums: Tensor) -> Tensor | None:
+        first, count, per_head = self.places[number]
+        if first < 0:
+            return None
+        tensor = self.captured[number]
+        own = sums[:, first : first + count]
+        return (own if per_head else own.sum(0)).reshape(tensor.shape).to(tensor.dtype)
+
+
+class _Once(Function):
+    """Gradients that depend on the inputs in a way that is not recorded: differentiating them is refused."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Tensor], *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        return tuple(gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("attention: a score_mod has no second derivative")
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx: Any, program: _Program, options: Options, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, *captured: Tensor) -> Any:
+        given = _on_views(q, options)
+        out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights)
+        out, lse, weights = _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
+        ctx.program, ctx.options = program, options
+        ctx.save_for_backward(q, k, v, bias, sink, out, lse, *captured)
+        ctx.set_materialize_grads(False)
+        return out, lse, weights
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_weights: Tensor | None) -> Any:
+        if d_lse is not None or d_weights is not None:
+            raise NotImplementedError(f"attention: polyhead has no gradient of {'lse' if d_lse is not None else 'attention weights'} with a score_mod")
+        q, k, v, bias, sink, out, lse, *captured = ctx.saved_tensors
+        nothing = (None,) * (7 + len(captured))
+        if d_out is None:
+            return nothing
+        wanted = ctx.needs_input_grad
+        found = _core.score_backward(
+            ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, ctx.options), *wanted[2:7], any(wanted[7:])
+        )
+        *of_inputs, sums = (None if x is None else _tensor(x) for x in found)
+        of_captured = [ctx.program.gradient_of(i, sums) if want else None for i, want in enumerate(wanted[7:])]
+        results = [*of_inputs, *of_captured]
+        if torch.is_grad_enabled():  # create_graph
+            recorded = iter(_Once.apply([x for x in results if x is not None], d_out, q, k, v, bias, sink, *captured))
+            results = [None if x is None else next(recorded) for x in results]
+        return (None, None, *results)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], options: Options) -> tuple[Tensor, Tensor, Tensor]:
+    """``(out, lse, attention weights or [0])``. options: with the seed of dropout."""
+    if not callable(score_mod):
+        raise TypeError(f"attention: score_mod is of type {type(score_mod).__name__}; it must be a function score_mod(score, b, h, q_idx, kv_idx)")
+    if options.k_scale is not None or options.v_scale is not None:
+        raise NotImplementedError("attention: score_mod is given with k_scale and v_scale; int8 keys have no score_mod")
+    if options.empty_rows == "offset":
+        raise NotImplementedError("attention: score_mod is given with empty_rows='offset'")
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink)):
+        if core.has_tangent(tensor):
+            raise NotImplementedError(f"attention: {name} is a dual tensor, and a score_mod has no forward mode")
+    trace, result = trace_score_mod(score_mod)
+    recorded = torch.is_grad_enabled()
+    for tensor in trace.tables:
+        if tensor.device.type != "cpu":
+            raise TypeError(f"attention: score_mod captures a tensor on {tensor.device}; polyhead computes on the CPU")
+    for name, tensor in (("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
+        if recorded and tensor is not None and tensor.requires_grad:
+            raise NotImplementedError(f"attention: {name} requires grad beside a score_mod; put it into the score_mod")
+    inputs = (q, k, v, options.bias, options.sink, *trace.tables)
+    differentiate = recorded and any(x is not None and x.requires_grad for x in inputs)
+    program = _Program(trace, result, q.shape[-3], differentiate)
+    return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return]

@@ -1,0 +1,87 @@
+// Calls the caller's score rule (polyhead/score_rule.h) with the rows of a strip. For kernel sources only.
+#pragma once
+
+#include "cpu/sdpa/rows.h"
+
+#include "cpu/sdpa/pack.h"
+#include "cpu/sdpa/strip_blocks.h"
+#include "polyhead/score_rule.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// Calls f(tile, index of its first row) for rows that are consecutive queries of one head, with the existing ones of these keys, counted from key `first`.
+template <class T, class F>
+void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std::int64_t first, KeyRange keys, std::int64_t stride, T* x, const F& f) {
+  const std::int64_t last = smaller(keys.last, group.keys - first);
+  for (int i = 0, end = 0; i < count && keys.first < last; i = end) {
+    for (end = i + 1; end < count && rows[end].head == rows[i].head && rows[end].query == rows[end - 1].query + 1;) ++end;
+    ScoreTile tile;
+    tile.scores = x + i * stride + keys.first, tile.float64 = sizeof(T) == 8;
+    tile.rows = end - i, tile.keys = last - keys.first, tile.row_stride = stride;
+    tile.first_query = group.rule_query + rows[i].query, tile.first_key = group.rule_key + first + keys.first;
+    tile.batch = group.rule_batch, tile.head = group.rule_head + rows[i].head;
+    f(tile, i);
+  }
+}
+
+// Calls f(keys) for the longest ranges of whole vectors without a panel that the mask skips. `keys` counts from key `first`.
+template <class T, class F>
+void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& blocks, const F& f) {
+  KeyRange range{0, 0};
+  for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+    if (blocks.at(first + panel) == BlockKind::skip) return;
+    if (range.last != begin || range.empty()) {
+      if (!range.empty()) f(range);
+      range.first = begin;
+    }
+    range.last = begin + vectors * kLanes<T>;
+  });
+  if (!range.empty()) f(range);
+}
+
+// Turns products of the rows with keys into scaled scores, copied to `before` if that is given, and these into new scores.
+template <class T>
+void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
+                      std::int64_t stride, T* x, T* before) {
+  for_each_kept_range<T>(first, keys, blocks, [&](KeyRange range) {
+    for (int i = 0; i < count; ++i) {
+      T* const row = x + i * stride;
+      for (std::int64_t s = range.first; s < range.last; s += kLanes<T>) {
+        const Vector<T> scaled = load_vector(row + s) * factor;
+        store_vector<T>(scaled, row + s);
+        if (before != nullptr) store_vector<T>(scaled, before + i * stride + s);
+      }
+    }
+    for_each_score_tile(group, rows, count, first, range, stride, x, [&](const ScoreTile& tile, int /*row*/) { group.rule->forward(tile, group.rule->data); });
+  });
+}
+
+// Turns gradients of new scores into those of the scaled scores `before`. A gradient of 0 stays 0: that of a masked pair, whose score may be NaN.
+// `copy` is scratch as large as `before`.
+template <class T>
+void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
+                              std::int64_t stride, T* d_x, T* before, T* copy) {
+  for_each_kept_range<T>(first, keys, blocks, [&](KeyRange range) {
+    for (int i = 0; i < count; ++i) {
+      for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>) {
+        const Vector<T> d = load_vector(d_x + s);
+        store_vector<T>(d, copy + s);
+        store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);
+      }
+    }
+    // Beside `keys` d_x is not defined, not even in the vectors at their ends.
+    const KeyRange defined{larger(range.first, keys.first), smaller(range.last, keys.last)};
+    for_each_score_tile(group, rows, count, first, defined, stride, d_x, [&](const ScoreTile& tile, int row) {
+      double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * group.rule->gradient_count;
+      group.rule->backward(tile, before + row * stride + defined.first, of_head, group.rule->data);
+    });
+    for (int i = 0; i < count; ++i) {
+      for (std::int64_t s = i * stride + range.first; s < i * stride + range.last; s += kLanes<T>)
+        store_vector<T>(load_vector(copy + s) == T{0} ? Vector<T>{} : load_vector(d_x + s), d_x + s);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -1,0 +1,19 @@
+// What a file of a family calls the projections of its layers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "core/text.h"
+
+namespace polyhead::models {
+
+// `tensors`: the names of a family's row. Where q holds all three, "attn.c_attn q" and so on.
+template <class Tensors>
+std::map<std::string, std::string> projection_names(const Tensors& tensors) {
+  const auto named = [&](std::string_view name, const char* part) { return tensors.k.empty() ? cat(tensors.q, " ", part) : std::string(name); };
+  return {{"q", named(tensors.q, "q")}, {"k", named(tensors.k, "k")}, {"v", named(tensors.v, "v")}, {"output", std::string(tensors.attention_output)}};
+}
+
+}  // namespace polyhead::models

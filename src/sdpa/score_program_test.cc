@@ -1,0 +1,137 @@
+// The interpreter of score programs beside C++ (polyhead/score_program.h).
+#include "polyhead/score_program.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "support/kernel_case.h"
+
+namespace polyhead::test {
+namespace {
+
+ScoreInstruction op(ScoreOp which, std::int32_t a = -1, std::int32_t b = -1, std::int32_t c = -1) { return {.op = which, .a = a, .b = b, .c = c}; }
+ScoreInstruction number(double value) { return {.op = ScoreOp::constant, .value = value}; }
+ScoreInstruction load(std::int32_t table, std::int32_t a, std::int32_t b = -1) { return {.op = ScoreOp::load, .table = table, .a = a, .b = b}; }
+
+// The new scores of one row of scores.
+std::vector<double> computed(const ScoreProgramCode& code, std::vector<double> scores, bool float64, std::int64_t query = 2, std::int64_t first_key = 5) {
+  const ScoreProgram program(code);
+  const ScoreRule rule = program.rule();
+  ScoreTile tile;
+  std::vector<float> narrow(scores.begin(), scores.end());
+  tile.scores = float64 ? static_cast<void*>(scores.data()) : narrow.data(), tile.float64 = float64;
+  tile.rows = 1, tile.keys = tile.row_stride = static_cast<std::int64_t>(scores.size());
+  tile.first_query = query, tile.first_key = first_key, tile.batch = 1, tile.head = 3;
+  rule.forward(tile, rule.data);
+  return float64 ? scores : std::vector<double>(narrow.begin(), narrow.end());
+}
+
+TEST(ScorePrograms, EveryOperationIsThatOfC) {
+  const std::vector<double> xs{-90, -3.5, -1, -0.25, 0, 0.25, 1, 2.5, 3, 40, 88, 0.1, 0.2, 0.3, 1e-3, -1e-3, 5.999, -6.001, 7};
+  using F = double (*)(double, double);
+  const std::pair<ScoreOp, F> ops[] = {{ScoreOp::add, [](double x, double k) { return x + k; }},
+                                       {ScoreOp::subtract, [](double x, double k) { return x - k; }},
+                                       {ScoreOp::multiply, [](double x, double k) { return x * k; }},
+                                       {ScoreOp::divide, [](double x, double k) { return x / k; }},
+                                       {ScoreOp::maximum, [](double x, double k) { return std::max(x, k); }},
+                                       {ScoreOp::minimum, [](double x, double k) { return std::min(x, k); }},
+                                       {ScoreOp::less, [](double x, double k) { return x < k ? 1.0 : 0.0; }},
+                                       {ScoreOp::less_equal, [](double x, double k) { return x <= k ? 1.0 : 0.0; }},
+                                       {ScoreOp::equal, [](double x, double k) { return x == k ? 1.0 : 0.0; }},
+                                       {ScoreOp::logical_and, [](double x, double k) { return x != 0 && k != 0 ? 1.0 : 0.0; }},
+                                       {ScoreOp::logical_or, [](double x, double k) { return x != 0 || k != 0 ? 1.0 : 0.0; }},
+                                       {ScoreOp::negate, [](double x, double) { return -x; }},
+                                       {ScoreOp::absolute, [](double x, double) { return std::abs(x); }},
+                                       {ScoreOp::square_root, [](double x, double) { return std::sqrt(x); }},
+                                       {ScoreOp::exp, [](double x, double) { return std::exp(x); }},
+                                       {ScoreOp::log, [](double x, double) { return std::log(x); }},
+                                       {ScoreOp::tanh, [](double x, double) { return std::tanh(x); }},
+                                       {ScoreOp::sigmoid, [](double x, double) { return 1 / (1 + std::exp(-x)); }},
+                                       {ScoreOp::floor, [](double x, double) { return std::floor(x); }},
+                                       {ScoreOp::logical_not, [](double x, double) { return x == 0 ? 1.0 : 0.0; }},
+                                       {ScoreOp::select, [](double x, double k) { return x != 0 ? k : 2.0; }}};
+  for (const bool float64 : {true, false}) {
+    for (const auto& [which, f] : ops) {
+      for_each_instruction_set([&, which = which, f = f] {
+        SCOPED_TRACE(static_cast<int>(which));
+        const std::vector<double> found = computed({.instructions = {op(ScoreOp::score), op(ScoreOp::key), op(ScoreOp::query), op(which, 0, 1, 2)}, .result = 3}, xs, float64);
+        for (std::size_t i = 0; i < xs.size(); ++i) {
+          const double x = float64 ? xs[i] : static_cast<double>(static_cast<float>(xs[i])), wanted = f(x, static_cast<double>(5 + i));
+          if (std::isnan(wanted)) {
+            EXPECT_TRUE(std::isnan(found[i])) << x;
+          } else if (std::isinf(wanted)) {
+            EXPECT_EQ(found[i], wanted) << x;
+          } else {
+            EXPECT_NEAR(found[i], wanted, (float64 ? 1e-14 : 1e-6) * std::max(1e-30, std::abs(wanted)) + (float64 ? 1e-300 : 1e-37)) << x;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(ScorePrograms, TablesAreReadInPlace) {
+  const Tensor table = Tensor::of<float>({4, 6}, {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 30, 31, 32, 33, 34, 35});
+  // table[h, k - 7]: h = 3, keys from 5 on; the first index is -2, the last one lies outside
+  const ScoreProgramCode code{.instructions = {op(ScoreOp::head), op(ScoreOp::key), number(7), op(ScoreOp::subtract, 1, 2), load(0, 0, 3)}, .tables = {{table}}, .result = 4};
+  const std::vector<double> found = computed(code, std::vector<double>(9), true), wanted{34, 35, 30, 31, 32, 33, 34, 35};
+  for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(found[i], wanted[i]);
+  EXPECT_TRUE(std::isnan(found[8]));
+  ScoreProgramCode transposed = code;
+  transposed.tables[0].values = ConstTensorView(table).transpose(0, 1);
+  transposed.instructions[4] = load(0, 3, 0);
+  EXPECT_EQ(computed(transposed, std::vector<double>(8), false), std::vector<double>({34, 35, 30, 31, 32, 33, 34, 35}));
+}
+
+TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
+  Random random(1);
+  AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 30, .keys = 40, .qk_width = 9, .v_width = 6});
+  const Tensor table = random.tensor(DType::f32, {4, 69});
+  // score + table[h, k - q + 29]
+  ScoreProgramCode code{.instructions = {op(ScoreOp::score), op(ScoreOp::head), op(ScoreOp::query), op(ScoreOp::key), op(ScoreOp::subtract, 3, 2), number(29), op(ScoreOp::add, 4, 5), load(0, 1, 6),
+                                         op(ScoreOp::add, 0, 7), number(1)},
+                        .tables = {{table}},
+                        .result = 8,
+                        .slope = 9,
+                        .gradients = {{.load = 7, .derivative = 9, .first = 0, .strides = {0, 1, 0, 0}}},
+                        .gradient_count = 69};
+  const ScoreProgram program(code);
+  AttentionCase biased = case_of(random, DType::f32, c.sizes);
+  biased.q = c.q, biased.k = c.k, biased.v = c.v, biased.d_out = c.d_out;
+  const ConstTensorView view(table.data<float>() + 29, DType::f32, {4, 30, 40}, {69, -1, 1});
+  biased.options.bias = view;
+  Tensor d_table(DType::f32, table.shape());
+  for (const char* backend : {"reference", "cpu"}) {
+    c.options.backend = biased.options.backend = &find_backend(backend);
+    c.options.score_rule = program.rule();
+    const AttentionOutputs a = c.make_forward_outputs(), b = biased.make_forward_outputs();
+    c.forward(a), biased.forward(b);
+    EXPECT_TRUE(near(a.out, Tensor::copy_of(b.out), 1e-5));
+    Tensor sums(DType::f64, table.shape());
+    const TensorView d_bias(d_table.data<float>() + 29, DType::f32, {4, 30, 40}, {69, -1, 1});
+    sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = a.out, .lse = a.lse, .d_out = c.d_out, .d_score_rule = sums}, c.options);
+    sdpa_backward({.q = c.q, .k = c.k, .v = c.v, .out = b.out, .lse = b.lse, .d_out = c.d_out, .d_bias = d_bias}, biased.options);
+    EXPECT_TRUE(near(sums, Tensor::copy_of(d_table), 1e-4)) << backend;
+  }
+}
+
+TEST(ScorePrograms, FaultsAreNamed) {
+  const auto message = [](ScoreProgramCode code) -> std::string {
+    try {
+      const ScoreProgram program(std::move(code));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  };
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::exp, 0)}, .result = 0}), testing::HasSubstr("instruction 0 reads register 0"));
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::score)}, .result = 1}), testing::HasSubstr("the result or the slope is no register"));
+  EXPECT_THAT(message({.instructions = {load(0, 0)}, .result = 0}), testing::HasSubstr("instruction 0 loads from no table"));
+  const Tensor table(DType::f32, {4});
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::key), load(0, 0)}, .tables = {{table}}, .result = 1, .slope = 0, .gradients = {{.load = 1, .derivative = 0, .strides = {1}}}, .gradient_count = 3}),
+              testing::HasSubstr("a gradient reaches sum 3 of 3"));
+}
+
+}  // namespace
+}  // namespace polyhead::test
