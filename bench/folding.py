@@ -41,6 +41,12 @@ def triangle(n: int) -> tuple[torch.nn.Module, list[Tensor], Callable[..., Any]]
     return layer, [torch.randn(1, n, n, 128)], lambda z: layer(z, mask=mask)
 
 
+def pair_bias(n: int) -> tuple[torch.nn.Module, list[Tensor], Callable[..., Any]]:
+    layer = of("boltz.model.layers.attentionv2", "AttentionPairBias")(384, 128, 16)
+    mask = torch.ones(1, n)
+    return layer, [torch.randn(1, n, 384), torch.randn(1, n, n, 128)], lambda s, z: layer(s, z, mask, s)
+
+
 def pairformer(n: int) -> tuple[torch.nn.Module, list[Tensor], Callable[..., Any]]:
     layer = of("boltz.model.layers.pairformer", "PairformerLayer")(384, 128, v2=True, dropout=0.0)
     mask, pairs = torch.ones(1, n), torch.ones(1, n, n)
@@ -64,6 +70,7 @@ def esm_layer(n: int) -> tuple[torch.nn.Module, list[Tensor], Callable[..., Any]
 
 CASES = {
     "boltz: triangle attention, starting node": (triangle, polyhead.patch.boltz),
+    "boltz: attention with pair bias": (pair_bias, polyhead.patch.boltz),
     "boltz: Pairformer layer": (pairformer, polyhead.patch.boltz),
     f"openfold3: rows of {ALIGNED} sequences, pair bias": (rows, polyhead.patch.openfold),
     f"openfold3: columns of {ALIGNED} sequences": (columns, polyhead.patch.openfold),

@@ -28,6 +28,8 @@
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/nn/optimizer.h"
+#include "polyhead/nn/pair_bias.h"
+#include "polyhead/nn/pair_bias_attention.h"
 #include "polyhead/nn/positions.h"
 #include "polyhead/nn/residual.h"
 #include "polyhead/nn/rms_norm.h"

@@ -14,6 +14,7 @@ void bind_score_program(nanobind::module_& m);  // score_program.h
 void bind_maps(nanobind::module_& m);     // maps.h
 void bind_layer(nanobind::module_& m);    // nn/multi_head_attention.h
 void bind_layer_pass(nanobind::module_& m);  // nn/multi_head_attention.h, for layers whose parameters the caller holds
+void bind_pair_bias(nanobind::module_& m);   // nn/pair_bias.h
 void bind_cache(nanobind::module_& m);    // nn/key_value_cache.h, nn/rotary_embedding.h
 void bind_files(nanobind::module_& m);    // io/attention_parameters.h
 void bind_device(nanobind::module_& m);   // device.h, executor.h

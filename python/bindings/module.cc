@@ -37,6 +37,7 @@ NB_MODULE(_core, m) {
   polyhead::python::bind_maps(m);
   polyhead::python::bind_layer(m);
   polyhead::python::bind_layer_pass(m);
+  polyhead::python::bind_pair_bias(m);
   polyhead::python::bind_cache(m);
   polyhead::python::bind_files(m);
   polyhead::python::bind_device(m);

@@ -279,6 +279,10 @@ MUTANTS = [
            "only layer norm takes off a mean", GEMM),
     Mutant("SwiGLU: gate's gradient misses in d_x", "src/nn/feed_forward.cc", "into(&FeedForward::gate, d_x,", "into(&FeedForward::gate, {},", "both factors read x", ("nn_layers", "training")),
     Mutant("SwiGLU: product rule's factor lost", "src/nn/feed_forward.cc", "multiply(d_hidden, factor, d_hidden, options.executor);", "", "d(f h) = f d_h + h d_f", ("nn_layers", "training")),
+    Mutant("pair bias: gradient of keys from the last block alone", "src/nn/pair_bias.cc", "add(one.block, gradient, options.executor);", "copy(one.block, gradient);", "k and v are read by every block of rows", ("nn_layers",)),
+    Mutant("pair bias: pieces of a block overwrite those before", "src/nn/pair_bias.cc", "done_ += pieces.count();", "", "sums of all blocks are added", ("nn_layers",)),
+    Mutant("pair bias: NaN of masked pairs", "src/nn/pair_bias.cc", "if (reached) x = reached;", "", "0 x NaN is NaN", ("nn_layers",)),
+    Mutant("pair bias: the values' gradient replaces the keys'", "src/nn/pair_bias_attention.cc", "keys_backward(&PairBiasAttention::v, d_v, Write::add);", "keys_backward(&PairBiasAttention::v, d_v, Write::replace);", "k and v read one input", ("nn_layers",)),
     Mutant("silu: derivative without x", "src/nn/activation.cc", "(s.derivative == 0 ? A{0} : x * s.derivative)", "A{0}", "silu' = sigmoid + x sigmoid'", ("nn_layers", "training")),
     Mutant("quick_gelu: derivative of the argument lost", "src/nn/activation.cc", "A{0} : u * s.derivative)", "A{0} : x * s.derivative)", "d sigmoid(1.702 x) = 1.702 sigmoid' dx", ("nn_layers",)),
     # Encoders and decoders

@@ -25,7 +25,7 @@ class Counter:
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
     result = Counter()
-    for module, name in ((_boltz, "attend"), (_openfold, "attend"), (_esm, "attention")):
+    for module, name in ((_boltz, "attend"), (_boltz, "heads_with_pair_bias"), (_openfold, "attend"), (_esm, "attention")):
 
         def counted(*arguments: Any, own: Callable[..., Any] = getattr(module, name), **keywords: Any) -> Any:
             result.calls += 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._options import Precision
-from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, is_small, masks_and_bias, with_rows
+from ..torch import _layer_pass as passes
+from ..torch._pair_bias import heads_with_pair_bias
+from ._layer import LINEARS, SIGMOID, Projections, attend, attended, is_ours, is_small, makes_small_bias, masks_and_bias, with_rows
 
 
 def attention(
@@ -34,20 +36,63 @@ def attention(
     return with_rows(attend(to, q_x, kv_x, bias, which.options, precision), which.empty, self.no_heads * queries * keys, by_boltz)
 
 
+class _Pairs(NamedTuple):
+    """A pair tensor ``[B / multiplicity,Q,K,C]`` whose bias is made in blocks of queries, and the parameters of its norm and its projection."""
+
+    z: Tensor
+    norm: nn.LayerNorm
+    projection: nn.Linear
+
+    def heads(self, module: Any, s: Tensor, k_in: Tensor, keep: Tensor, multiplicity: int) -> Tensor | None:
+        """The output of an AttentionPairBias; None if the projections do not have z's dtype. keep: bool ``[B,K]``."""
+        shared = (s.size(0) // multiplicity, multiplicity)
+        sources = ((module.proj_q, s), (module.proj_k, k_in), (module.proj_v, k_in))
+        q, k, v = (linear(x).unflatten(-1, (module.num_heads, -1)).transpose(-2, -3).unflatten(0, shared) for linear, x in sources)
+        norm, projection = self.norm, self.projection
+        if not q.dtype == k.dtype == v.dtype == self.z.dtype:
+            return None
+        y = heads_with_pair_bias(
+            q, k, v, keep.unflatten(0, shared), self.z.unsqueeze(1), norm.weight, norm.bias, projection.weight, projection.bias,
+            eps=norm.eps, scale=module.head_dim**-0.5, empty_rows="zero",
+        ).transpose(-2, -3).flatten(-2).flatten(0, 1)  # fmt: skip
+        out: Tensor = module.proj_o(torch.sigmoid(module.proj_g(s)) * y)
+        return out
+
+
+def _in_blocks(module: Any, z: Tensor) -> _Pairs | None:
+    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small beside what masks a key."""
+    parts = list(module.proj_z) if isinstance(module.proj_z, nn.Sequential) else []
+    if not passes.is_eager() or len(parts) != 3 or type(parts[0]) is not nn.LayerNorm or type(parts[1]) is not nn.Linear or passes.has_hooks(module.proj_z):
+        return None
+    norm, projection = parts[0], parts[1]
+    parameters = (norm.weight, norm.bias, projection.weight, projection.bias)
+    if norm.weight is None or any(x is not None and x.dtype != z.dtype for x in parameters) or any(passes.has_hooks(part) for part in parts):
+        return None
+    if type(parts[2]).__name__ != "Rearrange" or z.dim() != 4 or torch.is_autocast_enabled("cpu") or not makes_small_bias(norm, projection):
+        return None
+    return _Pairs(z, norm, projection)
+
+
 def _of_pairs(
-    module: Any, precision: Precision, s: Tensor, k_in: Tensor, bias: Tensor, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None
+    module: Any, precision: Precision, s: Tensor, k_in: Tensor, bias: Tensor | _Pairs, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None
 ) -> Tensor | None:
-    """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
+    """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``, or what makes it; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
     can be called for some of them. Returns None if a query has no key and by_boltz is None."""
     batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
-    if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or bias.shape[1:] != (heads, *pairs) or bias.size(0) * multiplicity not in (1, batch):
+    shape = (bias.z.size(0), bias.projection.out_features, *bias.z.shape[1:3]) if isinstance(bias, _Pairs) else tuple(bias.shape)
+    if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or shape[1:] != (heads, *pairs) or shape[0] * multiplicity not in (1, batch):
         return None
     keep = mask != 0
     which = attended([keep[:, None, None, :]], tuple(s.shape[:1]), s.size(1), k_in.size(1))
-    if module.inf < 1e4 or not is_small(bias) or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
+    if module.inf < 1e4 or not (isinstance(bias, _Pairs) or is_small(bias)) or not bool((keep == mask).all()) or (which.empty is not None and by_boltz is None):
         return None
     to = Projections(module.proj_q, module.proj_k, module.proj_v, module.proj_o, module.proj_g, heads, module.head_dim)
-    if bias.size(0) * multiplicity == batch:
+    if isinstance(bias, _Pairs):
+        found = bias.heads(module, s, k_in, keep, batch // shape[0])
+        if found is None:
+            return None
+        out = found
+    elif bias.size(0) * multiplicity == batch:
         # The samples of a structure share its bias, so do not repeat it.
         shared = (batch // multiplicity, multiplicity)
         q_x = s.unflatten(0, shared)
@@ -66,14 +111,17 @@ def pair_bias(
     if is_ours(s, z, mask) and s.dim() == 3 and mask.dim() == 2:
         normed = self.norm_s(s) if self.initial_norm else s
         k_in, of_keys = (normed, mask) if to_keys is None else (to_keys(normed), to_keys(mask.unsqueeze(-1)).squeeze(-1))
-        if model_cache is None or "z" not in model_cache:
-            bias = self.proj_z(z)
-            if model_cache is not None:
-                model_cache["z"] = bias
+        bias: Tensor | _Pairs
+        if model_cache is None:
+            bias = _in_blocks(self, z) or self.proj_z(z)
+        elif "z" not in model_cache:
+            bias = model_cache["z"] = self.proj_z(z)
         else:
             bias = model_cache["z"]
 
         def by_boltz(index: Tensor) -> Tensor:
+            if isinstance(bias, _Pairs):
+                return own(self, s[index], _repeated(z, index, multiplicity), mask[index], 1, None, None)
             return own(self, s[index], z, mask[index], 1, None, {"z": _repeated(bias, index, multiplicity)})
 
         out = _of_pairs(self, precision, normed, k_in, bias, of_keys, multiplicity, by_boltz if to_keys is None else None)
@@ -91,7 +139,7 @@ def pair_bias_2(
         def by_boltz(index: Tensor) -> Tensor:
             return own(self, s[index], _repeated(z, index, multiplicity), mask[index], k_in[index], 1)
 
-        out = _of_pairs(self, precision, s, k_in, self.proj_z(z), mask, multiplicity, by_boltz)
+        out = _of_pairs(self, precision, s, k_in, _in_blocks(self, z) or self.proj_z(z), mask, multiplicity, by_boltz)
         if out is not None:
             return out
     return own(self, s, z, mask, k_in, multiplicity)

@@ -76,6 +76,17 @@ def is_small(bias: Tensor) -> bool:
     return -_LARGEST < float(low) and float(high) < _LARGEST
 
 
+def makes_small_bias(norm: nn.LayerNorm, projection: nn.Linear) -> bool:
+    """As `is_small`, of every bias that this norm and this projection can make: a normalised vector of C numbers has a length of at most sqrt(C)."""
+    with torch.no_grad():
+        weight = projection.weight.double()
+        bound = math.sqrt(weight.size(1)) * (weight * norm.weight.double()).norm(dim=1)
+        for bias, of in ((norm.bias, weight), (projection.bias, None)):
+            if bias is not None:
+                bound = bound + (bias.double().abs() if of is None else (of @ bias.double()).abs())
+        return float(bound.max()) < _LARGEST
+
+
 def _as_mask(bias: Tensor) -> Tensor | None:
     # An expanded dimension has one number.
     bias = bias[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in bias.stride())]

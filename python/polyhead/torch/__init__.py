@@ -16,6 +16,7 @@ from ._attention import attention
 from ._gated import GatedAttention
 from ._multihead import MultiheadAttention
 from ._onnx import onnx_translations
+from ._pair_bias import attention_pair_bias
 from ._replace_sdpa import SdpaReplacement, replace_sdpa
 from ._replace_sdpa import sdpa as sdpa  # an earlier name
 from ._sdpa import scaled_dot_product_attention
@@ -26,6 +27,7 @@ __all__ = [
     "MultiheadAttention",
     "SdpaReplacement",
     "attention",
+    "attention_pair_bias",
     "onnx_translations",
     "replace_sdpa",
     "scaled_dot_product_attention",

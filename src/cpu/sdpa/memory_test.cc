@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
 #include "cpu/block_sizes.h"
@@ -15,54 +12,12 @@
 #include "polyhead/sdpa_derivatives.h"
 #include "support/last_piece_first.h"
 #include "support/machines.h"
+#include "support/peak_memory.h"
 #include "support/random.h"
 #include "support/thread_count.h"
 
-namespace {
-
-std::atomic<std::int64_t> in_use{0}, peak{0};
-
-// The block's size is stored one alignment before the returned memory.
-void* take(std::size_t bytes, std::size_t alignment) {
-  auto* start = static_cast<char*>(std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
-  if (start == nullptr) throw std::bad_alloc();
-  *reinterpret_cast<std::size_t*>(start) = bytes;
-  const std::int64_t now = in_use += static_cast<std::int64_t>(bytes);
-  std::int64_t most = peak;
-  while (now > most && !peak.compare_exchange_weak(most, now)) {
-  }
-  return start + alignment;
-}
-
-void give(void* memory, std::size_t alignment) {
-  if (memory == nullptr) return;
-  char* start = static_cast<char*>(memory) - alignment;
-  in_use -= static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(start));
-  std::free(start);
-}
-
-constexpr std::size_t kDefault = alignof(std::max_align_t);
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
-void operator delete(void* memory) noexcept { give(memory, kDefault); }
-void operator delete(void* memory, std::size_t) noexcept { give(memory, kDefault); }
-void operator delete(void* memory, std::align_val_t alignment) noexcept { give(memory, static_cast<std::size_t>(alignment)); }
-void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept { give(memory, static_cast<std::size_t>(alignment)); }
-
 namespace polyhead::test {
 namespace {
-
-// Returns the peak of memory that f allocates, measured on a new thread, which has no scratch memory yet.
-template <class F>
-std::int64_t peak_of(const F& f) {
-  const std::int64_t before = in_use;
-  peak = before;
-  std::thread(f).join();
-  return peak - before;
-}
 
 struct Attention {
   explicit Attention(std::int64_t length, std::int64_t heads = 1) : Attention(length, length, heads) {}

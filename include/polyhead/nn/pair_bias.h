@@ -1,0 +1,79 @@
+// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24), without its [*,N,T,S]:
+// for models of proteins, where z has a vector for each pair of positions.
+//
+//   bias[*,n,t,s] = sum_c weight[n,c] LayerNorm(z[*,t,s,:])[c] + b[n]
+//   out           = output(sigmoid(gate(x)) * merged heads of softmax(q k^T * scale + bias, attended keys) v)        q = q(x), k = k(keys), v = v(keys)
+//
+// The bias is made in blocks of rows of queries, used and dropped; the backward pass makes it again. Memory beyond inputs, outputs and gradients is that of a
+// block, at most max(2 MiB, 32 rows of one [N,T,S]), twice in the backward pass, and, for gradients of PairBias, (N + 2) / 256 of z in float32. A bias that
+// several passes share (samples of a diffusion) is made once by PairBias::forward and given as `pair_bias`.
+//
+// Letters: N heads, T queries, S keys, C width of z, E, Ek widths of the query and key input, H width of a head; * leading dimensions. z has as many as the
+// query input, each of the same extent or 1: samples share it, and its gradient is their sum.
+#pragma once
+
+#include "polyhead/empty_rows.h"
+#include "polyhead/nn/layer_norm.h"
+#include "polyhead/nn/linear.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead::nn {
+
+struct PairBiasConfig {
+  std::int64_t pair_width = 0;  // C
+  std::int64_t heads = 0;       // N
+  double epsilon = 1e-5;        // of the norm
+  bool norm_bias = true;
+  bool bias = false;            // of the projection
+  DType dtype = DType::f32;
+  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+};
+
+// The bias of attention scores that a pair tensor gives: its norm, projected to heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
+struct PairBias : Module<PairBias> {
+  LayerNorm norm;     // of width C
+  Linear projection;  // weight [N,C]; a bias [N] or none
+
+  PairBias() = default;
+  explicit PairBias(const PairBiasConfig& config);
+  PairBias(LayerNorm norm, Linear projection);  // of existing parameters; Error unless their widths and dtypes agree
+
+  std::int64_t pair_width() const { return projection.in_width(); }
+  std::int64_t heads() const { return projection.out_width(); }
+
+  // z [*,T,S,C] -> bias [*,N,T,S], both of the parameters' dtype, with any strides. LayerNorm(z) is not kept.
+  void forward(ConstTensorView z, TensorView bias, const RunOptions& options = {}) const;
+  // d_bias [*,N,T,S]. The gradients' x is that of z. The same bits for any number of threads.
+  void backward(ConstTensorView z, ConstTensorView d_bias, const Gradients<PairBias>& gradients, const RunOptions& options = {}) const;
+
+  template <class F, class... Self>
+  static void visit_members(const F& f, Self&... self) {
+    f("norm", self.norm...);
+    f("projection", self.projection...);
+  }
+};
+
+// Attention of projected heads with the bias of a pair tensor.
+struct PairBiasSdpa {
+  ConstTensorView q, k, v;           // [*,N,T,H] [*,N,S,H] [*,N,S,V] of the dtype of the PairBias
+  ConstTensorView z;                 // [*,T,S,C]
+  ConstTensorView attend_keys = {};  // bool, broadcasts to [*,S]: true = may be attended to
+  std::optional<double> scale{};     // 1/sqrt(H) when not given
+  EmptyRows empty_rows = EmptyRows::zero;
+};
+
+// out [*,N,T,V]; lse [*,N,T], float64 for float64, else float32. The bits of sdpa_forward with the bias of PairBias::forward.
+void pair_bias_sdpa_forward(const PairBias& pair, const PairBiasSdpa& input, TensorView out, TensorView lse, const RunOptions& options = {});
+
+struct PairBiasSdpaGradients {
+  TensorView q = {}, k = {}, v = {}, z = {};  // a gradient without a view is not computed
+  PairBias* parameters = nullptr;
+  Write parameters_write = Write::replace;
+};
+
+// out and lse as the forward pass wrote them. Sums over blocks of queries, for k and v, are added in the order of the queries, float32 for 16-bit storage.
+void pair_bias_sdpa_backward(const PairBias& pair, const PairBiasSdpa& input, ConstTensorView out, ConstTensorView lse, ConstTensorView d_out,
+                             const PairBiasSdpaGradients& gradients, const RunOptions& options = {});
+
+}  // namespace polyhead::nn
+#pragma GCC visibility pop
