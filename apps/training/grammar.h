@@ -13,9 +13,9 @@
 
 namespace polyhead::training {
 
-// Sentences of the other two parts have a noun phrase (noun and adjectives) or a clause (noun, verb or predicate, object) that no training
-// sentence has. A model is chosen by the validation part and judged by the held-out one, whose combinations no other part has: "the small red
-// car" and "car … parked" are among them.
+// The parts differ in combinations of words: noun phrases (noun and adjectives) and clauses (noun, verb or predicate, object). Each validation or
+// held-out sentence has a combination that no training sentence has. Validation chooses the model, and held_out judges it; combinations reserved
+// for held_out, such as "the small red car" and "car … parked", occur in no other part.
 enum class GrammarPart : std::uint8_t { training, validation, held_out };
 
 // One sentence: English words, French words and links; a pure function of its arguments. Each French word has one sure link and perhaps

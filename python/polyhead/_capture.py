@@ -23,7 +23,7 @@ class CapturedCall(NamedTuple):
     """One call of attention that `capture` has seen; a field that was not kept is None."""
 
     name: str
-    """Of the module that called it, as in ``model.named_modules()``."""
+    """Name of the module that made the call, as in ``model.named_modules()``."""
     operation: str
     """How it was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
     shape: tuple[int, ...]

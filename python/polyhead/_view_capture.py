@@ -181,7 +181,7 @@ def _joined_of(captured: Capture) -> list[_Calls]:
 def _cross_joined(found: list[_Calls]) -> list[_Calls]:
     """Joins the steps of cross-attention, which has the same keys in each step, wherever the self-attention of the same steps was joined."""
     steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
-    is_alone = all(one.kind.is_cross for one in found)  # then every further call of a module with one query counts as a step
+    is_alone = all(one.kind.is_cross for one in found)  # without self-attention, each later call of a module with one query counts as a step
     if not steps and not is_alone:
         return found
     by_module: dict[Hashable, list[_Calls]] = {}

@@ -65,7 +65,7 @@ class FallsSilent final : public Communicator {
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
-  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // 3 + 3 statements, then keys and values for 3 others
+  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // sent before rank 1 dies; in order: 3 + 3 for the two agreements, then keys and values for 3 ranks
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
       call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // a busy machine may stop a thread for some time

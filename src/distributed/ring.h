@@ -36,8 +36,9 @@ class Ring {
   int owner_of_step(int step) const { return (me() - step + size()) % size(); }
   int user_in_step(int step) const { return (me() + step) % size(); }
 
-  // Calls f(step, k, v, blocks) for each step in which this rank has pairs. The arguments k and v of run() are this rank's own rows of the shard's
-  // heads; f receives the needed rows of the step's owner, and the blocks' key rows index these.
+  // Calls f(step, k, v, blocks) for each step that has pairs for this rank to compute. The arguments k and v of run() are this rank's keys and
+  // values. f receives those of the step's owner: in step 0 all rows, in later steps only the rows that this rank needs. The key rows in `blocks`
+  // are positions in what f receives.
   template <class F>
   void run(const ConstTensorView& k, const ConstTensorView& v, const F& f) {
     const Tensor own_k = Tensor::copy_of(k), own_v = Tensor::copy_of(v);

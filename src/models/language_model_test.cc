@@ -31,7 +31,8 @@ LanguageModelConfig gpt2(DType dtype = DType::f32) {
           .tied_output = true};
 }
 
-// Everything that a decoder may have: windows with positions of their own, caps, norms of heads and of both sides, grouped heads.
+// Combines many options of a decoder: sliding windows with separate rotary frequencies, softcaps, norms of q and k, norms before and after each part
+// of a layer, and grouped-query attention.
 LanguageModelConfig gemma(DType dtype = DType::f32) {
   return {.family = "gemma3_text",
           .vocabulary = kVocabulary,

@@ -139,7 +139,7 @@ struct BackwardProblem : Problem {
   // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
   bool part_of_keys = false;
 
-  // Sums of the score rule's gradients of sequence b from query head n on; nullptr: not wanted.
+  // Where the score rule's gradients of sequence b are added, from query head n on. nullptr if nobody requested them.
   double* score_rule_sums(std::int64_t b, std::int64_t n) const {
     return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
   }

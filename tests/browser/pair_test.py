@@ -115,7 +115,7 @@ def check_first(checks, session, choose):
     """The address opens the pair before any map is decoded: single weights are read from the codes."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
-    # With such a clock no thumbnail is drawn before the next frame.
+    # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.
     page.add_init_script("let time = 0; performance.now = () => (time += 1000); const decode = window.atob; window.longest = 0; window.atob = (codes) => { if (!document.querySelector('#link-list li')) longest = Math.max(longest, codes.length); return decode(codes); };")
     page.goto(f"{session.url}#row={row}&column={column}")
     page.reload()

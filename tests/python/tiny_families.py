@@ -160,7 +160,7 @@ def _repair(config: PreTrainedConfig, sections: bool) -> None:
 
 
 def model_classes(model_type: str, config_class: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
-    """The classes of a family, the one that is tested first: one that generates, the base model, or any with this configuration."""
+    """The classes of a family in the order to try: generating models, then the base model; if there are none, any with this configuration."""
     found: list[str] = []
     causal, pairs = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     for mapping in (pairs, modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, causal, modeling_auto.MODEL_MAPPING_NAMES):

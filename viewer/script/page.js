@@ -13,7 +13,7 @@ let zoom = 0;
 let current = {};  // what was drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-// The pair chosen by keyboard or click: { row, column }, where one may be null, or null.
+// The pair chosen by keyboard or click: { row, column }, where one of the two may be null. Returns null if nothing is chosen.
 const pinned = () => (state.row === null && state.column === null ? null : { row: state.row, column: state.column });
 const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };

@@ -11,7 +11,8 @@ const ROLLOUT_MOST = 1e9;
 // Tabs without a rollout: other attention runs between their layers (to an encoder, in shifted windows, along another axis).
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
-// No rollout for cross-attention, for a single layer, if other attention runs between the layers, and for the weights without pair bias, which no model used.
+// True for self-attention of several layers without other attention between them. Attention weights without the pair bias have no rollout: they only
+// show what the bias changes; the model computes with the bias.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
   return !pooled && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;

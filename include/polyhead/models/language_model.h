@@ -90,7 +90,7 @@ struct LanguageInput {
   ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: the number of tokens at the start of each row that count; absent: all T
 };
 
-// Each output is optional, of any floating dtype, and does not change the others.
+// Each output is optional and may have any floating dtype. Requesting one does not change the values of the others.
 struct LanguageOutput {
   TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
   TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.

@@ -79,7 +79,7 @@ def dot_product_attention(
             raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
-        if not is_causal:  # whose diagonal a window shares; without it jax.nn counts from the top left
+        if not is_causal:  # a window without causal starts at the top left in jax.nn, at the bottom right in polyhead; with causal it shares that diagonal
             options["diagonal_offsets"] = np.zeros(batch, np.int32) if isinstance(batch, int) else jnp.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
     options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}

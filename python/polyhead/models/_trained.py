@@ -64,7 +64,7 @@ class Translator(Model):
     """Translates a short text, with an encoder and a decoder."""
 
     def __call__(self, text: str, *, beams: int = 1) -> Translation:
-        """`beams`: 1 takes the likeliest token at each step, more search for the likeliest translation."""
+        """`beams`: with 1, the model takes the likeliest token at each step; with more, beam search looks for the likeliest translation."""
         return Translation(**self._model.answer(text, beams))
 
 

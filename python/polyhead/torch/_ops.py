@@ -576,7 +576,7 @@ def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
 
 
 def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
-    """Key minus query on the diagonal of a relative bias ``[T,S]``, and the buckets of its table ``[T*S]``."""
+    """The distance of each query and key for a relative bias, ``[T,S]``, and its bucket in the table, ``[T*S]``; None without a table."""
     if o.diagonal_offsets is not None or o.query_offsets is not None:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
     given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal

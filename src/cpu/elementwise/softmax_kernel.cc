@@ -8,7 +8,8 @@ namespace {
 constexpr int kVectors = 4;            // processed at once, to hide latency
 constexpr std::int64_t kBlock = 1024;  // elements whose sum is kept in lanes; the sums of blocks are float64
 
-// Calls f(kVectors vectors from i on) over [0, count). The last ones are copied to a buffer, which is filled up with `filling`.
+// Calls f(i, values) for each kVectors vectors of x in [first, last); i is the index of the first element. An incomplete last group is copied to a
+// buffer and completed with `filling`.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_vectors(std::int64_t first, std::int64_t last, const T* x, T filling, const F& f) {
   constexpr int kStep = kVectors * kLanes<T>;

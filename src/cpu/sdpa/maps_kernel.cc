@@ -184,7 +184,7 @@ class Maps {
   MapsScratch<T> s_;
   Row rows_[kStripRows];
   KeyRange spans_[kStripRows];
-  KeyRange written_;  // keys of s_.row that may not be masked
+  KeyRange written_;  // key range of the row in s_.row; all other elements of s_.row hold the value of a masked key
 };
 
 template <class T>

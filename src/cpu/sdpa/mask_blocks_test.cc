@@ -116,7 +116,8 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   }
 }
 
-// The diagonal as booleans is the causal flag, bit for bit: a skipped pair adds nothing, and a full block's scores are those without a mask.
+// A causal mask given as booleans gives the same bits as the causal flag: skipped pairs add nothing to the sums, and full blocks are computed as
+// without a mask.
 TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   for (const std::int64_t length : {40, 130, 700}) {
     for (const DType dtype : {DType::f32, DType::f64}) {

@@ -83,7 +83,7 @@ TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   }
 }
 
-// Blocks are cut by heads, queries and threads: a row's product, bias and range may not be rounded by its place in a tile.
+// A row's place in a tile depends on the other queries, heads and threads of the call. The row's result must have the same bits at every place.
 TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
   constexpr std::int64_t kQueries = 20;
   for (const DType dtype : {DType::f32, DType::f64}) {

@@ -27,7 +27,7 @@ class StripBlocks {
       const BooleanPlane& plane = set.planes[i];
       const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(plane, rows[0].head, rows[0].query);
       const Row& last = rows[count - 1];
-      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // the rows between lie in the same block
+      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // all rows from first to last lie in one block
       for (int r = 1; r < count; ++r) {
         const BlockKind* const blocks = blocks_of_query(plane, rows[r].head, rows[r].query);
         if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;

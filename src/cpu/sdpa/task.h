@@ -1,5 +1,5 @@
-// The argument of each attention kernel, as plain data: kernel sources include no header whose functions other objects share. "Compute
-// type" below is float32, or float64 for float64 tensors.
+// The argument of each attention kernel, as plain data. A function shared with other sources would be compiled here for AVX-512 too, and the
+// linker might keep that copy for every processor. "Compute type" below is float32, or float64 for float64 tensors.
 #pragma once
 
 #include <cstdint>
