@@ -51,7 +51,7 @@ struct BlockSize {
 // forward and of a backward pass grow with the listed blocks; a dense mask of the same pairs has T x S bytes.
 struct BlockLists {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  // Integers that broadcast to [*,N,ceil(T / size.queries),count]: indices of blocks of keys in any order, or -1 for none. Listing a block
+  // Integers [*,N,ceil(T / size.queries),count], where * and N broadcast: indices of blocks of keys in any order, or -1 for none. Listing a block
   // twice is the same as once. A block of queries without a listed block has empty rows.
   ConstTensorView lists{};
   BlockSize size{};

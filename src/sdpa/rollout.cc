@@ -190,7 +190,8 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
 
   SdpaOptions plain = options;
   plain.dropout = {};  // rollout uses attention weights before dropout
-  if (2 * count >= positions) {
+  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;  // the rows of few queries are gradients of v
+  if (2 * count >= positions || no_gradient) {
     const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
     return copy(all, out);
   }

@@ -126,13 +126,14 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
               "ScoreProgram: a gradient is of no load, or its derivative is no register");
-      std::int64_t last = gradient.first;
+      __extension__ using Wide = __int128;  // sums with the caller's strides may not fit in 64 bits
+      Wide last = gradient.first;
       const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)];
       for (int axis = 0; axis < load.rank; ++axis) {
         require(gradient.strides[axis] >= 0, "ScoreProgram: a gradient has a negative stride");
-        last += std::max<std::int64_t>(load.extents[axis] - 1, 0) * gradient.strides[axis];
+        last += static_cast<Wide>(std::max<std::int64_t>(load.extents[axis] - 1, 0)) * gradient.strides[axis];
       }
-      require(gradient.first >= 0 && last < code.gradient_count, "ScoreProgram: a gradient reaches sum ", last, " of ", code.gradient_count);
+      require(gradient.first >= 0 && last < code.gradient_count, "ScoreProgram: a gradient reaches beyond its ", code.gradient_count, " sums");
       roots.push_back(gradient.load), roots.push_back(gradient.derivative);
     }
     choose(roots, compiled->backward_once, compiled->backward_per_row);

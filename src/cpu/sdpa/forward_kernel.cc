@@ -77,28 +77,28 @@ class Forward {
     }
   }
 
-  // Bit i: a row of the pass may attend to one of the kMaskBlockKeys keys from first_ + i kMaskBlockKeys on. The other keys, which boolean masks skip for all rows,
-  // are not packed.
+  // Bit i: each boolean mask leaves some row of the pass one of the kMaskBlockKeys keys from first_ + i kMaskBlockKeys on. The other keys, which one mask skips for
+  // all rows, are not packed. Not asked for each row with all masks together: a strip computes keys that each mask leaves to some of its rows.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
     if (!known) return kAllColumns;
     const std::int64_t columns = (smaller(s_.keys, task_.keys - first_) + kMaskBlockKeys - 1) / kMaskBlockKeys;
-    std::uint64_t wanted = 0;
+    std::uint64_t of_mask[KeySet::kMostPlanes] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
       std::int64_t same = task_.queries - row.query;  // rows with the same kinds of blocks
-      std::uint64_t of_row = kAllColumns;
       for (int m = 0; m < task_.plane_count; ++m) {
         const BooleanPlane& mask = task_.planes[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + first_ / kMaskBlockKeys;
-        for (std::int64_t c = 0; c < columns; ++c) of_row &= ~(std::uint64_t{kinds[c] == BlockKind::skip} << c);
+        for (std::int64_t c = 0; c < columns; ++c) of_mask[m] |= std::uint64_t{kinds[c] != BlockKind::skip} << c;
         same = smaller(same, mask.listed() ? (mask.row_of_query(row.query) + 1) * mask.listed_queries - mask.query_position - row.query
                                            : kMaskBlockQueries - row.query % kMaskBlockQueries);
       }
-      wanted |= of_row;
       i += same;
     }
+    std::uint64_t wanted = kAllColumns;
+    for (int m = 0; m < task_.plane_count; ++m) wanted &= of_mask[m];
     return columns < 64 ? wanted & ((std::uint64_t{1} << columns) - 1) : wanted;
   }
 

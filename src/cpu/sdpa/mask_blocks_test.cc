@@ -213,10 +213,16 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
+    ConstTensorView beside;  // booleans of every pair beside the lists
+    if (random.integer(0, 2) == 0) {
+      const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
+      for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
+      beside = drawn;
+    }
     for_each_instruction_set([&] {
       AttentionOutputs by_lists = c.make_outputs(), by_booleans = c.make_outputs();
       for (AttentionOutputs* o : {&by_lists, &by_booleans}) o->attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
-      mask.blocks = lists;
+      mask.blocks = lists, mask.attend = beside;
       c.run(by_lists);
       mask.blocks = {}, mask.attend = attend;
       c.run(by_booleans);
@@ -225,6 +231,34 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
       EXPECT_TRUE(same_bits(by_lists.attention_weights, by_booleans.attention_weights)) << "attention_weights";
     });
     if (HasFailure()) return;
+  }
+}
+
+// Rows 0 to 15 have keys by one mask that the other mask leaves to rows 16 to 31 only. A strip has rows of both, and NaN where nobody attends must not reach it.
+TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
+  for (const bool none : {true, false}) {
+    SCOPED_TRACE(none);
+    Random random(7);
+    const Tensor q = random.tensor(DType::f32, {1, 32, 64}), k = random.tensor(DType::f32, {1, 192, 64}), v = random.tensor(DType::f32, {1, 192, 64});
+    for (std::int64_t i = 64 * 64; i < 128 * 64; ++i) v.data<float>()[i] = std::numeric_limits<float>::quiet_NaN();
+    Tensor attend(DType::boolean, {32, 192});
+    for (std::int64_t t = 0; t < 32; ++t) {
+      for (std::int64_t s = 0; s < 192; ++s) attend.data<bool>()[t * 192 + s] = t < 16 ? s < 64 || s >= 128 : s < 128;
+    }
+    const Tensor lists = none ? Tensor::of<std::int32_t>({2, 1}, {1, 2}) : Tensor::of<std::int32_t>({2, 2}, {0, 1, 0, 2});
+    const SdpaOptions options{.mask = {.attend = attend, .blocks = {.lists = lists, .size = {.queries = 16, .keys = 64}}}};
+    const Tensor wanted_out(DType::f32, {1, 32, 64}), wanted_lse(DType::f32, {1, 32});
+    SdpaOptions by_reference = options;
+    by_reference.backend = &find_backend("reference");
+    sdpa_forward({.q = q, .k = k, .v = v, .out = wanted_out, .lse = wanted_lse}, by_reference);
+    for_each_instruction_set([&] {
+      const Tensor out(DType::f32, {1, 32, 64}), lse(DType::f32, {1, 32});
+      sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
+      for (std::int64_t i = 0; i < out.numel(); ++i) {
+        ASSERT_NEAR(out.data<float>()[i], wanted_out.data<float>()[i], 1e-5) << i;
+        if (none) ASSERT_EQ(out.data<float>()[i], 0) << i;
+      }
+    });
   }
 }
 
