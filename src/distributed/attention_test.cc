@@ -5,18 +5,12 @@
 namespace polyhead::test {
 namespace {
 
-// Replaces a bias that is a view of a table by a plain tensor, because gradients for views that overlap themselves are refused.
-void use_plain_bias(AttentionCase& c) {
-  if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
-  c.options.mask.blocks = {};
-}
-
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
     // Every fourth case has any sizes, 0 included, and up to four leading dimensions.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
-    use_plain_bias(c);
+    leave_out_what_ranks_refuse(c);
     const DistributedRun run = draw_run(random, c);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << run.plan.head_ranks << " head ranks x " << run.plan.ring_ranks << " ring ranks, "
                                     << (run.order == distributed::SliceOrder::zigzag ? "zigzag" : "contiguous") << ", q " << to_string(c.q.shape()) << ", k " << to_string(c.k.shape()) << " " << info(c.dtype).name);
@@ -38,7 +32,7 @@ TEST(Distributed, HeadsOnSeveralRanksHaveTheBitsOfOneRank) {
   for (std::uint64_t seed = 1000; seed < 1150; ++seed) {
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);
-    use_plain_bias(c);
+    leave_out_what_ranks_refuse(c);
     DistributedRun run = draw_run(random, c);
     run.plan = {run.ranks(), 1};
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << run.ranks() << " ranks, q " << to_string(c.q.shape()) << ", k " << to_string(c.k.shape()));
@@ -64,7 +58,7 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   for (std::uint64_t seed = 2000; seed < 2040; ++seed) {
     Random random(seed);
     AttentionCase c = draw_kernel_case(random, seed);
-    use_plain_bias(c);
+    leave_out_what_ranks_refuse(c);
     if (c.options.empty_rows != EmptyRows::zero) continue;
     DistributedRun run = draw_run(random, c);
     run.plan = {1, run.ranks()};
@@ -123,7 +117,7 @@ TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
   for (std::uint64_t seed = 3000; seed < 3100; ++seed) {
     Random random(seed);
     AttentionCase c = draw_case(random, DType::f32, draw_block_sizes(random));
-    use_plain_bias(c);
+    leave_out_what_ranks_refuse(c);
     draw_key_storage(random, c);
     if (c.k.dtype() == DType::i8) continue;
     ++tested;

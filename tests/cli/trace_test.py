@@ -158,7 +158,7 @@ class Trace(ProgramTest):
         given = {}
         for name, shape in (("tutorial", [2, 3, 3]), ("named", [2, 1, 3, 3])):
             save_safetensors(self.folder / f"{name}.safetensors", {"query": query, "block": ("BOOL", shape, block)})
-            given[name] = self.trace("--layer", "multi_atten", "--emd-size", "6", "--head", "2", "--input", f"{name}.safetensors", "--values")
+            given[name] = self.trace("--layer", "multi_atten", "--emd-size", "6", "--head", "2", "--input", str(self.folder / f"{name}.safetensors"), "--values")
         self.assertEqual(given["tutorial"], given["named"])
         self.assertEqual([x == 0 for x in flat(given["tutorial"]["softmax"]["values"])], [*block[:9] * 2, *block[9:] * 2])
 

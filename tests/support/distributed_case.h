@@ -141,6 +141,12 @@ inline AttentionOutputs expected_part(AttentionCase& c, const RankPart& part, co
   return o;
 }
 
+// Leaves out what several ranks refuse: gradients of a bias that is a view and overlaps itself, and block lists.
+inline void leave_out_what_ranks_refuse(AttentionCase& c) {
+  if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
+  c.options.mask.blocks = {};
+}
+
 // ranks: 0 for any number up to 8.
 inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks = 0) {
   DistributedRun run;
