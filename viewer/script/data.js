@@ -60,7 +60,7 @@ class Decoder {
   // One weight, without decoding the others.
   at(base64, index) {
     const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
-    return this.#weight(atob(base64.slice(4 * group, 4 * group + 12)), first - 3 * group);
+    return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
   }
 
   show(weight) {
