@@ -129,7 +129,13 @@ write_basic_package_version_file(polyheadConfigVersion.cmake COMPATIBILITY SameM
 install(TARGETS ${libraries} EXPORT polyhead)
 install(EXPORT polyhead NAMESPACE polyhead:: FILE polyheadTargets.cmake DESTINATION ${package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/polyheadConfig.cmake ${PROJECT_BINARY_DIR}/polyheadConfigVersion.cmake DESTINATION ${package_dir})
-install(DIRECTORY include/polyhead DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+set(without)  # headers of what is not built
+if(NOT TARGET polyhead_distributed)
+  list(APPEND without REGEX "/polyhead/distributed(\\.h)?$" EXCLUDE)
+elseif(NOT TARGET polyhead_mpi)
+  list(APPEND without REGEX "/polyhead/distributed/mpi\\.h$" EXCLUDE)
+endif()
+install(DIRECTORY include/polyhead DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${without})
 install(FILES ${PROJECT_BINARY_DIR}/include/polyhead/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/polyhead)
 
 # Installed shared libraries find each other, and the program finds them, wherever the prefix is moved to.

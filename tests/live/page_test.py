@@ -85,7 +85,7 @@ with sync_playwright() as playwright:
             rows = list(csv.reader(io.StringIO(pathlib.Path(download.value.path()).read_text(encoding="utf-8-sig"))))
             shown = [float(cell) for row in rows[1:] for cell in row[1:]]
             wanted = weights(native(task, text)["texts"][tab], layer, head)
-            claim(len(shown) == len(wanted) and max(abs(a - b) for a, b in zip(shown, wanted)) <= ALLOWED, f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
+            claim(len(shown) == len(wanted) and all(abs(a - b) <= ALLOWED for a, b in zip(shown, wanted)), f"{text!r}, layer {layer}, head {head}: {shown[:3]} and {wanted[:3]}")
 
         page.goto(page_file.as_uri())
         page.wait_for_function("() => document.getElementById('live-answer').textContent !== ''", timeout=60000)

@@ -49,13 +49,20 @@ def test_the_bits_are_those_of_the_same_pairs_as_booleans(shape: tuple[int, ...]
 def test_a_layer_takes_them() -> None:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 45, 16)).astype(np.float32)
+    d_out = rng.standard_normal(x.shape).astype(np.float32)
     blocks = rng.integers(-1, 3, (3, 4, 3, 2))
     attend = np.repeat(np.repeat((blocks[..., None] == np.arange(3)).any(-2), 16, -2), 16, -1)[..., :45, :45]
     for added in ({}, {"add_zero_attn": True}):
         layer = polyhead.MultiHeadAttention(16, 4, seed=1, **added)
-        ours, _ = layer.forward(x, blocks=blocks, block_size=16)
-        theirs, _ = layer.forward(x, attend=attend)
-        np.testing.assert_array_equal(ours, theirs)
+        results = []
+        for options in ({"blocks": blocks, "block_size": 16}, {"attend": attend}):
+            out, saved = layer.forward(x, **options)
+            grads = saved.backward(d_out)
+            results.append({"out": out, "maps": saved.maps(), "d_query": grads.query, **grads.parameters})
+        ours, theirs = results
+        assert ours.keys() == theirs.keys() and len(ours) > 6
+        for name, found in ours.items():
+            np.testing.assert_array_equal(found, theirs[name], err_msg=name)
 
 
 def tensors(seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import polyhead.patch
+from polyhead.patch import _boltz
 from patch_support import Counter, counter, outputs, randomize, require_same  # noqa: F401
 from torch_support import gradients, require_equal
 
@@ -208,6 +209,28 @@ def test_attention_with_a_pair_bias(version: int, counter: Counter) -> None:  # 
         inputs = {"s": s, "z": z} | ({"k_in": k_in} if version == 2 and k_in is not s else {})
         require_same(PATCH, call, inputs, layer, counter, grad=draw.random() < 0.7)
     assert empty > 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_exact_products_of_bfloat16_are_not_made_in_blocks(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = randomize((attention if version == 1 else attentionv2).AttentionPairBias(8, 6, 2))
+    s, z, mask = torch.randn(2, 5, 8), torch.randn(2, 5, 5, 6), torch.ones(2, 5)
+    exact = layer(s, z, mask) if version == 1 else layer(s, z, mask, s)
+    s, z, mask = s.bfloat16(), z.bfloat16(), mask.bfloat16()
+    layer.bfloat16()
+    called: list[str] = []
+    for name in ("heads_with_pair_bias", "attend"):
+
+        def noted(*arguments: Any, own: Callable[..., Any] = getattr(_boltz, name), name: str = name, **keywords: Any) -> Any:
+            called.append("exact" if "exact" in arguments else name)
+            return own(*arguments, **keywords)
+
+        monkeypatch.setattr(_boltz, name, noted)
+    for precision, by in (("native", "heads_with_pair_bias"), ("exact", "exact")):
+        called.clear()
+        with PATCH(precision=precision):
+            found = layer(s, z, mask) if version == 1 else layer(s, z, mask, s)
+        assert called == [by] and (found.float() - exact).abs().max() < 0.05 * exact.abs().max()
 
 
 @pytest.mark.parametrize("empty", [False, True])

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import polyhead
 from polyhead.torch import attention
 from test_flex_attention import EXAMPLES, SECTIONS, dense
 
@@ -150,3 +153,182 @@ def test_an_index_outside_of_a_tensor_gives_nan_to_the_rows_that_use_it() -> Non
     table = torch.randn(S - 1)
     out = attention(q, k, v, score_mod=lambda score, b, h, t, s: score + table[s], key_lengths=torch.tensor([S, S - 1]))
     assert out[0].isnan().all() and out[1].isfinite().all()
+
+
+def is_as_in_flex_attention(score_mod: Callable[..., Any], dtype: torch.dtype = torch.float64) -> None:
+    torch.manual_seed(5)
+    q, k, v = (x.detach() for x in inputs(dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = flex_attention(q, k, v, score_mod)
+    tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(attention(q, k, v, score_mod=score_mod), exact, **tolerance)
+
+
+def is_refused(score_mod: Callable[..., Any], message: str, error: type[Exception] = NotImplementedError, dtype: torch.dtype = torch.float64) -> None:
+    q, k, v = (x.detach() for x in inputs(dtype))
+    with pytest.raises(error, match=re.escape(message)):
+        attention(q, k, v, score_mod=score_mod)
+
+
+def test_methods_in_place_are_refused() -> None:
+    def added(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        score.add_(5.0 * k)
+        return score
+
+    is_refused(added, "score_mod uses add_")
+    is_refused(lambda score, b, h, q, k: torch.relu_(score), "score_mod uses relu_")
+    is_refused(lambda score, b, h, q, k: F.relu(score, inplace=True), "relu with inplace=True")
+
+
+def test_assignments_with_an_operator_change_every_name_of_the_number() -> None:
+    def both(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        same, old = score, score.clone()
+        score *= 2
+        score += q - k
+        return same + old
+
+    def cast(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        same = score.to(score.dtype)
+        same += k
+        return score
+
+    def narrowed(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        q += 0.5
+        return score + q
+
+    is_as_in_flex_attention(both)
+    is_refused(cast, "__iadd__ of a number with two names")
+    is_refused(narrowed, "__iadd__ of int with float")
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda score, b, h, q, k: score * ((q > k) + (k > 3) + True),
+        lambda score, b, h, q, k: score * ((q > k) + (k > 3)),
+        lambda score, b, h, q, k: score * (((q > k) + (k > 3)) * (h > 1)).float(),
+        lambda score, b, h, q, k: torch.where((q > k) * (k > 3), score, (q > k) + 1),
+        lambda score, b, h, q, k: score + (q > k) ** 2 * 3,
+    ],
+)
+def test_sums_and_products_of_bool_are_logical(score_mod: Callable[..., Any]) -> None:
+    is_as_in_flex_attention(score_mod)
+
+
+@pytest.mark.parametrize(
+    "score_mod, message",
+    [
+        (lambda score, b, h, q, k: score * ((q > k) - (k > 3)), "a difference of bool"),
+        (lambda score, b, h, q, k: score * (1 - (k > 3)), "a difference of bool"),
+        (lambda score, b, h, q, k: score * -(k > 3), "the negative of bool"),
+        (lambda score, b, h, q, k: score * torch.add(q > k, k > 3, alpha=2), "alpha of bool"),
+        (lambda score, b, h, q, k: score * ((q > k) % (k > 3)), "a division with floor of bool"),
+    ],
+)
+def test_what_torch_refuses_of_bool_is_refused(score_mod: Callable[..., Any], message: str) -> None:
+    is_refused(score_mod, message)
+
+
+def test_integers_that_the_dtype_of_q_has_not_are_refused() -> None:
+    big = torch.full((S,), 2**24 + 1)
+    big[::2] += 1
+    is_refused(lambda score, b, h, q, k: score + (big[k] - 2**24), "an integer tensor with 16777217; integers up to 2^24 = 16777216 are", ValueError, torch.float32)
+    is_as_in_flex_attention(lambda score, b, h, q, k: score + (big[k] - 2**24))
+    is_refused(lambda score, b, h, q, k: score + (k + (2**24 + 1) - 2**24), "uses the integer 16777217", ValueError, torch.float32)
+    is_as_in_flex_attention(lambda score, b, h, q, k: torch.where(q >= k, score, -(10**9)), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.complex64])
+def test_captured_tensors_of_other_dtypes_are_refused(dtype: torch.dtype) -> None:
+    few = torch.full((S,), 100).to(dtype)
+    is_refused(lambda score, b, h, q, k: score + (few[k] + few[k]), f"a tensor of {dtype}; convert it by .to(torch.int64)")
+    is_refused(lambda score, b, h, q, k: score + (k * 10).to(dtype), f"a conversion to {dtype}")
+
+
+@pytest.mark.parametrize("name", ["attend", "key_lengths", "slopes", "table"])
+def test_a_mask_that_changes_before_the_backward_pass_is_noticed(name: str) -> None:
+    q, k, v = inputs()
+    tensor = {
+        "attend": torch.ones(T, S, dtype=torch.bool), "key_lengths": torch.tensor([S, 9]), "slopes": torch.ones(N, dtype=torch.float64),
+        "table": torch.ones(N, 8, dtype=torch.float64),
+    }[name]  # fmt: skip
+    options: dict[str, Any] = {name: tensor} if name in ("attend", "key_lengths") else {"relative_bias": polyhead.RelativeBias(**{name: tensor})}
+    out = attention(q, k, v, score_mod=lambda score, b, h, q, k: 2 * score, **options)
+    out.sum().backward(retain_graph=True)
+    tensor.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_dual_relative_bias_is_refused() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    slopes = torch.ones(N, dtype=torch.float64)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(slopes, slopes)
+        with pytest.raises(NotImplementedError, match="relative_bias.slopes is a dual tensor"):
+            attention(q, k, v, score_mod=lambda score, b, h, q, k: 2 * score, relative_bias=polyhead.RelativeBias(slopes=dual))
+        with pytest.raises(NotImplementedError, match="captures a dual tensor"):
+            attention(q, k, v, score_mod=lambda score, b, h, q, k: dual[h] * score)
+
+
+def test_a_capture_names_the_call_that_it_misses() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    with polyhead.capture(None) as found:
+        attention(q, k, v, score_mod=lambda score, b, h, q, k: 2 * score)
+    assert [missed.reason for missed in found.missed] == ["attention with a score_mod is not captured"]
+
+
+@pytest.mark.parametrize(
+    "score_mod",
+    [
+        lambda score, b, h, q, k: torch.relu(score),
+        lambda score, b, h, q, k: score.clamp(0, 1) * 3,
+        lambda score, b, h, q, k: score.clamp(max=0) + torch.clamp(score, min=-1.0),
+    ],
+)
+def test_gradients_at_ties_are_those_of_torch(score_mod: Callable[..., Any]) -> None:
+    torch.manual_seed(6)
+    wanted = inputs()
+    with torch.no_grad():
+        wanted[0][:, :, ::2] = 0  # scores of exactly 0
+    out = attention(*wanted, score_mod=score_mod)
+    d_out = torch.randn_like(out)
+    exact = torch.autograd.grad(dense(*wanted, score_mod, None)[0], wanted, d_out)
+    for mine, theirs in zip(torch.autograd.grad(out, wanted, d_out), exact):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_attributes_that_are_not_traced_are_refused() -> None:
+    is_refused(lambda score, b, h, q, k: score * 2 if score.requires_grad else score, "score_mod uses requires_grad")
+    is_refused(lambda score, b, h, q, k: score * 2 if score.is_cuda else score, "score_mod uses is_cuda")
+
+
+def test_where_as_a_method_takes_the_condition_second() -> None:
+    is_as_in_flex_attention(lambda score, b, h, q, k: score * (q >= k).where(h == 0, True))
+    is_as_in_flex_attention(lambda score, b, h, q, k: score.where(q >= k, -2.0))
+    is_refused(lambda score, b, h, q, k: torch.where(k, score, 0.0), "a condition of where that is not bool")
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float16), (torch.float32, torch.float16)])
+def test_keys_of_another_dtype_have_gradients(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    torch.manual_seed(7)
+    wanted = [x.detach().to(dtype).requires_grad_() for x, dtype in zip(inputs(torch.float32), (dtypes[0], dtypes[1], dtypes[1]))]
+    score_mod = lambda score, b, h, q, k: 2 * torch.tanh(score)  # noqa: E731
+    out = attention(*wanted, score_mod=score_mod)
+    assert out.dtype == dtypes[0]
+    d_out = torch.randn_like(out)
+    exact = torch.autograd.grad(dense(*(x.float() for x in wanted), score_mod, None)[0], wanted, d_out.float())
+    for mine, theirs, x in zip(torch.autograd.grad(out, wanted, d_out), exact, wanted):
+        assert mine.dtype == x.dtype
+        torch.testing.assert_close(mine.float(), theirs.float(), rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_more_functions_are_what_flex_attention_computes(dtype: torch.dtype) -> None:
+    is_as_in_flex_attention(lambda score, b, h, q, k: score - torch.exp2(-(h + 1).double() / 4) * (q - k).abs(), dtype)
+    is_as_in_flex_attention(lambda score, b, h, q, k: score + torch.log2(1 + k.double()) + 0.5 ** (score + 1), dtype)
+    is_as_in_flex_attention(lambda score, b, h, q, k: score + torch.remainder(q - k, 5) + 7 % (k + 1), dtype)
+    is_as_in_flex_attention(lambda score, b, h, q, k: F.relu(score).masked_fill(q < k, -torch.inf), dtype)
+    is_refused(lambda score, b, h, q, k: score + 2**q, "the power of a base of type int and an exponent of int")
+    is_refused(lambda score, b, h, q, k: score + k.masked_fill(q < k, 0.5), "masked_fill of int with float")

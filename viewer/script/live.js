@@ -23,34 +23,33 @@ class Engine {
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     const engine = new Engine();
     engine.module = await WebAssembly.compile(bytes);
-    await engine.start();
+    engine.exports = await engine.start();
     return engine;
   }
 
+  // What a newly started module exports, and `read`, which takes a text out of its memory.
   async start() {
-    this.exports = null;
     let memory = null;
     const text = (at, bytes) => new TextDecoder().decode(new Uint8Array(memory.buffer, at, bytes));
     const failed = (at, bytes) => { throw new Error(text(at, bytes)); };
     const { exports } = await WebAssembly.instantiate(this.module, systemOf(this.module, () => memory, failed));
     memory = exports.memory;
     exports._initialize();
-    this.read = (at) => text(at, exports.bytes());
-    this.exports = exports;
+    return { ...exports, read: (at) => text(at, exports.bytes()) };
   }
 
-  version() { return this.read(this.exports.version()); }
+  version() { return this.exports.read(this.exports.version()); }
 
   // The data of a page about the text. Throws an Error with the library's message; a module that threw is not used again.
   async answer(task, text) {
-    if (!this.exports) await this.start();
-    const { exports } = this, encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
+    const exports = this.exports ?? await this.start();  // several calls may wait here, each for a module of its own
+    const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
     this.exports = null;  // until it has answered
     const room = exports.room(named.length + given.length);
     const bytes = new Uint8Array(exports.memory.buffer);
     bytes.set(named, room);
     bytes.set(given, room + named.length);
-    const json = JSON.parse(this.read(exports.answer(named.length)));
+    const json = JSON.parse(exports.read(exports.answer(named.length)));
     this.exports = exports;
     return json;
   }

@@ -47,8 +47,8 @@ function update(changes, focus) {
 // What the reader typed, or another model for it.
 function typed(changes) {
   Object.assign(state, changes);
+  live.ask(state.task, state.say);  // before the address, which a browser may refuse to change
   writeAddress(addressOf(state), false);
-  live.ask(state.task, state.say);
 }
 
 // The maps of a live page: its own texts, which come before those of opened pages, are replaced. Another model opens as `try` shows it.

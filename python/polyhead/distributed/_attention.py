@@ -134,6 +134,7 @@ def attention(
         causal, window: as in `polyhead.torch.attention`, of the whole sequence.
         dropout: probability in ``[0, 1]`` that an attention weight is dropped; with the bits of one machine with the same seed.
         scale, softcap, precision: as in `polyhead.torch.attention`.
+        blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks, a ValueError.
         empty_rows: as in `polyhead.torch.attention`; other than ``"zero"`` only without a ring.
 
     Returns:

@@ -68,6 +68,7 @@ def sdpa(
         causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as of the whole sequence on one machine; the same on all ranks, as are
             the numbers below.
         scale, softcap, dropout, seed, precision, backend, num_threads: as given to `polyhead.sdpa`. Dropout has the bits of one machine.
+        blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks, a ValueError.
         empty_rows: as given to `polyhead.sdpa`; other than ``"zero"`` only without a ring.
 
     Returns:

@@ -59,8 +59,11 @@ class _Pairs(NamedTuple):
         return out
 
 
-def _in_blocks(module: Any, z: Tensor) -> _Pairs | None:
-    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small beside what masks a key."""
+def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
+    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small beside what masks a key. What computes in
+    blocks multiplies bfloat16 with native precision alone."""
+    if z.dtype == torch.bfloat16 and precision != "native":
+        return None
     parts = list(module.proj_z) if isinstance(module.proj_z, nn.Sequential) else []
     if not passes.is_eager() or len(parts) != 3 or type(parts[0]) is not nn.LayerNorm or type(parts[1]) is not nn.Linear or passes.has_hooks(module.proj_z):
         return None
@@ -113,7 +116,7 @@ def pair_bias(
         k_in, of_keys = (normed, mask) if to_keys is None else (to_keys(normed), to_keys(mask.unsqueeze(-1)).squeeze(-1))
         bias: Tensor | _Pairs
         if model_cache is None:
-            bias = _in_blocks(self, z) or self.proj_z(z)
+            bias = _in_blocks(self, z, precision) or self.proj_z(z)
         elif "z" not in model_cache:
             bias = model_cache["z"] = self.proj_z(z)
         else:
@@ -139,7 +142,7 @@ def pair_bias_2(
         def by_boltz(index: Tensor) -> Tensor:
             return own(self, s[index], _repeated(z, index, multiplicity), mask[index], k_in[index], 1)
 
-        out = _of_pairs(self, precision, s, k_in, _in_blocks(self, z) or self.proj_z(z), mask, multiplicity, by_boltz)
+        out = _of_pairs(self, precision, s, k_in, _in_blocks(self, z, precision) or self.proj_z(z), mask, multiplicity, by_boltz)
         if out is not None:
             return out
     return own(self, s, z, mask, k_in, multiplicity)

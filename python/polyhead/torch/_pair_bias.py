@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import polyhead
 from .. import _core
+from . import _functional as core
 from . import _inputs as inputs
 from . import _ops
 from ._attention import attention
@@ -207,6 +208,8 @@ def attention_pair_bias(
         y    = softmax(attn_scale * q k^T + bias, keys whose mask is not 0) v   merged heads
         out  = linear(sigmoid(linear(s, w_proj_g, b_proj_g)) * y, w_proj_o, b_proj_o)
 
+    Under torch.autocast q, k, v, z and the parameters are taken in its dtype.
+
     A masked key does not exist. cuEquivariance subtracts inf from its score, which is the same unless scores of other keys are about as low. A sequence whose
     keys are all masked is computed without its mask, as that subtraction does in exact arithmetic; in float32 it also rounds the scores to 1/16.
 
@@ -231,6 +234,7 @@ def attention_pair_bias(
         attn_scale: factor of ``q k^T``; None is ``1 / sqrt(DH)``.
         return_z_proj: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves its memory: then it is made in
             blocks of queries, and once more in the backward pass.
+        is_cached_z_proj: whether z is such a result.
 
     Returns:
         ``(out, z_proj)``: out ``[B*M,U,D]``, z_proj ``[B,H,U,V]`` or None.
@@ -282,6 +286,9 @@ def attention_pair_bias(
             raise ValueError(f"{where}: {name} is {list(tensor.shape)}; with q {list(q.shape)}, k {list(k.shape)} and z {list(z.shape)} it must be {shape}")
     if mask is not None and not (is_same(mask.shape, [structures, keys]) or is_same(mask.shape, [samples, keys])):
         raise ValueError(f"{where}: mask is {list(mask.shape)}; it must be {[structures, keys]} or {[samples, keys]}")
+    q, k, v, z = core.autocast(q, k, v, z)  # type: ignore[assignment]
+    optional = dict(zip(optional, core.autocast(*optional.values())))
+    w_proj_z, w_ln_z, b_ln_z, b_proj_z = (optional[name] for name in ("w_proj_z", "w_ln_z", "b_ln_z", "b_proj_z"))
     for name, tensor in {"k": k, "v": v, "z": z, **({} if is_cached_z_proj else {n: optional[n] for n in ("w_proj_z", "w_ln_z", "b_ln_z", "b_proj_z")})}.items():
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"{where}: {name} is {tensor.dtype}, and q {q.dtype}; they must have one dtype")

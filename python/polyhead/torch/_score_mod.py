@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, _C
 from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from .. import _core
+from . import _eager
 from . import _functional as core
 from ._ops import Options, _on_views, _tensor, _view
 from ._score_trace import OPS, Trace, trace_score_mod
@@ -99,8 +101,11 @@ class _Attention(Function):
         given = _on_views(q, options)
         out, lse, weights = _core.score_forward(program.code, _view(q), _view(k), _view(v), given, options.attention_weights)
         out, lse, weights = _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
-        ctx.program, ctx.options = program, options
-        ctx.save_for_backward(q, k, v, bias, sink, out, lse, *captured)
+        tensors = {name: x for name, x in options._asdict().items() if isinstance(x, Tensor) and name not in ("bias", "sink")}
+        ctx.program, ctx.names = program, tuple(tensors)
+        ctx.options = options._replace(bias=None, sink=None, **dict.fromkeys(tensors))
+        # torch notices when a saved tensor is written to, a mask too.
+        ctx.save_for_backward(q, k, v, bias, sink, out, lse, *tensors.values(), *captured)
         ctx.set_materialize_grads(False)
         return out, lse, weights
 
@@ -108,13 +113,15 @@ class _Attention(Function):
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_weights: Tensor | None) -> Any:
         if d_lse is not None or d_weights is not None:
             raise NotImplementedError(f"attention: polyhead has no gradient of {'lse' if d_lse is not None else 'attention weights'} with a score_mod")
-        q, k, v, bias, sink, out, lse, *captured = ctx.saved_tensors
+        q, k, v, bias, sink, out, lse, *rest = ctx.saved_tensors
+        captured = rest[len(ctx.names) :]
+        options = ctx.options._replace(bias=bias, sink=sink, **dict(zip(ctx.names, rest)))
         nothing = (None,) * (7 + len(captured))
         if d_out is None:
             return nothing
         wanted = ctx.needs_input_grad
         found = _core.score_backward(
-            ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, ctx.options), *wanted[2:7], any(wanted[7:])
+            ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, options), *wanted[2:7], any(wanted[7:])
         )
         *of_inputs, sums = (None if x is None else _tensor(x) for x in found)
         of_captured = [ctx.program.gradient_of(i, sums) if want else None for i, want in enumerate(wanted[7:])]
@@ -125,6 +132,15 @@ class _Attention(Function):
         return (None, None, *results)
 
 
+def _require_exact(tensor: Tensor, bits: int) -> None:
+    """Raises ValueError if an integer of the captured tensor is not a number of the precision in which a score_mod is computed."""
+    if tensor.dtype not in (torch.int32, torch.int64) or tensor.numel() == 0:
+        return
+    for value in torch.aminmax(tensor):
+        if abs(int(value)) > 2**bits:
+            raise ValueError(f"attention: score_mod captures an integer tensor with {int(value)}; integers up to 2^{bits} = {2**bits} are exact in the dtype of q")
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], options: Options) -> tuple[Tensor, Tensor, Tensor]:
     """``(out, lse, attention weights or [0])``. options: with the seed of dropout."""
     if not callable(score_mod):
@@ -133,18 +149,33 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
         raise NotImplementedError("attention: score_mod is given with k_scale and v_scale; int8 keys have no score_mod")
     if options.empty_rows == "offset":
         raise NotImplementedError("attention: score_mod is given with empty_rows='offset'")
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink)):
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.bias), ("sink", options.sink), ("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if core.has_tangent(tensor):
             raise NotImplementedError(f"attention: {name} is a dual tensor, and a score_mod has no forward mode")
     trace, result = trace_score_mod(score_mod)
     recorded = torch.is_grad_enabled()
+    for number in trace.integers:
+        if int(torch.tensor(float(number), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)) != number:
+            raise ValueError(f"attention: score_mod uses the integer {number}, which is no number of the precision of the scores; compute in float64")
     for tensor in trace.tables:
         if tensor.device.type != "cpu":
             raise TypeError(f"attention: score_mod captures a tensor on {tensor.device}; polyhead computes on the CPU")
+        if core.has_tangent(tensor):
+            raise NotImplementedError("attention: score_mod captures a dual tensor, and a score_mod has no forward mode")
+        _require_exact(tensor, 53 if q.dtype == torch.float64 else 24)
     for name, tensor in (("relative_bias.slopes", options.slopes), ("relative_bias.table", options.table)):
         if recorded and tensor is not None and tensor.requires_grad:
             raise NotImplementedError(f"attention: {name} requires grad beside a score_mod; put it into the score_mod")
     inputs = (q, k, v, options.bias, options.sink, *trace.tables)
     differentiate = recorded and any(x is not None and x.requires_grad for x in inputs)
     program = _Program(trace, result, q.shape[-3], differentiate)
+    for recorder in _eager.recorders:
+        if threading.get_ident() == recorder._thread and _C._current_graph_task_id() == -1:
+            recorder._miss("attention with a score_mod is not captured")
+    # The forward pass takes these pairs, the backward pass one dtype.
+    if differentiate and not q.dtype == k.dtype == v.dtype and q.dtype != torch.float64 and {k.dtype, v.dtype} <= {q.dtype, torch.float16, torch.bfloat16}:
+        wide = {name: x.float() for name in ("bias", "sink", "slopes", "table") if (x := getattr(options, name)) is not None}
+        options = options._replace(**wide)
+        out, lse, weights = _Attention.apply(program, options, q.float(), k.float(), v.float(), options.bias, options.sink, *trace.tables)
+        return out.to(q.dtype), lse, weights.to(q.dtype)
     return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ OPS = (
     "logical_and", "logical_or", "negate", "absolute", "square_root", "exp", "log", "tanh", "sigmoid", "floor", "logical_not", "select",
 )  # fmt: skip
 _NUMBERS = (int, float, bool)
+_TABLES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
 _BOOLEAN = {"less", "less_equal", "equal", "logical_and", "logical_or", "logical_not"}
 
 
@@ -28,6 +30,7 @@ class Trace:
     def __init__(self) -> None:
         self.instructions: list[tuple[str, int, int, int, int, int, float]] = []
         self.tables: list[Tensor] = []  # as captured
+        self.integers: set[int] = set()  # that the score_mod names
         self._known: dict[tuple[Any, ...], int] = {}
         self._loads: dict[int, int] = {}
 
@@ -55,6 +58,8 @@ class Trace:
         for i, known in enumerate(self.tables):
             if known is tensor:
                 return i
+        if tensor.dtype not in _TABLES:  # integers of fewer bits wrap in torch's arithmetic
+            raise NotImplementedError(f"attention: score_mod captures a tensor of {tensor.dtype}; convert it by .to(torch.int64) or .to(torch.float32)")
         self.tables.append(tensor)
         return len(self.tables) - 1
 
@@ -114,6 +119,7 @@ class Value:
 
     def __init__(self, trace: Trace, register: int, kind: str) -> None:
         self.trace, self.register, self.kind = trace, register, kind
+        self.may_share = False  # whether torch may have another tensor of the same memory
 
     shape = torch.Size([])
     ndim = 0
@@ -140,15 +146,21 @@ class Value:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **keywords: _call(name, (self, *arguments), keywords)
+        if name not in _FUNCTIONS:
+            raise _refuse(name)
+        return lambda *arguments, **keywords: _call(name, (self, *arguments), keywords, is_method=True)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
-        return _call(_name_of(function), arguments, keywords or {})
+        return _call(_name_of(function), arguments, keywords or {}, _is_method(function))
 
 
 def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", function))
+
+
+def _is_method(function: Any) -> bool:
+    return type(function) is type(Tensor.where)
 
 
 class Indexed:
@@ -183,6 +195,8 @@ def _value(trace: Trace, x: Any) -> Value:
     if isinstance(x, Value):
         return x
     if isinstance(x, _NUMBERS):
+        if isinstance(x, int):
+            trace.integers.add(x)
         return Value(trace, trace.constant(x), "bool" if isinstance(x, bool) else "int" if isinstance(x, int) else "float")
     if isinstance(x, Tensor) and x.dim() == 0:
         return Indexed(trace, x, ())[()]  # type: ignore[return-value]
@@ -207,6 +221,26 @@ def _binary(op: str, kind: str | None = None) -> Callable[..., Value]:
     return apply
 
 
+def _of_booleans(op: Callable[..., Value], of_two: str) -> Callable[..., Value]:
+    """The sum and the product, which are logical where both are bool."""
+
+    def apply(trace: Trace, a: Any, b: Any) -> Value:
+        x, y = _value(trace, a), _value(trace, b)
+        return _binary(of_two)(trace, x, y) if x.kind == y.kind == "bool" else op(trace, x, y)
+
+    return apply
+
+
+def _of_numbers(op: Callable[..., Value], name: str, *, one_may_be_bool: bool = False) -> Callable[..., Value]:
+    def apply(trace: Trace, *arguments: Any) -> Value:
+        values = [_value(trace, x) for x in arguments]
+        if (all if one_may_be_bool else any)(value.kind == "bool" for value in values):
+            raise _refuse(f"{name} of bool")
+        return op(trace, *values)
+
+    return apply
+
+
 def _unary(op: str, kind: str | None = "float") -> Callable[..., Value]:
     def apply(trace: Trace, a: Any) -> Value:
         x = _value(trace, a)
@@ -215,14 +249,29 @@ def _unary(op: str, kind: str | None = "float") -> Callable[..., Value]:
     return apply
 
 
-_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = _binary("add"), _binary("subtract"), _binary("multiply"), _binary("divide", "float")
+_ADD, _MULTIPLY = _of_booleans(_binary("add"), "logical_or"), _of_booleans(_binary("multiply"), "logical_and")
+_SUBTRACT, _DIVIDE, _NEGATE = _of_numbers(_binary("subtract"), "a difference"), _binary("divide", "float"), _of_numbers(_unary("negate", None), "the negative")
+_ABSOLUTE = _of_numbers(_unary("absolute", None), "abs")
 _FLOOR, _NOT, _LESS, _LESS_EQUAL, _EQUAL = _unary("floor", None), _unary("logical_not", "bool"), _binary("less"), _binary("less_equal"), _binary("equal")
 _MAXIMUM, _MINIMUM, _AND, _OR = _binary("maximum"), _binary("minimum"), _binary("logical_and"), _binary("logical_or")
 
 
 def _where(trace: Trace, condition: Any, a: Any, b: Any) -> Value:
     c, x, y = _value(trace, condition), _value(trace, a), _value(trace, b)
+    if c.kind != "bool":
+        raise _refuse("a condition of where that is not bool")
     return Value(trace, trace.emit("select", c.register, x.register, y.register), _kind(x, y))
+
+
+def _where_method(trace: Trace, a: Any, condition: Any, b: Any) -> Value:
+    return _where(trace, condition, a, b)
+
+
+def _masked_fill(trace: Trace, a: Any, mask: Any, value: Any) -> Value:
+    x, y = _value(trace, a), _value(trace, value)
+    if _kind(x, y) != x.kind:
+        raise _refuse(f"masked_fill of {x.kind} with {y.kind}")
+    return _where(trace, mask, y, x)
 
 
 def _power(trace: Trace, a: Any, exponent: Any) -> Value:
@@ -232,10 +281,21 @@ def _power(trace: Trace, a: Any, exponent: Any) -> Value:
         return _unary("square_root")(trace, a)
     if exponent != int(exponent) or not 0 < abs(exponent) <= 16:
         raise _refuse(f"the power {exponent}")
-    result = base = _value(trace, a)
+    base = _value(trace, a)
+    if exponent < 0 and isinstance(exponent, int) and base.kind != "float":
+        raise _refuse(f"the power {exponent} of {base.kind}")
+    result = base = Value(trace, base.register, _kind(base, _value(trace, exponent)))
     for _ in range(abs(int(exponent)) - 1):
         result = _MULTIPLY(trace, result, base)
     return result if exponent > 0 else _DIVIDE(trace, 1, result)
+
+
+def _exponential(trace: Trace, base: Any, a: Any) -> Value:
+    """base ** a."""
+    x = _value(trace, a)
+    if not isinstance(base, (int, float)) or isinstance(base, bool) or not 0 < base < math.inf or (x.kind != "float" and isinstance(base, int)):
+        raise _refuse(f"the power of a base of type {type(base).__name__} and an exponent of {x.kind}")
+    return _unary("exp")(trace, _MULTIPLY(trace, x, math.log(base)))
 
 
 def _boolean(op: Callable[..., Value], name: str) -> Callable[..., Value]:
@@ -249,7 +309,14 @@ def _boolean(op: Callable[..., Value], name: str) -> Callable[..., Value]:
 
 
 def _floor_divide(trace: Trace, a: Any, b: Any) -> Value:
-    return _FLOOR(trace, Value(trace, _DIVIDE(trace, a, b).register, _kind(_value(trace, a), _value(trace, b))))
+    kind = _kind(_value(trace, a), _value(trace, b))
+    if kind == "bool":
+        raise _refuse("a division with floor of bool")
+    return _FLOOR(trace, Value(trace, _DIVIDE(trace, a, b).register, kind))
+
+
+def _remainder(trace: Trace, a: Any, b: Any) -> Value:
+    return _SUBTRACT(trace, a, _MULTIPLY(trace, _floor_divide(trace, a, b), b))
 
 
 def _divide(trace: Trace, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
@@ -258,26 +325,66 @@ def _divide(trace: Trace, a: Any, b: Any, *, rounding_mode: str | None = None) -
     return _DIVIDE(trace, a, b) if rounding_mode is None else _floor_divide(trace, a, b)
 
 
-def _clamp(trace: Trace, x: Any, min: Any = None, max: Any = None) -> Value:  # noqa: A002
-    x = x if min is None else _MAXIMUM(trace, x, min)
-    return _value(trace, x if max is None else _MINIMUM(trace, x, max))
+def _bounded(trace: Trace, x: Value, bound: Any, *, is_lower: bool) -> Value:
+    """At the bound the gradient is that of x, as in torch; maximum and minimum share it."""
+    y = _value(trace, bound)
+    beyond = _LESS(trace, x, y) if is_lower else _LESS(trace, y, x)
+    if not (isinstance(bound, _NUMBERS) and bound == bound):  # NaN
+        beyond = _OR(trace, beyond, _NOT(trace, _EQUAL(trace, y, y)))
+    return _where(trace, beyond, y, x)
 
 
-def _to(trace: Trace, x: Value, *arguments: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    wanted = dtype or next((a for a in arguments if isinstance(a, torch.dtype)), None) or next((a.dtype for a in arguments if isinstance(a, (Tensor, Value))), None) or x.dtype
-    if wanted.is_floating_point:
-        return Value(trace, x.register, "float")
-    if wanted == torch.bool:
-        return x if x.kind == "bool" else _NOT(trace, _EQUAL(trace, x, 0))
-    if x.kind == "float":  # towards zero
-        inner = _FLOOR(trace, _unary("absolute")(trace, x))
-        return Value(trace, _where(trace, _LESS(trace, x, 0), _unary("negate")(trace, inner), inner).register, "int")
-    return Value(trace, x.register, "int")
+def _clamp(trace: Trace, a: Any, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+    x = _value(trace, a)
+    if x.kind == "bool" or (min is None and max is None):
+        raise _refuse("clamp of bool" if x.kind == "bool" else "clamp without a bound")
+    x = x if min is None else _bounded(trace, x, min, is_lower=True)
+    return x if max is None else _bounded(trace, x, max, is_lower=False)
+
+
+def _relu(trace: Trace, a: Any, inplace: bool = False) -> Value:
+    if inplace:
+        raise _refuse("relu with inplace=True")
+    x = _value(trace, a)
+    if x.kind == "bool":
+        raise _refuse("relu of bool")
+    zero = Value(trace, trace.constant(0), x.kind)
+    return _where(trace, _LESS_EQUAL(trace, x, zero), zero, x)
+
+
+def _same(trace: Trace, a: Any) -> Value:
+    """The same numbers, in torch perhaps of the same memory."""
+    x = _value(trace, a)
+    x.may_share = True
+    result = Value(trace, x.register, x.kind)
+    result.may_share = True
+    return result
+
+
+_DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
+
+
+def _to(trace: Trace, a: Any, *arguments: Any, dtype: torch.dtype | None = None, **_: Any) -> Value:
+    x = _value(trace, a)
+    wanted = dtype or next((y for y in arguments if isinstance(y, torch.dtype)), None) or next((y.dtype for y in arguments if isinstance(y, (Tensor, Value))), None) or x.dtype
+    if wanted not in _DTYPES:
+        raise _refuse(f"a conversion to {wanted}")
+    kind = "float" if wanted.is_floating_point else "bool" if wanted == torch.bool else "int"
+    if kind == x.kind:
+        return _same(trace, x)
+    if kind == "bool":
+        return _NOT(trace, _EQUAL(trace, x, 0))
+    if kind == "int" and x.kind == "float":  # towards zero
+        inner = _FLOOR(trace, _ABSOLUTE(trace, x))
+        return Value(trace, _where(trace, _LESS(trace, x, 0), _NEGATE(trace, inner), inner).register, "int")
+    return Value(trace, x.register, kind)
 
 
 def _scaled(op: Callable[..., Value]) -> Callable[..., Value]:
     def apply(trace: Trace, a: Any, b: Any, *, alpha: float = 1) -> Value:
-        return op(trace, a, b if alpha == 1 else _MULTIPLY(trace, b, alpha))
+        if alpha == 1:
+            return op(trace, a, b)
+        return op(trace, a, _of_numbers(_MULTIPLY, "alpha")(trace, b, alpha))
 
     return apply
 
@@ -286,29 +393,31 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": _scaled(_ADD), "radd": lambda t, a, b: _ADD(t, b, a), "sub": _scaled(_SUBTRACT), "subtract": _scaled(_SUBTRACT), "rsub": lambda t, a, b: _SUBTRACT(t, b, a),
     "mul": _MULTIPLY, "multiply": _MULTIPLY, "rmul": lambda t, a, b: _MULTIPLY(t, b, a), "div": _divide, "divide": _divide, "true_divide": _divide, "truediv": _divide,
     "rtruediv": lambda t, a, b: _DIVIDE(t, b, a), "rdiv": lambda t, a, b: _DIVIDE(t, b, a), "floor_divide": _floor_divide, "floordiv": _floor_divide,
-    "rfloordiv": lambda t, a, b: _floor_divide(t, b, a), "mod": lambda t, a, b: _SUBTRACT(t, a, _MULTIPLY(t, _floor_divide(t, a, b), b)),
-    "neg": _unary("negate", None), "negative": _unary("negate", None), "pos": lambda t, a: _value(t, a), "abs": _unary("absolute", None), "absolute": _unary("absolute", None),
+    "rfloordiv": lambda t, a, b: _floor_divide(t, b, a), "mod": _remainder, "remainder": _remainder, "rmod": lambda t, a, b: _remainder(t, b, a),
+    "neg": _NEGATE, "negative": _NEGATE, "pos": _same, "abs": _ABSOLUTE, "absolute": _ABSOLUTE,
     "sqrt": _unary("square_root"), "rsqrt": lambda t, a: _DIVIDE(t, 1, _unary("square_root")(t, a)), "exp": _unary("exp"), "log": _unary("log"), "tanh": _unary("tanh"),
-    "sigmoid": _unary("sigmoid"), "floor": _FLOOR, "reciprocal": lambda t, a: _DIVIDE(t, 1, a), "square": lambda t, a: _MULTIPLY(t, a, a), "pow": _power,
-    "relu": lambda t, a: _MAXIMUM(t, a, 0), "clamp": _clamp, "clip": _clamp, "maximum": _MAXIMUM, "minimum": _MINIMUM, "max": _MAXIMUM, "min": _MINIMUM,
+    "sigmoid": _unary("sigmoid"), "floor": _of_numbers(_FLOOR, "floor"), "exp2": lambda t, a: _exponential(t, 2.0, a), "log2": lambda t, a: _DIVIDE(t, _unary("log")(t, a), math.log(2)),
+    "reciprocal": lambda t, a: _DIVIDE(t, 1, a), "square": lambda t, a: _power(t, a, 2), "pow": _power, "rpow": lambda t, a, b: _exponential(t, b, a),
+    "relu": _relu, "clamp": _clamp, "clip": _clamp, "maximum": _MAXIMUM, "minimum": _MINIMUM, "max": _MAXIMUM, "min": _MINIMUM,
     "lt": _LESS, "less": _LESS, "le": _LESS_EQUAL, "less_equal": _LESS_EQUAL, "gt": lambda t, a, b: _LESS(t, b, a), "greater": lambda t, a, b: _LESS(t, b, a),
     "ge": lambda t, a, b: _LESS_EQUAL(t, b, a), "greater_equal": lambda t, a, b: _LESS_EQUAL(t, b, a), "eq": _EQUAL, "ne": lambda t, a, b: _NOT(t, _EQUAL(t, a, b)),
     "logical_and": _AND, "logical_or": _OR, "logical_not": _NOT, "and": _boolean(_AND, "&"), "or": _boolean(_OR, "|"), "rand": _boolean(_AND, "&"), "ror": _boolean(_OR, "|"),
-    "invert": _boolean(_NOT, "~"), "bitwise_and": _boolean(_AND, "&"), "bitwise_or": _boolean(_OR, "|"), "bitwise_not": _boolean(_NOT, "~"), "where": _where,
+    "invert": _boolean(_NOT, "~"), "bitwise_and": _boolean(_AND, "&"), "bitwise_or": _boolean(_OR, "|"), "bitwise_not": _boolean(_NOT, "~"), "where": _where, "masked_fill": _masked_fill,
     "to": _to, "type": _to, "type_as": _to, "float": lambda t, a: _to(t, a, torch.float32), "double": lambda t, a: _to(t, a, torch.float32), "int": lambda t, a: _to(t, a, torch.int32),
-    "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "clone": lambda t, a: a, "detach": None, "contiguous": lambda t, a: a,
+    "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "contiguous": _same,
+    "clone": lambda t, a: Value(t, _value(t, a).register, _value(t, a).kind),
 }  # fmt: skip
-del _FUNCTIONS["detach"]  # a gradient that stops inside of a rule is not traced
+# Without detach: a gradient that stops inside of a rule is not traced.
 
 
-def _call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    function = _FUNCTIONS.get(name.strip("_"))
+def _call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], is_method: bool = False) -> Any:
+    is_dunder = name.startswith("__") and name.endswith("__")
+    function = _FUNCTIONS.get(name[2:-2] if is_dunder else name)  # none for a name with one _ at its end, which changes a tensor in place
     trace = next((x.trace for x in (*arguments, *keywords.values()) if isinstance(x, (Value, Indexed))), None)
     if function is None or trace is None:
         raise _refuse(name)
-    if name.strip("_") == "where" and arguments and isinstance(arguments[0], Value) and arguments[0].kind != "bool":
-        # value.where(condition, other)
-        arguments = (arguments[1], arguments[0], *arguments[2:])
+    if is_method and name == "where":
+        function = _where_method
     try:
         return function(trace, *arguments, **{{"input": "a", "other": "b"}.get(key, key): value for key, value in keywords.items()})
     except TypeError as error:
@@ -322,9 +431,24 @@ def _operator(name: str) -> Any:
     return apply
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "pow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror",
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror",
               "lt", "le", "gt", "ge", "eq", "ne"):  # fmt: skip
     setattr(Value, f"__{_name}__", _operator(_name))
+
+
+def _operator_in_place(name: str) -> Any:
+    def apply(self: Value, other: Any) -> Value:
+        result = _call(f"__{name}__", (self, other), {})
+        if self.may_share or result.kind != self.kind:
+            raise _refuse(f"__i{name}__ of {self.kind} with {result.kind}" if result.kind != self.kind else f"__i{name}__ of a number with two names")
+        self.register = result.register
+        return self
+
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or"):
+    setattr(Value, f"__i{_name}__", _operator_in_place(_name))
 Value.__hash__ = object.__hash__  # type: ignore[method-assign,assignment]
 
 
@@ -341,7 +465,7 @@ class _Indices(TorchFunctionMode):
             if any(isinstance(one, Value) for one in (index if isinstance(index, tuple) else (index,))):
                 return Indexed(self._trace, tensor, ())[index]
         if any(isinstance(x, (Value, Indexed)) for x in (*arguments, *(keywords or {}).values())):
-            return _call(_name_of(function), arguments, keywords or {})
+            return _call(_name_of(function), arguments, keywords or {}, _is_method(function))
         return function(*arguments, **(keywords or {}))
 
 
