@@ -239,7 +239,8 @@ TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);
     Random random(7);
-    const Tensor q = random.tensor(DType::f32, {1, 32, 64}), k = random.tensor(DType::f32, {1, 192, 64}), v = random.tensor(DType::f32, {1, 192, 64});
+    const Tensor q = random.tensor(DType::f32, {1, 32, 64}), k = random.tensor(DType::f32, {1, 192, 64});
+    Tensor v = random.tensor(DType::f32, {1, 192, 64});
     for (std::int64_t i = 64 * 64; i < 128 * 64; ++i) v.data<float>()[i] = std::numeric_limits<float>::quiet_NaN();
     Tensor attend(DType::boolean, {32, 192});
     for (std::int64_t t = 0; t < 32; ++t) {
@@ -247,16 +248,18 @@ TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
     }
     const Tensor lists = none ? Tensor::of<std::int32_t>({2, 1}, {1, 2}) : Tensor::of<std::int32_t>({2, 2}, {0, 1, 0, 2});
     const SdpaOptions options{.mask = {.attend = attend, .blocks = {.lists = lists, .size = {.queries = 16, .keys = 64}}}};
-    const Tensor wanted_out(DType::f32, {1, 32, 64}), wanted_lse(DType::f32, {1, 32});
+    Tensor wanted_out(DType::f32, {1, 32, 64}), wanted_lse(DType::f32, {1, 32});
     SdpaOptions by_reference = options;
     by_reference.backend = &find_backend("reference");
     sdpa_forward({.q = q, .k = k, .v = v, .out = wanted_out, .lse = wanted_lse}, by_reference);
     for_each_instruction_set([&] {
-      const Tensor out(DType::f32, {1, 32, 64}), lse(DType::f32, {1, 32});
+      Tensor out(DType::f32, {1, 32, 64}), lse(DType::f32, {1, 32});
       sdpa_forward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, options);
       for (std::int64_t i = 0; i < out.numel(); ++i) {
         ASSERT_NEAR(out.data<float>()[i], wanted_out.data<float>()[i], 1e-5) << i;
-        if (none) ASSERT_EQ(out.data<float>()[i], 0) << i;
+        if (none) {
+          ASSERT_EQ(out.data<float>()[i], 0) << i;
+        }
       }
     });
   }
