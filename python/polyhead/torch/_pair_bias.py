@@ -106,7 +106,8 @@ def pair_bias_attention_backward(
     """The gradients of q, k, v, z, w_ln, b_ln, w and b."""
     heads = (*_views(q, k, v, keep), scale, empty_rows)
     want = (*wanted[:4], any(wanted[4:]))
-    *grads, of_parameters = _core.pair_bias_attention_backward(heads, _ops._view(z), _views(w_ln, b_ln, w, b), eps, *_views(out, lse, d_out), want, _threads())
+    of_pass = _views(out, lse, d_out)
+    *grads, of_parameters = _core.pair_bias_attention_backward(heads, _ops._view(z), _views(w_ln, b_ln, w, b), eps, *of_pass, want, _threads())  # type: ignore[call-arg]
     found = _wanted((*grads, *of_parameters), wanted, (q, k, v, z, w_ln, b_ln, w, b))
     return tuple(x.contiguous() if x.dim() > 1 else x for x in found)
 
@@ -172,7 +173,7 @@ def heads_with_pair_bias(
     """out ``[*,N,T,V]`` of q, k, v ``[*,N,.,.]`` and z ``[*,T,S,C]``, whose leading dimensions are those of q or 1; keep: bool ``[*,S]``. All in one dtype."""
     if _ops.transforms.active():  # torch.func and forward mode: by operators that have their rules
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
-        return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[arg-type]
+        return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
     out: Tensor = pair_bias_attention(q, k, v, keep, scale, empty_rows, z, w_ln, b_ln, w, b, eps)[0]
     return out
 
@@ -247,7 +248,7 @@ def attention_pair_bias(
     where = "attention_pair_bias"
     inputs.require(where, s=s, q=q, k=k, v=v, z=z, w_proj_g=w_proj_g, w_proj_o=w_proj_o)
     optional = {"w_proj_z": w_proj_z, "w_ln_z": w_ln_z, "b_ln_z": b_ln_z, "b_proj_z": b_proj_z, "b_proj_g": b_proj_g, "b_proj_o": b_proj_o}
-    inputs.require(where, **{name: x for name, x in optional.items() if x is not None})
+    inputs.require(where, **{name: x for name, x in optional.items() if x is not None})  # type: ignore[arg-type]
     if mask is not None and not isinstance(mask, Tensor):
         raise TypeError(f"{where}: mask is of type {type(mask).__name__}; it must be a torch.Tensor or None")
     for name, flag in (("return_z_proj", return_z_proj), ("is_cached_z_proj", is_cached_z_proj)):
@@ -310,7 +311,7 @@ def attention_pair_bias(
             z_proj = pair_bias(z, w_ln_z, b_ln_z, w_proj_z, b_proj_z, eps)
     if z_proj is not None:
         attend = None if keep is None else keep[..., None, None, :]
-        y = attention(q, k, v, bias=z_proj.unsqueeze(1), attend=attend, scale=attn_scale, empty_rows=empty_rows)  # type: ignore[arg-type]
+        y = attention(q, k, v, bias=z_proj.unsqueeze(1), attend=attend, scale=attn_scale, empty_rows=empty_rows)  # type: ignore[call-overload]
     else:
         y = heads_with_pair_bias(q, k, v, keep, z.unsqueeze(1), w_ln_z, b_ln_z, w_proj_z, b_proj_z, eps=eps, scale=attn_scale, empty_rows=empty_rows)  # type: ignore[arg-type]
     y = y.transpose(-2, -3).flatten(-2).flatten(0, 1)

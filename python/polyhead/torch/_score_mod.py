@@ -103,7 +103,8 @@ class _Attention(Function):
         out, lse, weights = _tensor(out), _tensor(lse), q.new_empty(0) if weights is None else _tensor(weights)
         tensors = {name: x for name, x in options._asdict().items() if isinstance(x, Tensor) and name not in ("bias", "sink")}
         ctx.program, ctx.names = program, tuple(tensors)
-        ctx.options = options._replace(bias=None, sink=None, **dict.fromkeys(tensors))
+        without: dict[str, Any] = dict.fromkeys(tensors)
+        ctx.options = options._replace(bias=None, sink=None, **without)
         # torch notices when a saved tensor is written to, a mask too.
         ctx.save_for_backward(q, k, v, bias, sink, out, lse, *tensors.values(), *captured)
         ctx.set_materialize_grads(False)
@@ -120,14 +121,14 @@ class _Attention(Function):
         if d_out is None:
             return nothing
         wanted = ctx.needs_input_grad
-        found = _core.score_backward(
+        found = _core.score_backward(  # type: ignore[call-arg]
             ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, options), *wanted[2:7], any(wanted[7:])
         )
         *of_inputs, sums = (None if x is None else _tensor(x) for x in found)
         of_captured = [ctx.program.gradient_of(i, sums) if want else None for i, want in enumerate(wanted[7:])]
         results = [*of_inputs, *of_captured]
         if torch.is_grad_enabled():  # create_graph
-            recorded = iter(_Once.apply([x for x in results if x is not None], d_out, q, k, v, bias, sink, *captured))
+            recorded = iter(_Once.apply([x for x in results if x is not None], d_out, q, k, v, bias, sink, *captured))  # type: ignore[no-untyped-call]
             results = [None if x is None else next(recorded) for x in results]
         return (None, None, *results)
 
@@ -176,6 +177,6 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     if differentiate and not q.dtype == k.dtype == v.dtype and q.dtype != torch.float64 and {k.dtype, v.dtype} <= {q.dtype, torch.float16, torch.bfloat16}:
         wide = {name: x.float() for name in ("bias", "sink", "slopes", "table") if (x := getattr(options, name)) is not None}
         options = options._replace(**wide)
-        out, lse, weights = _Attention.apply(program, options, q.float(), k.float(), v.float(), options.bias, options.sink, *trace.tables)
+        out, lse, weights = _Attention.apply(program, options, q.float(), k.float(), v.float(), options.bias, options.sink, *trace.tables)  # type: ignore[no-untyped-call]
         return out.to(q.dtype), lse, weights.to(q.dtype)
-    return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return]
+    return _Attention.apply(program, options, *inputs)  # type: ignore[no-any-return,no-untyped-call]

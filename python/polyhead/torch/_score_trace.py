@@ -78,15 +78,21 @@ class Trace:
             def times(x: int, g: int = g) -> int:
                 return self.multiply(g, x)
 
-            zero = lambda: self.constant(0)  # noqa: E731
+            def zero() -> int:
+                return self.constant(0)
+
             if op == "add":
-                add(a, g), add(b, g)
+                add(a, g)
+                add(b, g)
             elif op == "subtract":
-                add(a, g), add(b, self.emit("negate", g))
+                add(a, g)
+                add(b, self.emit("negate", g))
             elif op == "multiply":
-                add(a, times(b)), add(b, times(a))
+                add(a, times(b))
+                add(b, times(a))
             elif op == "divide":
-                add(a, self.emit("divide", g, b)), add(b, self.emit("negate", self.emit("divide", times(y), b)))
+                add(a, self.emit("divide", g, b))
+                add(b, self.emit("negate", self.emit("divide", times(y), b)))
             elif op in ("maximum", "minimum"):  # equal arguments share the gradient, as in torch
                 of_a, of_b = self.emit("less", a, b), self.emit("less", b, a)
                 if op == "maximum":
@@ -110,7 +116,8 @@ class Trace:
             elif op == "sigmoid":
                 add(a, times(self.emit("multiply", y, self.emit("subtract", self.constant(1), y))))
             elif op == "select":
-                add(b, self.emit("select", a, g, zero())), add(c, self.emit("select", a, zero(), g))
+                add(b, self.emit("select", a, g, zero()))
+                add(c, self.emit("select", a, zero(), g))
         return found
 
 
@@ -449,7 +456,7 @@ def _operator_in_place(name: str) -> Any:
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or"):
     setattr(Value, f"__i{_name}__", _operator_in_place(_name))
-Value.__hash__ = object.__hash__  # type: ignore[method-assign,assignment]
+Value.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class _Indices(TorchFunctionMode):
