@@ -56,6 +56,8 @@ MASKS: Wrong = {
     "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # without query_offsets
     # The last: no diagonal that it could move.
     "diagonal_offsets": (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1, 2])]),
+    "blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[1]]), np.array([[-2]]), np.array([[0], [0]]), np.array([0]), shaped(2, 2, 1, 1, dtype=int)]),
+    "block_size": ([1.5, "ab", [], {}, object(), Hostile(), True, (1,), (1, 2, 3), (1.5, 2), (True, 1)], [0, -1, (0, 1), (1, -3), BIG]),
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {
@@ -85,6 +87,8 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
     if importlib.util.find_spec("jax") is None:
         return {}
     from polyhead.jax import attention, attention_fn, dot_product_attention
+
+    forward = forward | {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[0], [0]]), np.array([0])])}  # XLA hands on an error about numbers as one of its own
 
     flags: Wrong = {name: (NOT_FLAGS, []) for name in ("return_lse", "return_attention_weights")}
     words: Wrong = {"layout": ([], [*NOT_WORDS[:2], "BTNH", ""])}
@@ -149,7 +153,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     wrong_config |= {name: ([x for x in NOT_WORDS if x is not None], ["", "x", "\ud800"]) for name in ("global_query", "empty_rows", "precision", "dtype")}
     wrong_config["dtype"][1].append("int64")
     _, saved = LAYER.forward(X, seed=0)
-    layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window")}
+    layer_masks: Wrong = {name: MASKS[name] for name in ("causal", "window", "block_size")}
+    layer_masks |= {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[1]]), np.array([[0], [0]])])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(5, 5), shaped(5, 4, dtype=bool)]) for name in ("attend", "block")}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 5), shaped(2, 4, dtype=bool)]) for name in ("attend_keys", "block_keys")}
     layer_masks |= {"query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4])]), "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 5])])}
