@@ -130,7 +130,9 @@ TEST(ScorePrograms, FaultsAreNamed) {
   EXPECT_THAT(message({.instructions = {load(0, 0)}, .result = 0}), testing::HasSubstr("instruction 0 loads from no table"));
   const Tensor table(DType::f32, {4});
   EXPECT_THAT(message({.instructions = {op(ScoreOp::key), load(0, 0)}, .tables = {{table}}, .result = 1, .slope = 0, .gradients = {{.load = 1, .derivative = 0, .strides = {1}}}, .gradient_count = 3}),
-              testing::HasSubstr("a gradient reaches sum 3 of 3"));
+              testing::HasSubstr("a gradient reaches beyond its 3 sums"));
+  EXPECT_THAT(message({.instructions = {op(ScoreOp::key), load(0, 0)}, .tables = {{table}}, .result = 1, .slope = 0, .gradients = {{.load = 1, .derivative = 0, .strides = {std::int64_t{1} << 62}}}, .gradient_count = 1}),
+              testing::HasSubstr("a gradient reaches beyond its 1 sums"));
 }
 
 }  // namespace
