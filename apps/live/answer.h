@@ -5,9 +5,9 @@
 
 namespace polyhead::live {
 
-// task: "sentiment" or "translate". The JSON of viewer::live_answer; its `answer` is
-//   {task, unknown: [word], rating, parts: [..], score_part}                       of sentiment
-//   {task, unknown: [word], translation, complete, alignment: [[word, word or null]]}  of translate
+// Returns the JSON of viewer::live_answer. task is "sentiment" or "translate"; the member `answer` is then
+//   {task, unknown: [word], rating, parts: [..], score_part}                             for sentiment
+//   {task, unknown: [word], translation, complete, alignment: [[word, word or null]]}   for translate
 // `unknown`: words of the text that the model does not know. Error for an unknown task, an empty text, and one that is too long for the model.
 std::string answer(const std::string& task, const std::string& text);
 

@@ -10,7 +10,7 @@ namespace polyhead::app {
 
 struct IndexRange {
   std::int64_t first = 0;
-  std::optional<std::int64_t> last = {};  // the end, exclusive; absent: to the last index
+  std::optional<std::int64_t> last = {};  // one after the last index of the range; absent: the range goes to the end
 };
 using IndexList = std::vector<IndexRange>;
 
