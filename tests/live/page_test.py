@@ -107,11 +107,13 @@ with sync_playwright() as playwright:
         claim(page.is_visible("#worked"), "a pinned cell is worked out")
         say("The small red car is parked outside", "La petite voiture rouge", "translate")
         claim(page.is_hidden("#live-unknown"), "all words of the grammar are known")
-        claim("task=translate" in page.url and "small+red+car" in page.url and "layer=1" in page.url, page.url)
+        page.wait_for_function("() => location.href.includes('small+red+car')")  # changes are written 100 ms apart
+        address = page.evaluate("() => location.href")
+        claim("task=translate" in address and "small+red+car" in address and "layer=1" in address, address)
         claim(page.text_content("#tabs").startswith("Cross-attention"), "the cross-attention opens")
         page.uncheck("#merge")
         check_map("translate", "The small red car is parked outside", 0, 1, 0)
-        address = page.url
+        address = page.evaluate("() => location.href")
         say("The big dog eats the food", "chien")
         claim("“food”" in page.text_content("#live-unknown"), "a word outside the grammar is named")
         say("dog " * 60, "at most 48")
