@@ -20,7 +20,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Vector products of bfloat16 pairs are twice as fast as exact products on AMD's processors, and half as fast on Intel's (docs/decisions/0014-bfloat16-products.md).
   set(emulated)
   if(POLYHEAD_EMULATE_AMX)
-    set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|none")
+    set(emulated "amx_bf16_emulated|avx2 fma f16c|-mavx2 -mfma -mf16c|64|32|avx2|none")
   endif()
   list(PREPEND POLYHEAD_ISA_ROWS
        "amx_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 amx_tile amx_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16|64|32|avx512"
