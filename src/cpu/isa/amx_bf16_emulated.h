@@ -8,7 +8,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true, kHasAmx = true;
-using generic::AmxTiles, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
+using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 using generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_words, generic::reciprocal_guess, generic::store_fence,
     generic::stream_vector, generic::where_bytes, generic::widen_halves;
 

@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = false, kHasAmx = false;
-using generic::AmxTiles, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
+using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 using generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
 
 // An intrinsic, because in a * b + c * d GCC may fuse either product, and not the same one everywhere.

@@ -11,7 +11,7 @@ namespace {
 inline constexpr bool kFused = true, kHasElementary = true;
 #ifndef POLYHEAD_BASE_ISA  // sets with this base have their own
 inline constexpr bool kHasAmx = false;
-using generic::AmxTiles, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
+using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
 
 // An intrinsic instead of a * b + c: if lanes are selected afterwards, GCC makes the sum a masked sum, and fuses it with the product only in some

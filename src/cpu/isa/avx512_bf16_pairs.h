@@ -16,5 +16,10 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> halves) {
   return (Vector<std::int32_t>)_mm512_maskz_permutexvar_epi16(~__mmask32{}, (__m512i)(lane_numbers<float>() * 0x10001 + 0x100000), (__m512i)halves);
 }
 
+template <bool kUpper>
+POLYHEAD_INLINE Vector<std::int32_t> interleave_halves(Vector<std::int32_t> a, Vector<std::int32_t> b) {
+  return (Vector<std::int32_t>)(kUpper ? _mm512_maskz_unpackhi_epi16(~__mmask32{}, (__m512i)a, (__m512i)b) : _mm512_maskz_unpacklo_epi16(~__mmask32{}, (__m512i)a, (__m512i)b));
+}
+
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -183,7 +183,7 @@ POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int3
   return entries;
 }
 
-// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). The plain forms of the next three operations may round differently from the
+// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). The plain forms of the next two operations may round differently from the
 // instructions.
 
 // sum + the products of the lower halves and of the upper halves, as bfloat16.
@@ -215,6 +215,12 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   for (int i = 0; i < kCount; ++i) zipped[2 * i] = halves[i], zipped[2 * i + 1] = halves[kCount + i];
   __builtin_memcpy(&x, zipped, sizeof x);
   return x;
+}
+
+// In each block of 16 bytes: the 16-bit halves of a and b in turn, from the lower or the upper half of the block.
+template <bool kUpper>
+POLYHEAD_INLINE Vector<std::int32_t> interleave_halves(Vector<std::int32_t> a, Vector<std::int32_t> b) {
+  return zip_lanes<std::int32_t, kUpper>((a & 0xffff) | b << 16, (a >> 16 & 0xffff) | (b & ~0xffff));
 }
 
 // The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), but was not
@@ -252,7 +258,7 @@ class AmxTiles {
   static POLYHEAD_INLINE Vector<float> first_terms(Vector<std::int32_t> pairs) { return flush((Vector<float>)(pairs << 16)); }
   static POLYHEAD_INLINE Vector<float> second_terms(Vector<std::int32_t> pairs) { return flush((Vector<float>)(pairs & ~0xffff)); }
 
-  static void multiply(const Tile& a, const Tile& b, Tile& sums) {
+  __attribute__((noinline)) static void multiply(const Tile& a, const Tile& b, Tile& sums) {  // inlined, it would triple the time to compile a kernel
     constexpr int kWidth = kLanes<float>;
     for (int row = 0; row < 16; ++row) {
       for (int column = 0; column < 16; column += kWidth) {

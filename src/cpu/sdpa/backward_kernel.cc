@@ -10,7 +10,9 @@
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 //   d_q, d_k and d_v are summed split by split (gradient_sums.h)
+// With AMX the query block is cut into units of 32 rows, and d_k and d_v are transposed (backward_amx.h).
 #include "cpu/sdpa/apply_score_rule.h"
+#include "cpu/sdpa/backward_amx.h"
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/base_kernels.h"
 #include "cpu/sdpa/bias_rows.h"
@@ -45,14 +47,23 @@ class Backward {
           load_keys(first, count);
           load_values(first, count);
         },
-        [&](std::int64_t first, std::int64_t count, std::int64_t block, int rows) { multiply_block(first, count, block, rows); });
+        [&](std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
+          if constexpr (kAmx) {
+            multiply_block_by_tiles(first, count, block, rows);
+          } else {
+            multiply_block(first, count, block, rows);
+          }
+        },
+        [&](T* sums, std::int64_t padded) {
+          if constexpr (kAmx) transpose_sums(sums, s_.keys, padded);
+        });
   }
 
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
-  static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1, kTerms = kPerTerm * kTermBlock;  // number of keys or rows in a term, and in a block of terms
+  static constexpr bool kAmx = kUsesAmx<Operand>;
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // number of keys or rows in a term
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -183,7 +194,9 @@ class Backward {
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
       pack_bf16_neighbours(row_of(plane, static_cast<const bf16*>(plane.data), s_.rows[block + i]), plane.column, width, factor, to + i * depth);
-    return pack_bf16_rows(reinterpret_cast<const bf16*>(to), 2 * depth, 1, rows, width, padded, columns);
+    const bool finite = pack_bf16_rows(reinterpret_cast<const bf16*>(to), 2 * depth, 1, rows, width, padded, columns);
+    if constexpr (kAmx) transpose_blocks(columns, bf16_pairs_of(rows), padded);
+    return finite;
   }
 
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
@@ -199,8 +212,8 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = of_rows().keys_of(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || sums_.d_q(0) == nullptr) continue;
-      const std::int64_t first_term = keys.first / kTerms * kTermBlock, stride = s_.stride / kPerTerm;  // whole blocks of terms: d_x is 0 outside of the keys
-      of_rows().multiply_rows({.depth = round_up(keys.last, kTerms) / kPerTerm - first_term,
+      const std::int64_t first_term = keys.first / kPerTerm, stride = s_.stride / kPerTerm;  // whole terms: d_x is 0 outside of the keys
+      of_rows().multiply_rows({.depth = round_up(keys.last, kPerTerm) / kPerTerm - first_term,
                                .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
                                .a_stride = stride,
                                .b = operand(s_.k) + first_term * s_.qk_padded,
@@ -219,11 +232,6 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // How a row's products become p and d_x. tiles: in registers; tiles_of_whole_row: in registers and then renormalised, because the key
-  // block has all keys of the row; memory: in passes over memory. The choice depends on the row alone, so its bits do not depend on the
-  // other rows of its strip.
-  enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
-
   // Whether the key block has all keys of the row.
   bool has_all_keys(std::int64_t index, std::int64_t first) const { return !task_.part_of_keys && of_rows().in_one_block(index, first, s_.keys); }
 
@@ -237,17 +245,11 @@ class Backward {
   // stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count,
                            KeyRange block_keys) {
-    RowPath paths[kStripRows];
     bool tiles = false, passes = false;
-    TileStrip<T, Operand> strip(task_, scale_, s_, tiles_, block, begin, rows, first);
-    for (int i = 0; i < rows; ++i) {
-      paths[i] = path_of(block + begin + i, first);
-      (paths[i] == RowPath::memory ? passes : tiles) = true;
-      strip.own[i] = of_rows().part(block + begin + i, first, count);
-      strip.in_one_block[i] = paths[i] == RowPath::tiles_of_whole_row;
-    }
-    strip.blocks = of_rows().blocks_of(block + begin, rows);
-    for (int i = 0; i < rows && task_.d_bias.data != nullptr && !task_.write_d_bias; ++i) fetch_bias_row<T>(task_, s_.rows[block + begin + i], first, strip.own[i]);
+    TileStrip<T, Operand> strip(task_, scale_, s_, block, begin, rows, first);
+    load_strip(strip, count);
+    const RowPath* const paths = strip.paths;
+    for (int i = 0; i < rows; ++i) (paths[i] == RowPath::memory ? passes : tiles) = true;
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
     const bool ruled = task_.rule != nullptr && !keys.empty();
     if (ruled) {
@@ -265,7 +267,7 @@ class Backward {
       of_rows().multiply_panels(s_.d_out + row * s_.d_out_stride, s_.d_out_stride, s_.v_panels, s_.v_depth, end - i, first, keys, strip.blocks, d_x + i * s_.stride);
     }
     KeyRange written = task_.write_d_bias ? KeyRange{0, count} : block_keys;
-    written = {written.first / kTerms * kTerms, round_up(written.last, kTerms)};
+    written = {written.first / kPerTerm * kPerTerm, round_up(written.last, kPerTerm)};
     for (int i = 0; i < rows; ++i, p += s_.stride, d_x += s_.stride) {
       const std::int64_t index = block + begin + i;
       KeyRange own = strip.own[i];
@@ -273,18 +275,81 @@ class Backward {
       if (paths[i] == RowPath::memory && own.first < own.last) differentiate_keys(index, first, own, p, d_x);
       clear(p, block_keys.first, own.first), clear(p, own.last, block_keys.last);
       clear(d_x, written.first, own.first), clear(d_x, own.last, written.last);
-      const Row& row = s_.rows[index];
-      if (task_.write_d_bias) {
-        write_bias_row(task_, row, first, count, d_x);
-      } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::uniform) {
-        add_bias_row(task_, row, first, own, d_x);
-      }
-      for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s)
-        d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.softcap_derivative[s];
+      finish_row(index, first, count, own, d_x);
     }
     if (ruled)
       differentiate_score_rule<T>(task_, task_.rule_sums, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, s_.d_x + begin * s_.stride, s_.before_rule, s_.rule_copy);
     if constexpr (kNative) pair_strip(begin, rows, block_keys);
+  }
+
+  // The keys and the paths of a strip's rows.
+  void load_strip(TileStrip<T, Operand>& strip, std::int64_t count) const {
+    for (int i = 0; i < strip.rows; ++i) {
+      const std::int64_t index = strip.first + i;
+      strip.paths[i] = path_of(index, strip.first_key);
+      strip.own[i] = of_rows().part(index, strip.first_key, count);
+      if (task_.d_bias.data != nullptr && !task_.write_d_bias) fetch_bias_row<T>(task_, s_.rows[index], strip.first_key, strip.own[i]);
+    }
+    if (strip.rows > 0) strip.blocks = of_rows().blocks_of(strip.first, strip.rows);
+  }
+
+  // Stores a row's d_score in d_bias, or adds it, and multiplies by the derivative of the softcap.
+  void finish_row(std::int64_t index, std::int64_t first, std::int64_t count, KeyRange own, T* d_x) const {
+    const Row& row = s_.rows[index];
+    if (task_.write_d_bias) {
+      write_bias_row(task_, row, first, count, d_x);
+    } else if (task_.d_bias.data != nullptr && kind_of(task_, row) != RowKind::uniform) {
+      add_bias_row(task_, row, first, own, d_x);
+    }
+    for (std::int64_t s = own.first; s < own.last && task_.softcap > 0; ++s) d_x[s] = d_x[s] == T{0} ? T{0} : d_x[s] * s_.softcap_derivative[s];
+  }
+
+  RoundedTiles rounded_tiles() const { return {operand(s_.d_x_pairs), operand(s_.p_columns), operand(s_.d_x_columns), s_.keys / 32}; }
+
+  // With AMX: multiply_block() in units of 32 rows.
+  void multiply_block_by_tiles(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
+    if (of_rows().keys_of(block, block + rows, first, count).empty()) {
+      if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
+      return;
+    }
+    load_queries(block, rows);
+    const RoundedTiles rounded = rounded_tiles();
+    std::uint32_t chunks[kBlockRows / kUnitRows];
+    int units = 0;
+    for (int begin = 0; begin < rows; begin += kUnitRows, ++units) {
+      const int height = static_cast<int>(smaller(kUnitRows, rows - begin));
+      chunks[units] = differentiate_rows_of_unit(block, begin, height, first, count, rounded);
+      if (chunks[units] != 0 && sums_.d_q(0) != nullptr)
+        add_to_d_q(tiles_, rounded, begin, height, chunks[units], operand(s_.k), s_.qk_padded, sums_.d_q(block + begin), sums_.d_q_stride());
+    }
+    if (task_.d_v.data != nullptr) add_to_columns(tiles_, operand(s_.d_out_columns), rounded.p_of_rows, rounded, chunks, units, s_.v_padded, sums_.d_v());
+    if (task_.d_k.data != nullptr) add_to_columns(tiles_, operand(s_.q_columns), rounded.d_x_of_rows, rounded, chunks, units, s_.qk_padded, sums_.d_k());
+    if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
+  }
+
+  // Computes p and d_x of up to 32 rows, rounded, and d_bias. Returns the chunks of 32 keys that `rounded` has.
+  std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const RoundedTiles& rounded) {
+    const int upper = static_cast<int>(smaller(kStripRows, rows));
+    TileStrip<T, Operand> strips[] = {{task_, scale_, s_, block, begin, upper, first}, {task_, scale_, s_, block, begin + upper, rows - upper, first}};
+    bool direct = task_.d_bias.data == nullptr;
+    for (TileStrip<T, Operand>& strip : strips) {
+      load_strip(strip, count);
+      for (int i = 0; i < strip.rows; ++i) direct = direct && strip.paths[i] == RowPath::tiles;
+    }
+    const KeyRange keys = of_rows().keys_of(block + begin, block + begin + rows, first, count);
+    if (direct) return keys.empty() ? 0 : differentiate_unit<true>(strips, keys, tiles_, rounded);
+    const std::uint32_t chunks = keys.empty() ? 0 : differentiate_unit<false>(strips, keys, tiles_, rounded);
+    for (int i = 0; i < rows; ++i) {
+      const TileStrip<T, Operand>& strip = strips[i / kStripRows];
+      T* const d_x = s_.d_x + i * s_.stride;
+      KeyRange own = strip.own[i % kStripRows];
+      if (own.empty()) own = {count, count};
+      if (strip.paths[i % kStripRows] == RowPath::memory && !own.empty()) differentiate_keys(block + begin + i, first, own, s_.p + i * s_.stride, d_x);
+      if (task_.write_d_bias) clear(d_x, 0, own.first), clear(d_x, own.last, count);
+      finish_row(block + begin + i, first, count, own, d_x);
+    }
+    round_unit(strips, chunks, rounded);
+    return chunks;
   }
 
   // Rounds p and d_x of a strip to bfloat16 pairs.
@@ -337,19 +402,40 @@ class Backward {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
       const KeyRange own = of_rows().part(block + i, first, count);
-      const T *p = s_.p + i * s_.stride, *d_x = s_.d_x + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!attends_to(task_, row, first + s)) continue;
+        const auto [p, d_x] = weights_at(i, s);
         const auto add = [&](const Plane& plane, std::int64_t head, std::int64_t at, std::int64_t width, T factor, T* to) {
           with_storage<T>(task_.dtype, plane.data,
                           [&](auto* data) { add_non_finite<T>(data + head * plane.head + at * plane.row, plane.column, width, factor, to); });
         };
+        const auto add_to_key = [&](const Plane& plane, std::int64_t width, T factor, T* sums, std::int64_t padded) {
+          if constexpr (kAmx) {
+            clear(s_.lines, 0, width);
+            add(plane, row.head, row.query, width, factor, s_.lines);
+            for (std::int64_t d = 0; d < width; ++d) sum_at(sums, padded, s, d) += s_.lines[d];
+          } else {
+            add(plane, row.head, row.query, width, factor, sums + s * padded);
+          }
+        };
         if (kind_of(task_, row) != RowKind::uniform) {
-          if (!k_finite_ && sums_.d_q(0) != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x[s], sums_.d_q(block + i));
-          if (!q_finite_) add(task_.q, row.head, row.query, task_.qk_width, d_x[s] * scale_.power, sums_.d_k() + s * s_.qk_padded);
+          if (!k_finite_ && sums_.d_q(0) != nullptr) add(task_.k, 0, first + s, task_.qk_width, d_x, sums_.d_q(block + i));
+          if (!q_finite_) add_to_key(task_.q, task_.qk_width, d_x * scale_.power, sums_.d_k(), s_.qk_padded);
         }
-        if (!d_out_finite_) add(task_.d_out, row.head, row.query, task_.v_width, p[s], sums_.d_v() + s * s_.v_padded);
+        if (!d_out_finite_) add_to_key(task_.d_out, task_.v_width, p, sums_.d_v(), s_.v_padded);
       }
+    }
+  }
+
+  // p and d_x of a row of the query block and a key of the key block.
+  struct PairWeights {
+    T p, d_x;
+  };
+  PairWeights weights_at(int row, std::int64_t key) const {
+    if constexpr (kAmx) {
+      return {rounded_tiles().p_at(row, key), rounded_tiles().d_x_at(row, key)};
+    } else {
+      return {s_.p[row * s_.stride + key], s_.d_x[row * s_.stride + key]};
     }
   }
 

@@ -11,9 +11,11 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 // p and d_x of 96 rows x 256 keys are 102 KiB each in float32; k as rows, k and v as panels, d_k and d_v of 256 keys are 320 KiB for heads
-// 64 wide.
-constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows);
+// 64 wide. With AMX a block has twice as many rows, rounded to bfloat16 (backward_amx.h), so d_k and d_v are loaded and stored half as often.
+constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
+inline constexpr int kUnitRows = 32;  // with AMX: rows whose products are computed together, two rows of tiles
+static_assert(!kHasAmx || (kUnitRows == 2 * kStripRows && kBlockRows % kUnitRows == 0));
 template <class T>
 constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
@@ -22,7 +24,8 @@ struct BackwardScratch {
   // With task.native k_panels, v_panels, k, q and d_out hold bfloat16 pairs, which are as wide as float32. A pair holds neighbours in a row; in k it
   // holds neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
-  // Only with task.native: pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; pairs of neighbouring rows of p, d_x, q and d_out.
+  // Only with task.native: pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; pairs of neighbouring rows of p, d_x, q and d_out. With AMX they
+  // are in the order of its tiles, and p and d_x have the rows of a unit.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
   T *before_rule, *rule_copy;        // with a score rule, of a strip: scaled scores; scratch
@@ -53,8 +56,9 @@ struct BackwardScratch {
     arena.allocate(s.d_k_split, split_keys * s.qk_padded);
     arena.allocate(s.d_v_split, split_keys * s.v_padded);
     arena.allocate(s.lines, larger(kWidth, 2) * larger(task.qk_width, task.v_width));
-    arena.allocate(s.p, kBlockRows * s.stride);
-    arena.allocate(s.d_x, kBlockRows * s.stride);
+    constexpr int kProductRows = kHasAmx ? kUnitRows : kBlockRows;
+    arena.allocate(s.p, kProductRows * s.stride);
+    arena.allocate(s.d_x, kProductRows * s.stride);
     constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because 16 rows are read from any row of a block on
     arena.allocate(s.q, kReadRows * s.q_stride);
     arena.allocate(s.d_out, kReadRows * s.d_out_stride);

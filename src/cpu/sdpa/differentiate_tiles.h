@@ -1,7 +1,6 @@
 // Computes p = exp(score - lse) and d_score = p (d_p - delta) of a tile while it is in registers. For kernel sources only.
 #pragma once
 
-#include "cpu/amx_product.h"
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/pack.h"
 #include "cpu/sdpa/strip_tiles.h"
@@ -17,27 +16,29 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
+// How a row's products become p and d_x. tiles: in registers; tiles_of_whole_row: in registers and then renormalised, because the key
+// block has all keys of the row; memory: in passes over memory. The choice depends on the row alone, so its bits do not depend on the
+// other rows of its strip.
+enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
+
 // A strip that begins at row `begin` of the query block, whose first row is first_of_block. Operand: the type in which q, k, v and d_out are
 // multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TileStrip : StripTiles<T> {
-  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, Tiles<Operand>& of_products, std::int64_t first_of_block, int begin, int row_count,
+  TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block, int begin, int row_count,
             std::int64_t first_of_keys)
-      : StripTiles<T>(of_task, of_scale, scratch.rows + first_of_block + begin, row_count, first_of_keys), task(of_task), s(scratch), tiles(of_products), first(first_of_block + begin), in_block(begin) {}
+      : StripTiles<T>(of_task, of_scale, scratch.rows + first_of_block + begin, row_count, first_of_keys), task(of_task), s(scratch), first(first_of_block + begin), in_block(begin) {}
 
   const BackwardTask& task;
   const BackwardScratch<T>& s;
-  Tiles<Operand>& tiles;
   const std::int64_t first;       // the strip's first row
   const int in_block;             // index of the strip's first row in the query block
-  bool in_one_block[kStripRows];  // the key block has all keys of the row
+  RowPath paths[kStripRows];
   RowSums<T> sums[kStripRows];    // used if any row is in one block
 
   // Address of the strip's first row in an array of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
-
-static_assert(kBlockRows / 2 <= kMostTransposedTerms);
 
 // The products of the strip with keys of a panel, from `begin` on. `rows` holds the query block's q or d_out.
 template <class T, class Operand>
@@ -50,27 +51,11 @@ POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand
           .b_stride = kPanelKeys<T>};
 }
 
-// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on. With AMX, multiply_panel() has stored them in c.
+// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on.
 template <int Rows, int Columns, class T, class Operand>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
-                                   std::int64_t panel, std::int64_t begin, const T* c, Vector<T> (&x)[Rows][Columns]) {
-  if constexpr (kUsesAmx<Operand>) {
-    for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(c + i * strip.s.stride + j); });
-  } else {
-    sum_tile<Rows, Columns, false, From::second_cache, T, Operand>(product_with_keys(strip, rows, stride, panels, depth, panel, begin), row, 0, x);
-  }
-}
-
-// With AMX: computes the products of all rows of the strip at once, because AMX tiles have more rows than register tiles. q k is stored in p, d_out v in d_x.
-template <class T, class Operand>
-void multiply_panel(const TileStrip<T, Operand>& strip, std::int64_t panel, std::int64_t begin, int vectors) {
-  if constexpr (kUsesAmx<Operand>) {
-    const BackwardScratch<T>& s = strip.s;
-    Product<T, Operand> x = product_with_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin);
-    Product<T, Operand> d_p = product_with_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin);
-    x.c = strip.of_block(s.p, s.stride) + begin, d_p.c = strip.of_block(s.d_x, s.stride) + begin, x.c_stride = d_p.c_stride = s.stride;
-    multiply_whole_blocks(strip.tiles, x, strip.rows, vectors), multiply_whole_blocks(strip.tiles, d_p, strip.rows, vectors);
-  }
+                                   std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
+  sum_tile<Rows, Columns, false, From::second_cache, T, Operand>(product_with_keys(strip, rows, stride, panels, depth, panel, begin), row, 0, x);
 }
 
 template <int Rows, int Columns, bool kBias, bool kMasks, class T, class Operand>
@@ -80,7 +65,7 @@ POLYHEAD_INLINE void find_probabilities(const TileStrip<T, Operand>& strip, int 
   if constexpr (kBias) strip.bias.template fetch<Rows>(row, begin - panel);
   T* const p = strip.of_block(s.p, s.stride) + row * s.stride + begin;
   Vector<T> x[Rows][Columns];
-  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, p, x);
+  multiply_keys(strip, s.q, s.q_stride, s.k_panels, s.qk_depth, row, panel, begin, x);
   finish_tile<kBias, kMasks>(strip, row, panel, begin, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i) {
@@ -98,7 +83,7 @@ POLYHEAD_INLINE void differentiate_tile(TileStrip<T, Operand>& strip, int row, s
   const T *p = strip.of_block(s.p, s.stride) + row * s.stride + begin, *delta = s.delta + strip.first + row;
   T* d_score = strip.of_block(s.d_x, s.stride) + row * s.stride + begin;
   Vector<T> d_p[Rows][Columns];
-  multiply_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, row, panel, begin, d_score, d_p);
+  multiply_keys(strip, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, row, panel, begin, d_p);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i, p += s.stride, d_score += s.stride) {
     Vector<T> own[Columns];
@@ -120,7 +105,6 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   };
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
-    multiply_panel(strip, panel, begin, count());
     // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (add_up) {
@@ -136,7 +120,7 @@ template <class T, class Operand>
 void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
   strip.find_inner(strip.s.keys);
   bool add_up = false;
-  for (int i = 0; i < strip.rows; ++i) add_up |= strip.in_one_block[i];
+  for (int i = 0; i < strip.rows; ++i) add_up |= strip.paths[i] == RowPath::tiles_of_whole_row;
   for (int i = 0; i < strip.rows && add_up; ++i) strip.sums[i] = first_sums(strip.task, strip.s, strip.first + i);
   if (strip.task.bias.data != nullptr) {
     differentiate_panels<true, true>(strip, keys, add_up);
@@ -149,7 +133,7 @@ void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {
-    if (strip.in_one_block[i])
+    if (strip.paths[i] == RowPath::tiles_of_whole_row)
       normalise_row(strip.own[i].first / kLanes<T> * kLanes<T>, round_up(strip.own[i].last, kLanes<T>), factors[i], p, d_score);
   }
 }

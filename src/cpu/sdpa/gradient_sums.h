@@ -21,9 +21,10 @@ class GradientSums {
         d_q_(task.d_q_split != nullptr ? static_cast<T*>(task.d_q_split) : d_q_total_),
         d_q_stride_(gradient_stride(task.qk_width)) {}
 
-  // Calls load(first, count) for each block of keys, and multiply(first, count, block, rows) for it and each block of rows.
-  template <class Load, class Multiply>
-  void run(const Load& load, const Multiply& multiply) {
+  // Calls load(first, count) for each block of keys, multiply(first, count, block, rows) for it and each block of rows, and then finish(sums, padded) for
+  // its d_k and its d_v, which multiply() may have kept in another order.
+  template <class Load, class Multiply, class Finish>
+  void run(const Load& load, const Multiply& multiply, const Finish& finish) {
     const std::int64_t d_q_size = s_.row_count * d_q_stride_;
     if (d_q_ != nullptr) clear(d_q_total_, 0, d_q_size);
     for (std::int64_t first = task_.first_key; first < task_.last_key; first += s_.keys) {
@@ -32,7 +33,7 @@ class GradientSums {
       const bool split_begins = (first - task_.first_key) % task_.keys_per_split == 0;
       if (d_q_ != d_q_total_ && split_begins) clear(d_q_, 0, d_q_size);
       load(first, count);
-      run_key_block(first, count, multiply);
+      run_key_block(first, count, multiply, finish);
       const bool split_ends = first + count == task_.last_key || (first + count - task_.first_key) % task_.keys_per_split == 0;
       if (d_q_ != d_q_total_ && split_ends) add_array(d_q_, d_q_size, d_q_total_);
     }
@@ -40,6 +41,11 @@ class GradientSums {
     if (d_q_ == nullptr || !task_.store_d_q) return;
     for (std::int64_t i = 0; i < s_.row_count; ++i)
       store(task_.d_q, s_.rows[i].head, s_.rows[i].query, d_q_total_ + i * d_q_stride_, task_.qk_width, scale_.power * scale_.of_products);
+  }
+
+  template <class Load, class Multiply>
+  void run(const Load& load, const Multiply& multiply) {
+    run(load, multiply, [](T*, std::int64_t) {});
   }
 
   // Sums of the current splits: d_q of a row (nullptr if it is not computed); d_k and d_v of the keys of the current block.
@@ -65,9 +71,9 @@ class GradientSums {
   }
 
   // The first split of rows adds directly into s_.d_k and s_.d_v.
-  template <class Multiply>
-  void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply) {
-    const std::int64_t k_size = count * s_.qk_padded, v_size = count * s_.v_padded;
+  template <class Multiply, class Finish>
+  void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply, const Finish& finish) {
+    const std::int64_t keys = kHasAmx ? round_up(count, 32) : count, k_size = keys * s_.qk_padded, v_size = keys * s_.v_padded;
     clear(d_k_ = s_.d_k, 0, k_size);
     clear(d_v_ = s_.d_v, 0, v_size);
     for (std::int64_t split = 0; split < s_.row_count; split += task_.rows_per_split) {
@@ -80,6 +86,7 @@ class GradientSums {
         multiply(first, count, block, static_cast<int>(smaller(block_rows_, end - block)));
       if (split > 0) move_array(d_k_, k_size, s_.d_k), move_array(d_v_, v_size, s_.d_v);
     }
+    finish(s_.d_k, s_.qk_padded), finish(s_.d_v, s_.v_padded);
     store_keys(first, count, s_.d_k, s_.d_v);
   }
 

@@ -115,7 +115,7 @@ struct TaskRows {
 
   // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
   void multiply_columns(const T* a, int count, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
-    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1, kBlock = kPerTerm * kTermBlock;  // rows
+    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // rows
     for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
       int begin = count, end = 0;  // rows of the strips that attend to any of these keys
@@ -125,7 +125,7 @@ struct TaskRows {
         begin = begin < strip ? begin : strip, end = strip + kStripRows < count ? strip + kStripRows : count;
       }
       if (end <= begin) continue;
-      begin = static_cast<int>(begin / kBlock * kBlock);
+      begin = static_cast<int>(begin / kPerTerm * kPerTerm);
       const Product<T, Operand> product{.depth = (end - begin + kPerTerm - 1) / kPerTerm,
                                         .a = reinterpret_cast<const Operand*>(a) + begin / kPerTerm * stride + key,
                                         .a_stride = stride,
@@ -134,11 +134,7 @@ struct TaskRows {
                                         .c = sums + key * padded,
                                         .c_stride = padded,
                                         .add = true};
-      if constexpr (kUsesAmx<Operand>) {
-        multiply_transposed_by_tiles(*tiles, product, height, static_cast<int>(padded / kLanes<T>));
-      } else {
-        multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kLanes<T>));
-      }
+      multiply<true, From::second_cache>(product, height, static_cast<int>(padded / kLanes<T>));
     }
   }
 };

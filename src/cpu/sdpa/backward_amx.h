@@ -1,0 +1,380 @@
+// The backward pass of bfloat16 by AMX tiles: its products, and p and d_x in registers between them. For kernel sources only.
+//
+//   unit: 32 rows of a query block, two rows of tiles
+//     panel of 64 keys
+//       x = q k^T and d_p = d_out v^T go to the first-level cache
+//       p and d_x in registers, a pair of rows at a time; they leave them rounded, as tiles of the products below (RoundedTiles)
+//     d_q += d_x k
+//   d_v^T += d_out^T p and d_k^T += q^T d_x, 32 rows a product, over the units of the query block
+//
+// d_v and d_k are transposed because p and d_x are then the second operand, whose words are pairs of rows. As the first operand their words would have to be
+// transposed, which are more than those of d_out and q. A key block's d_v and d_k are transposed back once, after its last rows.
+#pragma once
+
+#include "cpu/sdpa/differentiate_tiles.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+// Up to 2 x 2 tiles of sums in registers 0 to 3: row i % 2, column i / 2. They are stored just before their registers are set again, because a store directly
+// after the last product waits for it, and all later products wait for the store.
+class TileSums {
+ public:
+  explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
+
+  // Begins the sums of Rows x Columns tiles. kAdd: from what c holds, else from 0. next_row, next_column: distances between the tiles of c.
+  template <int Rows, int Columns, bool kAdd>
+  POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
+    [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+      const auto set = [&]<int kTile>() __attribute__((always_inline)) {
+        store<kTile>();
+        if constexpr (kTile % 2 < Rows && kTile / 2 < Columns) {
+          if constexpr (kAdd) {
+            tiles_.template load<kTile>(c + kTile % 2 * next_row + kTile / 2 * next_column, stride * 4);
+          } else {
+            tiles_.template zero<kTile>();
+          }
+        }
+      };
+      (set.template operator()<i>(), ...);
+    }(std::make_integer_sequence<int, 4>{});
+    c_ = c, stride_ = stride, next_row_ = next_row, next_column_ = next_column, rows_ = Rows, columns_ = Columns;
+  }
+
+  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart.
+  template <int Rows, int Columns>
+  POLYHEAD_INLINE void add(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
+    tiles_.template load<4>(a, a_stride * 4), tiles_.template load<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
+    if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
+    if constexpr (Columns == 2) tiles_.template load<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
+    if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
+  }
+
+  // Stores the last sums.
+  void finish() {
+    store<0>(), store<1>(), store<2>(), store<3>();
+    rows_ = columns_ = 0;
+  }
+
+ private:
+  template <int kTile>
+  POLYHEAD_INLINE void store() const {
+    if (kTile % 2 < rows_ && kTile / 2 < columns_) tiles_.template store<kTile>(c_ + kTile % 2 * next_row_ + kTile / 2 * next_column_, stride_ * 4);
+  }
+
+  AmxTiles& tiles_;
+  float* c_ = nullptr;
+  std::int64_t stride_ = 0, next_row_ = 0, next_column_ = 0;
+  int rows_ = 0, columns_ = 0;
+};
+
+// Calls f(Rows, Columns), each 1 or 2, for the tiles that are left.
+template <class F>
+POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
+  with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
+}
+
+// c = a b for up to 32 rows.
+inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+  for (int j = 0; j < vectors; j += 2) {
+    with_tiles(rows / 17 + 1, vectors - j, [&](auto r, auto c) {
+      sums.begin<r(), c(), false>(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);
+      for (std::int64_t k = 0; k < product.depth; k += kTermBlock)
+        sums.add<r(), c()>(product.a + k, product.a_stride, 16 * product.a_stride, product.b + k * product.b_stride + j * 16, product.b_stride, 16);
+    });
+  }
+}
+
+// p and d_x of a query block and a key block as bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
+struct RoundedTiles {
+  static constexpr int kTile = 256;  // words
+  Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
+  Bf16Pair *p_of_rows, *d_x_of_rows;  // [unit][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
+  std::int64_t chunks;
+
+  Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
+  std::int64_t pair_tile(int unit, std::int64_t chunk) const { return (unit * chunks + chunk) * 2 * kTile; }
+
+  // Which of the two tiles has the key of a chunk, and in which column.
+  static int tile_of(std::int64_t key) { return static_cast<int>(key / 4 % 2); }
+  static int column_of(std::int64_t key) { return static_cast<int>(key % 32 / 8 * 4 + key % 4); }
+
+  float p_at(int row, std::int64_t key) const { return half(p_of_rows[pair_tile(row / 32, key / 32) + tile_of(key) * kTile + row / 2 % 16 * 16 + column_of(key)], row % 2); }
+  float d_x_at(int row, std::int64_t key) const { return half(row_tile(row, key / 32)[row % 16 * 16 + key % 32 / 2], static_cast<int>(key % 2)); }
+
+  // Rounds and stores p and d_x of rows `row` and row + 1 and the keys from a chunk's first on.
+  template <int Columns>
+  POLYHEAD_INLINE void store(int row, std::int64_t chunk, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
+#pragma GCC unroll 2
+    for (int c = 0; c < (Columns + 1) / 2; ++c) {
+      Vector<std::int32_t> d[2], weights[2];
+#pragma GCC unroll 2
+      for (int r = 0; r < 2; ++r) {
+        weights[r] = narrow_halves(p[r][2 * c], 2 * c + 1 < Columns ? p[r][2 * c + 1 < Columns ? 2 * c + 1 : 0] : Vector<float>{});
+        d[r] = narrow_halves(of_d_x[r][2 * c], 2 * c + 1 < Columns ? of_d_x[r][2 * c + 1 < Columns ? 2 * c + 1 : 0] : Vector<float>{});
+        store_vector<std::int32_t>(d[r], &(row_tile(row, chunk + c) + (row + r) % 16 * 16)->bits);
+      }
+      const std::int64_t at = pair_tile(row / 32, chunk + c) + row / 2 % 16 * 16;
+      store_pairs(weights, p_of_rows + at), store_pairs(d, d_x_of_rows + at);
+    }
+  }
+
+ private:
+  static float half(Bf16Pair pair, int which) { return widen(bf16{static_cast<std::uint16_t>(static_cast<std::uint32_t>(pair.bits) >> 16 * which)}); }
+
+  static POLYHEAD_INLINE void store_pairs(const Vector<std::int32_t> (&rows)[2], Bf16Pair* to) {
+    store_vector<std::int32_t>(interleave_halves<false>(rows[0], rows[1]), &to->bits);
+    store_vector<std::int32_t>(interleave_halves<true>(rows[0], rows[1]), &(to + kTile)->bits);
+  }
+};
+
+// x becomes exp(x - lse) of scores, which are `factor` x log2(e) in powers of two, with a relative error of 3e-6: it is rounded to bfloat16 or multiplied by
+// numbers of that precision. 0 instead of subnormal results.
+template <int kCount>
+POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference, float factor) {
+  constexpr float c[] = {1, 0x1.62d6c6p-1F, 0x1.ee2450p-3F, 0x1.abf868p-5F, 0x1.b7f732p-7F};  // 2^f for 0 <= f < 1, minimax
+  Vector<float> f[kCount], power[kCount];
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) {
+    x[j] = multiply_add<float>(x[j], broadcast(factor), broadcast(-reference));
+    f[j] = fraction(x[j]), power[j] = broadcast(c[4]);
+  }
+#pragma GCC unroll 4
+  for (int i = 3; i >= 0; --i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
+}
+
+using PairStrip = TileStrip<float, Bf16Pair>;
+
+// The products of two strips with a panel of keys: x and d_p of row i of both at x + i stride and d_p + i stride.
+struct PanelProducts {
+  float *x, *d_p;
+  std::int64_t stride;
+
+  PanelProducts from(int row) const { return {x + row * stride, d_p + row * stride, stride}; }
+};
+
+// p and d_score of `Rows` rows of a strip, from row `row` on, and `Columns` vectors of keys.
+template <bool kBias, bool kMasks, int Rows, int Columns>
+POLYHEAD_INLINE void differentiate_rows(const PairStrip& strip, const PanelProducts& products, int row, std::int64_t panel, std::int64_t begin, Vector<float> (&p)[Rows][Columns],
+                                        Vector<float> (&d_score)[Rows][Columns]) {
+  const BackwardScratch<float>& s = strip.s;
+  const PanelProducts from = products.from(row);
+  const float factor = kBias ? strip.scale.natural.high : strip.scale.scaled.high;
+  for_each_vector<Rows, Columns, float>(p, [&](int i, int j, Vector<float>& x) { x = load_vector(from.x + i * from.stride + j); });
+  finish_tile<kBias, kMasks>(strip, row, panel, begin, p);
+#pragma GCC unroll 2
+  for (int i = 0; i < Rows; ++i) exp_of_rounded<Columns>(p[i], s.lse[strip.first + row + i] * strip.scale.natural.high, factor);
+  for_each_vector<Rows, Columns, float>(d_score, [&](int i, int j, Vector<float>& d) {
+    d = differentiate_score<float>(p[i][j / kLanes<float>], load_vector(from.d_p + i * from.stride + j), s.delta[strip.first + row + i]);
+  });
+}
+
+// The rows of a strip, straight to their tiles.
+template <bool kBias, bool kMasks, int Columns>
+void round_panel(const PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin, const RoundedTiles& to) {
+  if constexpr (kBias) {
+    for (int row = 0; row < strip.rows; ++row) strip.bias.template fetch<1>(row, begin - panel);
+  }
+  for (int row = 0; row < kStripRows; row += 2) {
+    Vector<float> p[2][Columns], d_score[2][Columns];
+    if (row + 1 < strip.rows) {
+      differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, p, d_score);
+    } else {
+      Vector<float> last_p[1][Columns] = {}, last_d_score[1][Columns] = {};
+      if (row < strip.rows) differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, last_p, last_d_score);
+      for (int j = 0; j < Columns; ++j) p[0][j] = last_p[0][j], d_score[0][j] = last_d_score[0][j], p[1][j] = d_score[1][j] = Vector<float>{};
+    }
+    to.store(strip.in_block + row, begin / 32, p, d_score);
+  }
+}
+
+// The rows of a strip in place, except those that take passes over memory.
+template <bool kBias, bool kMasks, int Columns>
+void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin) {
+  for (int row = 0; row < strip.rows; ++row) {
+    if (strip.paths[row] == RowPath::memory) continue;
+    if constexpr (kBias) strip.bias.template fetch<1>(row, begin - panel);
+    Vector<float> p[1][Columns], d_score[1][Columns];
+    differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, p, d_score);
+    if (strip.paths[row] == RowPath::tiles_of_whole_row) strip.sums[row].add(p[0], d_score[0]);
+    const PanelProducts to = products.from(row);
+    for_each_vector<1, Columns, float>(p, [&](int, int j, Vector<float>& x) { store_vector<float>(x, to.x + j); });
+    for_each_vector<1, Columns, float>(d_score, [&](int, int j, Vector<float>& x) { store_vector<float>(x, to.d_p + j); });
+  }
+}
+
+// p and d_score of a unit. kDirect: they go to `to`, rounded; else to s.p and s.d_x [unit row, key]. Returns the chunks of keys that are not skipped, one bit each.
+template <bool kBias, bool kMasks, bool kDirect>
+std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+  const BackwardScratch<float>& s = strips[0].s;
+  const int rows = strips[0].rows + strips[1].rows;
+  std::uint32_t chunks = 0;
+  for_each_panel<float>(keys.first / 32 * 32, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
+    BlockKind kinds[2];
+    for (int i = 0; i < 2; ++i) kinds[i] = strips[i].rows == 0 ? BlockKind::skip : kMasks ? strips[i].blocks.at(strips[i].first_key + panel) : BlockKind::full;
+    const PanelProducts products{s.p + (kDirect ? 0 : begin), s.d_x + (kDirect ? 0 : begin), kDirect ? kPanelKeys<float> : s.stride};
+    const bool skip = kinds[0] == BlockKind::skip && kinds[1] == BlockKind::skip;
+    if (!skip) {
+      const auto product_of = [&](const float* a, std::int64_t stride, const float* panels, std::int64_t depth, float* c) {
+        return Product<float, Bf16Pair>{.depth = depth,
+                                        .a = reinterpret_cast<const Bf16Pair*>(a) + strips[0].in_block * stride,
+                                        .a_stride = stride,
+                                        .b = reinterpret_cast<const Bf16Pair*>(panels) + panel * depth + (begin - panel),
+                                        .b_stride = kPanelKeys<float>,
+                                        .c = c,
+                                        .c_stride = products.stride};
+      };
+      TileSums sums(tiles);
+      multiply_unit(sums, product_of(s.q, s.q_stride, s.k_panels, s.qk_depth, products.x), rows, vectors);
+      multiply_unit(sums, product_of(s.d_out, s.d_out_stride, s.v_panels, s.v_depth, products.d_p), rows, vectors);
+      sums.finish();
+      chunks |= ((1U << (vectors + 1) / 2) - 1) << begin / 32;
+    }
+    for (int i = 0; i < 2; ++i) {
+      PairStrip& strip = strips[i];
+      const PanelProducts own = products.from(i * kStripRows);
+      if (kinds[i] == BlockKind::skip) {
+        const Vector<float> none[2][4] = {};
+        for (int row = 0; row < kStripRows && kDirect && !skip; row += 2) to.store(i * kStripRows + strips[0].in_block + row, begin / 32, none, none);
+        for (int row = 0; row < strip.rows && !kDirect; ++row) clear(own.from(row).x, 0, vectors * 16), clear(own.from(row).d_p, 0, vectors * 16);
+        continue;
+      }
+      const StripPanel panel_rows(strip.group, strip.first_row, strip.rows, strip.first_key + panel, kPanelKeys<float>);
+      strip.masks.load(strip.group, panel_rows, kinds[i] != BlockKind::full, s.panel_bytes);
+      if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, panel_rows, s.panel_bias);
+      with_count<4>(vectors, [&](auto count) {
+        kDirect ? round_panel<kBias, kMasks, count()>(strip, own, panel, begin, to) : differentiate_panel<kBias, kMasks, count()>(strip, own, panel, begin);
+      });
+    }
+  });
+  return chunks;
+}
+
+template <bool kDirect>
+std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+  for (PairStrip& strip : strips) {
+    strip.find_inner(strip.s.keys);
+    for (int i = 0; i < strip.rows && !kDirect; ++i) strip.sums[i] = first_sums(strip.task, strip.s, strip.first + i);
+  }
+  const BackwardTask& task = strips[0].task;
+  const std::uint32_t chunks = task.bias.data != nullptr  ? differentiate_panels<true, true, kDirect>(strips, keys, tiles, to)
+                               : task.plane_count != 0 ? differentiate_panels<false, true, kDirect>(strips, keys, tiles, to)
+                                                        : differentiate_panels<false, false, kDirect>(strips, keys, tiles, to);
+  for (int i = 0; i < kUnitRows && !kDirect; ++i) {
+    const PairStrip& strip = strips[i / kStripRows];
+    const int row = i % kStripRows;
+    if (row >= strip.rows || strip.paths[row] != RowPath::tiles_of_whole_row) continue;
+    normalise_row(strip.own[row].first / 16 * 16, round_up(strip.own[row].last, 16), RowFactors<float>(strip.sums[row]), strip.s.p + i * strip.s.stride, strip.s.d_x + i * strip.s.stride);
+  }
+  return chunks;
+}
+
+// Rounds p and d_x of a unit from s.p and s.d_x. A row's vectors without a key that it attends to, which may hold anything, become 0.
+inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
+  const BackwardScratch<float>& s = strips[0].s;
+  for (int row = 0; row < kUnitRows; row += 2) {
+    KeyRange own[2] = {{0, 0}, {0, 0}};
+    for (int i = 0; i < 2; ++i) {
+      const PairStrip& strip = strips[(row + i) / kStripRows];
+      const int index = (row + i) % kStripRows;
+      if (index < strip.rows && !strip.own[index].empty()) own[i] = {strip.own[index].first / 16 * 16, round_up(strip.own[index].last, 16)};
+    }
+    for (std::int64_t chunk = 0; chunk < to.chunks; ++chunk) {
+      if ((chunks >> chunk & 1) == 0) continue;
+      Vector<float> p[2][2], d_x[2][2];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const std::int64_t key = chunk * 32 + i % 2 * 16, at = (row + i / 2) * s.stride + key;
+        const bool attends = key >= own[i / 2].first && key < own[i / 2].last;
+        p[i / 2][i % 2] = attends ? load_vector(s.p + at) : Vector<float>{};
+        d_x[i / 2][i % 2] = attends ? load_vector(s.d_x + at) : Vector<float>{};
+      }
+      to.store(strips[0].in_block + row, chunk, p, d_x);
+    }
+  }
+}
+
+// to += d_x k for the rows of a unit, from row `begin` of the query block on. k has pairs of keys.
+inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
+  alignas(64) float memory[2][kUnitRows * 32];
+  TileSums sums(tiles);
+  const auto add = [&](const float* group, std::int64_t column) {
+    const std::int64_t width = smaller(32, padded - column);
+    for (int i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < width; j += kLanes<float>) store_vector<float>(load_vector(to + i * stride + column + j) + load_vector(group + i * 32 + j), to + i * stride + column + j);
+    }
+  };
+  std::int64_t column = 0;
+  for (; column < padded; column += 32) {
+    with_tiles(rows / 17 + 1, (padded - column) / 16, [&](auto r, auto c) {
+      sums.begin<r(), c(), false>(memory[column / 32 % 2], 32, 16 * 32, 16);
+      for (std::int64_t chunk = 0; chunk < from.chunks; ++chunk) {
+        if ((chunks >> chunk & 1) != 0)
+          sums.add<r(), c()>(from.row_tile(begin, chunk), 16, from.chunks * RoundedTiles::kTile, k + chunk * 16 * padded + column, padded, 16);
+      }
+    });
+    if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // after this group's products, which do not wait for it
+  }
+  sums.finish();
+  add(memory[column / 32 % 2 ^ 1], column - 32);
+}
+
+// sums^T += a^T b over the units of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; sums: [chunk][2][16 columns of a, 16 keys].
+inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
+  TileSums sums(tiles);
+  for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
+    std::uint32_t any = 0;
+    for (int unit = 0; unit < units; ++unit) any |= chunks[unit] >> chunk & 1;
+    if (any == 0) continue;
+    for (std::int64_t column = 0; column < padded; column += 32) {
+      with_tiles((padded - column) / 16, 2, [&](auto r, auto c) {
+        sums.begin<r(), c(), true>(to + chunk * 32 * padded + column, padded, 16, 16 * padded);
+        for (int unit = 0; unit < units; ++unit) {
+          if ((chunks[unit] >> chunk & 1) != 0) sums.add<r(), c()>(a + unit * 16 * padded + column, padded, 16, b + of_b.pair_tile(unit, chunk), 16, RoundedTiles::kTile);
+        }
+      });
+    }
+  }
+  sums.finish();
+}
+
+// Transposes blocks of 16 x 16 words [rows, padded] in place.
+inline void transpose_blocks(Bf16Pair* words, std::int64_t rows, std::int64_t padded) {
+  for (std::int64_t row = 0; row < rows; row += 16, words += 16 * padded) {
+    for (std::int64_t column = 0; column < padded; column += 16) {
+      Vector<std::int32_t> x[kLanes<float>];
+      for (int i = 0; i < kLanes<float>; ++i) x[i] = load_vector(&words[i * padded + column].bits);
+      transpose<std::int32_t>(x);
+      for (int i = 0; i < kLanes<float>; ++i) store_vector<std::int32_t>(x[i], &words[i * padded + column].bits);
+    }
+  }
+}
+
+// The element of d_k or d_v before transpose_sums().
+POLYHEAD_INLINE float& sum_at(float* sums, std::int64_t padded, std::int64_t key, std::int64_t column) {
+  return sums[(key / 32 * 32 + RoundedTiles::tile_of(key) * 16 + column % 16) * padded + column / 16 * 16 + RoundedTiles::column_of(key)];
+}
+
+// Turns sums^T of add_to_columns() into rows of keys.
+inline void transpose_sums(float* sums, std::int64_t keys, std::int64_t padded) {
+  for (std::int64_t key = 0; key < keys; key += 32, sums += 32 * padded) {
+    for (std::int64_t column = 0; column < padded; column += 16) {
+      Vector<float> lines[2][kLanes<float>];
+      for (int tile = 0; tile < 2; ++tile) {
+        Vector<float> x[kLanes<float>];
+        for (int i = 0; i < kLanes<float>; ++i) x[i] = load_vector(sums + (tile * 16 + i) * padded + column);
+        transpose<float>(x);
+        for (int i = 0; i < kLanes<float>; ++i) lines[tile][i] = x[i];
+      }
+      for (int i = 0; i < 32; ++i) store_vector<float>(lines[RoundedTiles::tile_of(i)][RoundedTiles::column_of(i)], sums + i * padded + column);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
