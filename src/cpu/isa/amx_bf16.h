@@ -34,6 +34,11 @@ class AmxTiles {
   POLYHEAD_INLINE void load(const void* from, std::int64_t stride) {
     asm volatile("tileloadd (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
   }
+  // The same for rows in the second-level cache that are not to displace others from the first.
+  template <int kTile>
+  POLYHEAD_INLINE void load_past_first_cache(const void* from, std::int64_t stride) {
+    asm volatile("tileloaddt1 (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
+  }
   template <int kTile>
   POLYHEAD_INLINE void store(void* to, std::int64_t stride) const {
     asm volatile("tilestored %%tmm%c0, (%1,%2)" ::"i"(kTile), "r"(to), "r"(stride) : "memory");

@@ -1,7 +1,7 @@
 // The backward pass of bfloat16 by AMX tiles: its products, and p and d_x in registers between them. For kernel sources only.
 //
 //   unit: 32 rows of a query block, two rows of tiles
-//     panel of 64 keys
+//     chunk of 32 keys
 //       x = q k^T and d_p = d_out v^T go to the first-level cache
 //       p and d_x in registers, a pair of rows at a time; they leave them rounded, as tiles of the products below (RoundedTiles)
 //     d_q += d_x k
@@ -22,50 +22,68 @@ class TileSums {
  public:
   explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // Begins the sums of Rows x Columns tiles. kAdd: from what c holds, else from 0. next_row, next_column: distances between the tiles of c.
-  template <int Rows, int Columns, bool kAdd>
+  // The next products begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
   POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
-    [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
-      const auto set = [&]<int kTile>() __attribute__((always_inline)) {
-        store<kTile>();
-        if constexpr (kTile % 2 < Rows && kTile / 2 < Columns) {
-          if constexpr (kAdd) {
-            tiles_.template load<kTile>(c + kTile % 2 * next_row + kTile / 2 * next_column, stride * 4);
-          } else {
-            tiles_.template zero<kTile>();
-          }
-        }
-      };
-      (set.template operator()<i>(), ...);
-    }(std::make_integer_sequence<int, 4>{});
-    c_ = c, stride_ = stride, next_row_ = next_row, next_column_ = next_column, rows_ = Rows, columns_ = Columns;
+    earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
 
-  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart.
-  template <int Rows, int Columns>
+  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart. kAdd: the sums begin with what c holds, else with 0.
+  template <int Rows, int Columns, bool kAdd>
   POLYHEAD_INLINE void add(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
-    tiles_.template load<4>(a, a_stride * 4), tiles_.template load<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
-    if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
-    if constexpr (Columns == 2) tiles_.template load<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
-    if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
+    now_.rows == 0 ? add_tiles<Rows, Columns, true, kAdd>(a, a_stride, next_a, b, b_stride, next_b) : add_tiles<Rows, Columns, false, kAdd>(a, a_stride, next_a, b, b_stride, next_b);
+    now_.rows = Rows, now_.columns = Columns;
   }
 
   // Stores the last sums.
   void finish() {
+    earlier_ = now_, now_ = {};
     store<0>(), store<1>(), store<2>(), store<3>();
-    rows_ = columns_ = 0;
   }
 
  private:
+  struct Place {
+    float* c = nullptr;
+    std::int64_t stride = 0, next_row = 0, next_column = 0;
+    int rows = 0, columns = 0;  // 0: nothing was added
+
+    template <int kTile>
+    float* tile() const {
+      return c + kTile % 2 * next_row + kTile / 2 * next_column;
+    }
+  };
+
+  template <int Rows, int Columns, bool kBegin, bool kAdd>
+  POLYHEAD_INLINE void add_tiles(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
+    set<0, true, kBegin, kAdd>();
+    tiles_.template load<4>(a, a_stride * 4), tiles_.template load_past_first_cache<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
+    set<1, Rows == 2, kBegin, kAdd>();
+    if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
+    set<2, Columns == 2, kBegin, kAdd>();
+    if constexpr (Columns == 2) tiles_.template load_past_first_cache<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
+    set<3, Rows == 2 && Columns == 2, kBegin, kAdd>();
+    if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
+  }
+
+  // Stores the earlier sums of a register and, if it is in use, sets it to the initial sums.
+  template <int kTile, bool kUsed, bool kBegin, bool kAdd>
+  POLYHEAD_INLINE void set() {
+    if constexpr (kBegin) store<kTile>();
+    if constexpr (kBegin && kUsed) {
+      if constexpr (kAdd) {
+        tiles_.template load<kTile>(now_.tile<kTile>(), now_.stride * 4);
+      } else {
+        tiles_.template zero<kTile>();
+      }
+    }
+  }
+
   template <int kTile>
   POLYHEAD_INLINE void store() const {
-    if (kTile % 2 < rows_ && kTile / 2 < columns_) tiles_.template store<kTile>(c_ + kTile % 2 * next_row_ + kTile / 2 * next_column_, stride_ * 4);
+    if (kTile % 2 < earlier_.rows && kTile / 2 < earlier_.columns) tiles_.template store<kTile>(earlier_.tile<kTile>(), earlier_.stride * 4);
   }
 
   AmxTiles& tiles_;
-  float* c_ = nullptr;
-  std::int64_t stride_ = 0, next_row_ = 0, next_column_ = 0;
-  int rows_ = 0, columns_ = 0;
+  Place now_, earlier_;
 };
 
 // Calls f(Rows, Columns), each 1 or 2, for the tiles that are left.
@@ -78,9 +96,9 @@ POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F
 inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int j = 0; j < vectors; j += 2) {
     with_tiles(rows / 17 + 1, vectors - j, [&](auto r, auto c) {
-      sums.begin<r(), c(), false>(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);
+      sums.begin(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);
       for (std::int64_t k = 0; k < product.depth; k += kTermBlock)
-        sums.add<r(), c()>(product.a + k, product.a_stride, 16 * product.a_stride, product.b + k * product.b_stride + j * 16, product.b_stride, 16);
+        sums.add<r(), c(), false>(product.a + k, product.a_stride, 16 * product.a_stride, product.b + k * product.b_stride + j * 16, product.b_stride, 16);
     });
   }
 }
@@ -102,21 +120,27 @@ struct RoundedTiles {
   float p_at(int row, std::int64_t key) const { return half(p_of_rows[pair_tile(row / 32, key / 32) + tile_of(key) * kTile + row / 2 % 16 * 16 + column_of(key)], row % 2); }
   float d_x_at(int row, std::int64_t key) const { return half(row_tile(row, key / 32)[row % 16 * 16 + key % 32 / 2], static_cast<int>(key % 2)); }
 
-  // Rounds and stores p and d_x of rows `row` and row + 1 and the keys from a chunk's first on.
-  template <int Columns>
-  POLYHEAD_INLINE void store(int row, std::int64_t chunk, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
-#pragma GCC unroll 2
-    for (int c = 0; c < (Columns + 1) / 2; ++c) {
-      Vector<std::int32_t> d[2], weights[2];
+  // The rows of a strip, which begins at row `begin` of the query block, in a chunk.
+  struct Strip {
+    Bf16Pair *d_x, *p_of_rows, *d_x_of_rows;
+
+    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. Without a second vector of keys its p and d_x are 0.
+    template <int Columns>
+    POLYHEAD_INLINE void store(int row, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
+      static_assert(Columns <= 2);
+      Vector<std::int32_t> weights[2], d[2];
 #pragma GCC unroll 2
       for (int r = 0; r < 2; ++r) {
-        weights[r] = narrow_halves(p[r][2 * c], 2 * c + 1 < Columns ? p[r][2 * c + 1 < Columns ? 2 * c + 1 : 0] : Vector<float>{});
-        d[r] = narrow_halves(of_d_x[r][2 * c], 2 * c + 1 < Columns ? of_d_x[r][2 * c + 1 < Columns ? 2 * c + 1 : 0] : Vector<float>{});
-        store_vector<std::int32_t>(d[r], &(row_tile(row, chunk + c) + (row + r) % 16 * 16)->bits);
+        weights[r] = narrow_halves(p[r][0], Columns == 2 ? p[r][Columns - 1] : Vector<float>{});
+        d[r] = narrow_halves(of_d_x[r][0], Columns == 2 ? of_d_x[r][Columns - 1] : Vector<float>{});
+        store_vector<std::int32_t>(d[r], &d_x[(row + r) * 16].bits);
       }
-      const std::int64_t at = pair_tile(row / 32, chunk + c) + row / 2 % 16 * 16;
-      store_pairs(weights, p_of_rows + at), store_pairs(d, d_x_of_rows + at);
+      store_pairs(weights, p_of_rows + row * 8), store_pairs(d, d_x_of_rows + row * 8);
     }
+  };
+  Strip strip(int begin, std::int64_t chunk) const {
+    const std::int64_t pairs = pair_tile(begin / 32, chunk) + begin / 2 % 16 * 16;
+    return {row_tile(begin, chunk), p_of_rows + pairs, d_x_of_rows + pairs};
   }
 
  private:
@@ -176,20 +200,18 @@ POLYHEAD_INLINE void differentiate_rows(const PairStrip& strip, const PanelProdu
 
 // The rows of a strip, straight to their tiles.
 template <bool kBias, bool kMasks, int Columns>
-void round_panel(const PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin, const RoundedTiles& to) {
-  if constexpr (kBias) {
-    for (int row = 0; row < strip.rows; ++row) strip.bias.template fetch<1>(row, begin - panel);
-  }
-  for (int row = 0; row < kStripRows; row += 2) {
+void round_chunk(const PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin, const RoundedTiles::Strip& to) {
+  int row = 0;
+  for (; row + 1 < strip.rows; row += 2) {
     Vector<float> p[2][Columns], d_score[2][Columns];
-    if (row + 1 < strip.rows) {
-      differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, p, d_score);
-    } else {
-      Vector<float> last_p[1][Columns] = {}, last_d_score[1][Columns] = {};
-      if (row < strip.rows) differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, last_p, last_d_score);
-      for (int j = 0; j < Columns; ++j) p[0][j] = last_p[0][j], d_score[0][j] = last_d_score[0][j], p[1][j] = d_score[1][j] = Vector<float>{};
-    }
-    to.store(strip.in_block + row, begin / 32, p, d_score);
+    differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, p, d_score);
+    to.store(row, p, d_score);
+  }
+  for (; row < kStripRows; row += 2) {
+    Vector<float> p[1][Columns] = {}, d_score[1][Columns] = {}, both_p[2][Columns] = {}, both_d_score[2][Columns] = {};
+    if (row < strip.rows) differentiate_rows<kBias, kMasks>(strip, products, row, panel, begin, p, d_score);
+    for (int j = 0; j < Columns; ++j) both_p[0][j] = p[0][j], both_d_score[0][j] = d_score[0][j];
+    to.store(row, both_p, both_d_score);
   }
 }
 
@@ -208,64 +230,112 @@ void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::i
   }
 }
 
-// p and d_score of a unit. kDirect: they go to `to`, rounded; else to s.p and s.d_x [unit row, key]. Returns the chunks of keys that are not skipped, one bit each.
-template <bool kBias, bool kMasks, bool kDirect>
-std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+// c = a b for the rows of a unit and `vectors` vectors of a panel of keys, from key `begin` on. a: q or d_out; panels: k or v.
+inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
+                                  std::int64_t begin, int vectors, float* c, std::int64_t c_stride) {
+  multiply_unit(sums,
+                {.depth = depth,
+                 .a = reinterpret_cast<const Bf16Pair*>(a) + strips[0].in_block * stride,
+                 .a_stride = stride,
+                 .b = reinterpret_cast<const Bf16Pair*>(panels) + panel * depth + (begin - panel),
+                 .b_stride = kPanelKeys<float>,
+                 .c = c,
+                 .c_stride = c_stride},
+                strips[0].rows + strips[1].rows, vectors);
+}
+
+inline void multiply_keys_of_unit(AmxTiles& tiles, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  const int rows = strips[0].rows + strips[1].rows;
+  TileSums sums(tiles);
+  multiply_keys_of_unit(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
+  multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
+  sums.finish();
+}
+
+// Calls f(panel, begin, vectors, kinds) for the panels of `keys`, whole chunks from key `begin` on, where a strip attends to keys, after loading the bias and masks of
+// both strips; or skip(begin, vectors) for the others. Returns the chunks that are not skipped, one bit each.
+template <bool kBias, bool kMasks, class F, class Skip>
+POLYHEAD_INLINE std::uint32_t for_each_unit_panel(PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
+  const BackwardScratch<float>& s = strips[0].s;
   std::uint32_t chunks = 0;
   for_each_panel<float>(keys.first / 32 * 32, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
     BlockKind kinds[2];
-    for (int i = 0; i < 2; ++i) kinds[i] = strips[i].rows == 0 ? BlockKind::skip : kMasks ? strips[i].blocks.at(strips[i].first_key + panel) : BlockKind::full;
-    const PanelProducts products{s.p + (kDirect ? 0 : begin), s.d_x + (kDirect ? 0 : begin), kDirect ? kPanelKeys<float> : s.stride};
-    const bool skip = kinds[0] == BlockKind::skip && kinds[1] == BlockKind::skip;
-    if (!skip) {
-      const auto product_of = [&](const float* a, std::int64_t stride, const float* panels, std::int64_t depth, float* c) {
-        return Product<float, Bf16Pair>{.depth = depth,
-                                        .a = reinterpret_cast<const Bf16Pair*>(a) + strips[0].in_block * stride,
-                                        .a_stride = stride,
-                                        .b = reinterpret_cast<const Bf16Pair*>(panels) + panel * depth + (begin - panel),
-                                        .b_stride = kPanelKeys<float>,
-                                        .c = c,
-                                        .c_stride = products.stride};
-      };
-      TileSums sums(tiles);
-      multiply_unit(sums, product_of(s.q, s.q_stride, s.k_panels, s.qk_depth, products.x), rows, vectors);
-      multiply_unit(sums, product_of(s.d_out, s.d_out_stride, s.v_panels, s.v_depth, products.d_p), rows, vectors);
-      sums.finish();
-      chunks |= ((1U << (vectors + 1) / 2) - 1) << begin / 32;
-    }
     for (int i = 0; i < 2; ++i) {
       PairStrip& strip = strips[i];
-      const PanelProducts own = products.from(i * kStripRows);
-      if (kinds[i] == BlockKind::skip) {
-        const Vector<float> none[2][4] = {};
-        for (int row = 0; row < kStripRows && kDirect && !skip; row += 2) to.store(i * kStripRows + strips[0].in_block + row, begin / 32, none, none);
-        for (int row = 0; row < strip.rows && !kDirect; ++row) clear(own.from(row).x, 0, vectors * 16), clear(own.from(row).d_p, 0, vectors * 16);
-        continue;
-      }
-      const StripPanel panel_rows(strip.group, strip.first_row, strip.rows, strip.first_key + panel, kPanelKeys<float>);
-      strip.masks.load(strip.group, panel_rows, kinds[i] != BlockKind::full, s.panel_bytes);
-      if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, panel_rows, s.panel_bias);
-      with_count<4>(vectors, [&](auto count) {
-        kDirect ? round_panel<kBias, kMasks, count()>(strip, own, panel, begin, to) : differentiate_panel<kBias, kMasks, count()>(strip, own, panel, begin);
-      });
+      kinds[i] = strip.rows == 0 ? BlockKind::skip : kMasks ? strip.blocks.at(strip.first_key + panel) : BlockKind::full;
+      if (kinds[i] == BlockKind::skip) continue;
+      const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + panel, kPanelKeys<float>);
+      strip.masks.load(strip.group, rows, kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostPlanes * kStripRows * kPanelKeys<float>);
+      if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias + i * kStripRows * kPanelKeys<float>);
     }
+    if (kinds[0] == BlockKind::skip && kinds[1] == BlockKind::skip) return skip(begin, vectors);
+    chunks |= ((1U << (vectors + 1) / 2) - 1) << begin / 32;
+    f(panel, begin, vectors, kinds);
   });
   return chunks;
 }
 
-template <bool kDirect>
+// p and d_score of a unit, rounded. A chunk at a time, whose products are 8 KiB: twice as much would leave the first-level cache beside q, d_out, k and v.
+template <bool kBias, bool kMasks>
+std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+  const PanelProducts products{strips[0].s.p, strips[0].s.d_x, 32};
+  return for_each_unit_panel<kBias, kMasks>(strips, keys, [](std::int64_t, int) {}, [&](std::int64_t panel, std::int64_t first, int vectors, const BlockKind (&kinds)[2]) {
+    for (std::int64_t begin = first; vectors > 0; begin += 32, vectors -= 2) {
+      multiply_keys_of_unit(tiles, strips, panel, begin, vectors < 2 ? vectors : 2, products);
+      for (int i = 0; i < 2; ++i) {
+        const RoundedTiles::Strip rounded = to.strip(strips[0].in_block + i * kStripRows, begin / 32);
+        if (kinds[i] == BlockKind::skip) {
+          for (int row = 0; row < kStripRows; row += 2) rounded.store<1>(row, {}, {});
+        } else {
+          with_count<2>(vectors, [&](auto count) { round_chunk<kBias, kMasks, count()>(strips[i], products.from(i * kStripRows), panel, begin, rounded); });
+        }
+      }
+    }
+  });
+}
+
+// p and d_score of a unit in s.p and s.d_x [unit row, key]; for rows that take passes over memory, their products.
+template <bool kBias, bool kMasks>
+std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
+  const BackwardScratch<float>& s = strips[0].s;
+  const int rows = strips[0].rows + strips[1].rows;
+  const auto clear_rows = [&](int first, int last, std::int64_t begin, int vectors) {
+    for (int row = first; row < last; ++row) clear(s.p + row * s.stride, begin, begin + vectors * 16), clear(s.d_x + row * s.stride, begin, begin + vectors * 16);
+  };
+  return for_each_unit_panel<kBias, kMasks>(
+      strips, keys, [&](std::int64_t begin, int vectors) { clear_rows(0, rows, begin, vectors); },
+      [&](std::int64_t panel, std::int64_t begin, int vectors, const BlockKind (&kinds)[2]) {
+        const PanelProducts products{s.p + begin, s.d_x + begin, s.stride};
+        multiply_keys_of_unit(tiles, strips, panel, begin, vectors, products);
+        for (int i = 0; i < 2; ++i) {
+          if (kinds[i] == BlockKind::skip) {
+            clear_rows(i * kStripRows, i * kStripRows + strips[i].rows, begin, vectors);
+          } else {
+            with_count<4>(vectors, [&](auto count) { differentiate_panel<kBias, kMasks, count()>(strips[i], products.from(i * kStripRows), panel, begin); });
+          }
+        }
+      });
+}
+
+// Returns the chunks of keys that are not skipped, one bit each. kRound: p and d_score go to `to`; else to s.p and s.d_x.
+template <bool kRound>
 std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
+  const BackwardTask& task = strips[0].task;
   for (PairStrip& strip : strips) {
     strip.find_inner(strip.s.keys);
-    for (int i = 0; i < strip.rows && !kDirect; ++i) strip.sums[i] = first_sums(strip.task, strip.s, strip.first + i);
+    for (int i = 0; i < strip.rows && !kRound; ++i) strip.sums[i] = first_sums(task, strip.s, strip.first + i);
   }
-  const BackwardTask& task = strips[0].task;
-  const std::uint32_t chunks = task.bias.data != nullptr  ? differentiate_panels<true, true, kDirect>(strips, keys, tiles, to)
-                               : task.plane_count != 0 ? differentiate_panels<false, true, kDirect>(strips, keys, tiles, to)
-                                                        : differentiate_panels<false, false, kDirect>(strips, keys, tiles, to);
-  for (int i = 0; i < kUnitRows && !kDirect; ++i) {
+  const auto run = [&]<bool kBias, bool kMasks>() {
+    if constexpr (kRound) {
+      return round_panels<kBias, kMasks>(strips, keys, tiles, to);
+    } else {
+      return differentiate_panels<kBias, kMasks>(strips, keys, tiles);
+    }
+  };
+  const std::uint32_t chunks = task.bias.data != nullptr  ? run.template operator()<true, true>()
+                               : task.plane_count != 0 ? run.template operator()<false, true>()
+                                                        : run.template operator()<false, false>();
+  for (int i = 0; i < kUnitRows && !kRound; ++i) {
     const PairStrip& strip = strips[i / kStripRows];
     const int row = i % kStripRows;
     if (row >= strip.rows || strip.paths[row] != RowPath::tiles_of_whole_row) continue;
@@ -278,6 +348,7 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
 inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int row = 0; row < kUnitRows; row += 2) {
+    const int strip_row = row % kStripRows, begin = strips[0].in_block + row - strip_row;
     KeyRange own[2] = {{0, 0}, {0, 0}};
     for (int i = 0; i < 2; ++i) {
       const PairStrip& strip = strips[(row + i) / kStripRows];
@@ -294,7 +365,7 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
         p[i / 2][i % 2] = attends ? load_vector(s.p + at) : Vector<float>{};
         d_x[i / 2][i % 2] = attends ? load_vector(s.d_x + at) : Vector<float>{};
       }
-      to.store(strips[0].in_block + row, chunk, p, d_x);
+      to.strip(begin, chunk).store(strip_row, p, d_x);
     }
   }
 }
@@ -312,10 +383,10 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
   std::int64_t column = 0;
   for (; column < padded; column += 32) {
     with_tiles(rows / 17 + 1, (padded - column) / 16, [&](auto r, auto c) {
-      sums.begin<r(), c(), false>(memory[column / 32 % 2], 32, 16 * 32, 16);
+      sums.begin(memory[column / 32 % 2], 32, 16 * 32, 16);
       for (std::int64_t chunk = 0; chunk < from.chunks; ++chunk) {
         if ((chunks >> chunk & 1) != 0)
-          sums.add<r(), c()>(from.row_tile(begin, chunk), 16, from.chunks * RoundedTiles::kTile, k + chunk * 16 * padded + column, padded, 16);
+          sums.add<r(), c(), false>(from.row_tile(begin, chunk), 16, from.chunks * RoundedTiles::kTile, k + chunk * 16 * padded + column, padded, 16);
       }
     });
     if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // after this group's products, which do not wait for it
@@ -333,9 +404,9 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
     if (any == 0) continue;
     for (std::int64_t column = 0; column < padded; column += 32) {
       with_tiles((padded - column) / 16, 2, [&](auto r, auto c) {
-        sums.begin<r(), c(), true>(to + chunk * 32 * padded + column, padded, 16, 16 * padded);
+        sums.begin(to + chunk * 32 * padded + column, padded, 16, 16 * padded);
         for (int unit = 0; unit < units; ++unit) {
-          if ((chunks[unit] >> chunk & 1) != 0) sums.add<r(), c()>(a + unit * 16 * padded + column, padded, 16, b + of_b.pair_tile(unit, chunk), 16, RoundedTiles::kTile);
+          if ((chunks[unit] >> chunk & 1) != 0) sums.add<r(), c(), true>(a + unit * 16 * padded + column, padded, 16, b + of_b.pair_tile(unit, chunk), 16, RoundedTiles::kTile);
         }
       });
     }

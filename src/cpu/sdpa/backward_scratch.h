@@ -75,8 +75,9 @@ struct BackwardScratch {
     arena.allocate(s.rows, s.row_count);
     arena.allocate(s.spans, s.row_count);
     arena.allocate(s.bytes, s.keys + kKeepMargin);
-    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kStripRows * kPanelKeys<T>);
-    arena.allocate(s.panel_bias, kStripRows * kPanelKeys<T>);
+    constexpr int kPanelRows = kHasAmx ? kUnitRows : kStripRows;
+    arena.allocate(s.panel_bytes, KeySet::kMostPlanes * kPanelRows * kPanelKeys<T>);
+    arena.allocate(s.panel_bias, kPanelRows * kPanelKeys<T>);
     return arena.used();
   }
 };
