@@ -244,77 +244,112 @@ inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], 
                 strips[0].rows + strips[1].rows, vectors);
 }
 
-inline void multiply_keys_of_unit(AmxTiles& tiles, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
+inline void multiply_q_k(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
   const BackwardScratch<float>& s = strips[0].s;
-  TileSums sums(tiles);
   multiply_keys_of_unit(sums, strips, s.q, s.q_stride, s.k_panels, s.qk_depth, panel, begin, vectors, to.x, to.stride);
+}
+inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::int64_t panel, std::int64_t begin, int vectors, const PanelProducts& to) {
+  const BackwardScratch<float>& s = strips[0].s;
   multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
-  sums.finish();
 }
 
-// Calls f(panel, begin, vectors, kinds) for the panels of `keys`, whole chunks from key `begin` on, where a strip attends to keys, after loading the bias and masks of
-// both strips; or skip(begin, vectors) for the others. Returns the chunks that are not skipped, one bit each.
-template <bool kBias, bool kMasks, class F, class Skip>
-POLYHEAD_INLINE std::uint32_t for_each_unit_panel(PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
-  const BackwardScratch<float>& s = strips[0].s;
+// Keys of a panel: `vectors` vectors from key `begin` on.
+struct UnitKeys {
+  std::int64_t panel, begin;
+  int vectors;
+  BlockKind kinds[2];  // of the strips
+};
+
+// Calls f(keys) for the panels of `keys`, whole chunks, of which a strip has any; or skip(keys) for the others. Returns the chunks that are not skipped, one bit each.
+template <bool kMasks, class F, class Skip>
+POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
   for_each_panel<float>(keys.first / 32 * 32, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-    BlockKind kinds[2];
+    UnitKeys of_panel{panel, begin, vectors, {}};
+    bool any = false;
     for (int i = 0; i < 2; ++i) {
-      PairStrip& strip = strips[i];
-      kinds[i] = strip.rows == 0 ? BlockKind::skip : kMasks ? strip.blocks.at(strip.first_key + panel) : BlockKind::full;
-      if (kinds[i] == BlockKind::skip) continue;
-      const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + panel, kPanelKeys<float>);
-      strip.masks.load(strip.group, rows, kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostPlanes * kStripRows * kPanelKeys<float>);
-      if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias + i * kStripRows * kPanelKeys<float>);
+      of_panel.kinds[i] = strips[i].rows == 0 ? BlockKind::skip : kMasks ? strips[i].blocks.at(strips[i].first_key + panel) : BlockKind::full;
+      any = any || of_panel.kinds[i] != BlockKind::skip;
     }
-    if (kinds[0] == BlockKind::skip && kinds[1] == BlockKind::skip) return skip(begin, vectors);
+    if (!any) return skip(of_panel);
     chunks |= ((1U << (vectors + 1) / 2) - 1) << begin / 32;
-    f(panel, begin, vectors, kinds);
+    f(of_panel);
   });
   return chunks;
 }
 
-// p and d_score of a unit, rounded. A chunk at a time, whose products are 8 KiB: twice as much would leave the first-level cache beside q, d_out, k and v.
+// Loads the bias and the masks of a panel of keys.
+template <bool kBias>
+void load_panel(PairStrip (&strips)[2], const UnitKeys& keys) {
+  const BackwardScratch<float>& s = strips[0].s;
+  for (int i = 0; i < 2; ++i) {
+    PairStrip& strip = strips[i];
+    if (keys.kinds[i] == BlockKind::skip) continue;
+    const StripPanel rows(strip.group, strip.first_row, strip.rows, strip.first_key + keys.panel, kPanelKeys<float>);
+    strip.masks.load(strip.group, rows, keys.kinds[i] != BlockKind::full, s.panel_bytes + i * KeySet::kMostPlanes * kStripRows * kPanelKeys<float>);
+    if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias + i * kStripRows * kPanelKeys<float>);
+  }
+}
+
+// p and d_score of a unit, rounded. A chunk at a time, whose products are 8 KiB: twice as much would leave the first-level cache beside q, d_out, k and v. The
+// next chunk's q k is multiplied before a chunk's vector operations and stored after them, so neither waits for the other.
 template <bool kBias, bool kMasks>
 std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
-  const PanelProducts products{strips[0].s.p, strips[0].s.d_x, 32};
-  return for_each_unit_panel<kBias, kMasks>(strips, keys, [](std::int64_t, int) {}, [&](std::int64_t panel, std::int64_t first, int vectors, const BlockKind (&kinds)[2]) {
-    for (std::int64_t begin = first; vectors > 0; begin += 32, vectors -= 2) {
-      multiply_keys_of_unit(tiles, strips, panel, begin, vectors < 2 ? vectors : 2, products);
-      for (int i = 0; i < 2; ++i) {
-        const RoundedTiles::Strip rounded = to.strip(strips[0].in_block + i * kStripRows, begin / 32);
-        if (kinds[i] == BlockKind::skip) {
-          for (int row = 0; row < kStripRows; row += 2) rounded.store<1>(row, {}, {});
-        } else {
-          with_count<2>(vectors, [&](auto count) { round_chunk<kBias, kMasks, count()>(strips[i], products.from(i * kStripRows), panel, begin, rounded); });
-        }
-      }
+  UnitKeys list[kBlockKeys<float> / 32];
+  int count = 0;
+  const std::uint32_t chunks = for_each_unit_panel<kMasks>(strips, keys, [](const UnitKeys&) {}, [&](const UnitKeys& panel) {
+    for (int j = 0; j < panel.vectors; j += 2) {
+      list[count] = panel;
+      list[count].begin += j * 16, list[count].vectors = panel.vectors - j > 1 ? 2 : 1;
+      ++count;
     }
   });
+  const PanelProducts products{strips[0].s.p, strips[0].s.d_x, 32};
+  TileSums sums(tiles);
+  const auto multiply_q_k_of = [&](const UnitKeys& chunk) { multiply_q_k(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  const auto multiply_d_out_v_of = [&](const UnitKeys& chunk) { multiply_d_out_v(sums, strips, chunk.panel, chunk.begin, chunk.vectors, products); };
+  if (count > 0) multiply_q_k_of(list[0]), multiply_d_out_v_of(list[0]);
+  for (int c = 0; c < count; ++c) {
+    const UnitKeys& chunk = list[c];
+    c + 1 < count ? multiply_q_k_of(list[c + 1]) : sums.finish();
+    if (c == 0 || chunk.panel != list[c - 1].panel) load_panel<kBias>(strips, chunk);
+    for (int i = 0; i < 2; ++i) {
+      const RoundedTiles::Strip rounded = to.strip(strips[0].in_block + i * kStripRows, chunk.begin / 32);
+      if (chunk.kinds[i] == BlockKind::skip) {
+        for (int row = 0; row < kStripRows; row += 2) rounded.store<1>(row, {}, {});
+      } else {
+        with_count<2>(chunk.vectors, [&](auto of_vectors) { round_chunk<kBias, kMasks, of_vectors()>(strips[i], products.from(i * kStripRows), chunk.panel, chunk.begin, rounded); });
+      }
+    }
+    if (c + 1 < count) multiply_d_out_v_of(list[c + 1]);
+  }
+  return chunks;
 }
 
 // p and d_score of a unit in s.p and s.d_x [unit row, key]; for rows that take passes over memory, their products.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
-  const int rows = strips[0].rows + strips[1].rows;
-  const auto clear_rows = [&](int first, int last, std::int64_t begin, int vectors) {
-    for (int row = first; row < last; ++row) clear(s.p + row * s.stride, begin, begin + vectors * 16), clear(s.d_x + row * s.stride, begin, begin + vectors * 16);
+  const auto clear_rows = [&](int first, int last, const UnitKeys& panel) {
+    for (int row = first; row < last; ++row) {
+      const std::int64_t end = panel.begin + panel.vectors * 16;
+      clear(s.p + row * s.stride, panel.begin, end), clear(s.d_x + row * s.stride, panel.begin, end);
+    }
   };
-  return for_each_unit_panel<kBias, kMasks>(
-      strips, keys, [&](std::int64_t begin, int vectors) { clear_rows(0, rows, begin, vectors); },
-      [&](std::int64_t panel, std::int64_t begin, int vectors, const BlockKind (&kinds)[2]) {
-        const PanelProducts products{s.p + begin, s.d_x + begin, s.stride};
-        multiply_keys_of_unit(tiles, strips, panel, begin, vectors, products);
-        for (int i = 0; i < 2; ++i) {
-          if (kinds[i] == BlockKind::skip) {
-            clear_rows(i * kStripRows, i * kStripRows + strips[i].rows, begin, vectors);
-          } else {
-            with_count<4>(vectors, [&](auto count) { differentiate_panel<kBias, kMasks, count()>(strips[i], products.from(i * kStripRows), panel, begin); });
-          }
-        }
-      });
+  return for_each_unit_panel<kMasks>(strips, keys, [&](const UnitKeys& panel) { clear_rows(0, strips[0].rows + strips[1].rows, panel); }, [&](const UnitKeys& panel) {
+    const PanelProducts products{s.p + panel.begin, s.d_x + panel.begin, s.stride};
+    TileSums sums(tiles);
+    multiply_q_k(sums, strips, panel.panel, panel.begin, panel.vectors, products), multiply_d_out_v(sums, strips, panel.panel, panel.begin, panel.vectors, products);
+    sums.finish();
+    load_panel<kBias>(strips, panel);
+    for (int i = 0; i < 2; ++i) {
+      if (panel.kinds[i] == BlockKind::skip) {
+        clear_rows(i * kStripRows, i * kStripRows + strips[i].rows, panel);
+      } else {
+        with_count<4>(panel.vectors, [&](auto count) { differentiate_panel<kBias, kMasks, count()>(strips[i], products.from(i * kStripRows), panel.panel, panel.begin); });
+      }
+    }
+  });
 }
 
 // Returns the chunks of keys that are not skipped, one bit each. kRound: p and d_score go to `to`; else to s.p and s.d_x.
@@ -412,6 +447,31 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
     }
   }
   sums.finish();
+}
+
+// Packs the columns of `count` rows of pairs of neighbours as tiles of 16 columns x 16 pairs of rows, at [pair of rows / 16 * 16, column / 16 * 16] of `to` [pairs, width]. Width
+// and count are multiples of 32. Returns false, and may have written anything, if an element is not finite.
+inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
+  Vector<std::uint32_t> infinite{};
+  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // reaches a half's sign
+  for (std::int64_t row = 0; row < count; row += 32, rows += 16 * width, to += 16 * width) {
+    for (std::int64_t column = 0; column < width; column += 32) {
+      Vector<std::int32_t> even[kLanes<float>], odd[kLanes<float>];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<float>; ++i) {
+        even[i] = load_vector(&rows[i * width + column / 2].bits), odd[i] = load_vector(&rows[i * width + width / 2 + column / 2].bits);
+        add_exponents(even[i]), add_exponents(odd[i]);
+      }
+      transpose<std::int32_t>(even), transpose<std::int32_t>(odd);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<float>; ++i) {
+        Bf16Pair* const at = to + i % 8 * 2 * width + column + i / 8 * 16;
+        store_vector<std::int32_t>((even[i] & 0xffff) | odd[i] << 16, &at->bits);
+        store_vector<std::int32_t>((even[i] >> 16 & 0xffff) | (odd[i] & ~0xffff), &at[width].bits);
+      }
+    }
+  }
+  return !any_lane((Vector<std::int32_t>)(infinite & 0x80008000U));
 }
 
 // Transposes blocks of 16 x 16 words [rows, padded] in place.

@@ -194,6 +194,9 @@ class Backward {
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
       pack_bf16_neighbours(row_of(plane, static_cast<const bf16*>(plane.data), s_.rows[block + i]), plane.column, width, factor, to + i * depth);
+    if constexpr (kAmx) {
+      if (rows % 32 == 0 && width == padded && width % 32 == 0 && pack_finite_columns(to, width, rows, columns)) return true;
+    }
     const bool finite = pack_bf16_rows(reinterpret_cast<const bf16*>(to), 2 * depth, 1, rows, width, padded, columns);
     if constexpr (kAmx) transpose_blocks(columns, bf16_pairs_of(rows), padded);
     return finite;
@@ -247,7 +250,9 @@ class Backward {
                            KeyRange block_keys) {
     bool tiles = false, passes = false;
     TileStrip<T, Operand> strip(task_, scale_, s_, block, begin, rows, first);
-    load_strip(strip, count);
+    KeyRange own_keys[kStripRows];
+    for (int i = 0; i < rows; ++i) own_keys[i] = of_rows().part(block + begin + i, first, count);
+    load_strip(strip, own_keys);
     const RowPath* const paths = strip.paths;
     for (int i = 0; i < rows; ++i) (paths[i] == RowPath::memory ? passes : tiles) = true;
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride;
@@ -283,11 +288,11 @@ class Backward {
   }
 
   // The keys and the paths of a strip's rows.
-  void load_strip(TileStrip<T, Operand>& strip, std::int64_t count) const {
+  void load_strip(TileStrip<T, Operand>& strip, const KeyRange* own) const {
     for (int i = 0; i < strip.rows; ++i) {
       const std::int64_t index = strip.first + i;
       strip.paths[i] = path_of(index, strip.first_key);
-      strip.own[i] = of_rows().part(index, strip.first_key, count);
+      strip.own[i] = own[i];
       if (task_.d_bias.data != nullptr && !task_.write_d_bias) fetch_bias_row<T>(task_, s_.rows[index], strip.first_key, strip.own[i]);
     }
     if (strip.rows > 0) strip.blocks = of_rows().blocks_of(strip.first, strip.rows);
@@ -308,7 +313,12 @@ class Backward {
 
   // With AMX: multiply_block() in units of 32 rows.
   void multiply_block_by_tiles(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
-    if (of_rows().keys_of(block, block + rows, first, count).empty()) {
+    KeyRange own[kBlockRows], all{count, 0};
+    for (int i = 0; i < rows; ++i) {
+      own[i] = of_rows().part(block + i, first, count);
+      if (!own[i].empty()) all = {smaller(all.first, own[i].first), larger(all.last, own[i].last)};
+    }
+    if (all.empty()) {
       if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
       return;
     }
@@ -318,7 +328,7 @@ class Backward {
     int units = 0;
     for (int begin = 0; begin < rows; begin += kUnitRows, ++units) {
       const int height = static_cast<int>(smaller(kUnitRows, rows - begin));
-      chunks[units] = differentiate_rows_of_unit(block, begin, height, first, count, rounded);
+      chunks[units] = differentiate_rows_of_unit(block, begin, height, first, count, own + begin, rounded);
       if (chunks[units] != 0 && sums_.d_q(0) != nullptr)
         add_to_d_q(tiles_, rounded, begin, height, chunks[units], operand(s_.k), s_.qk_padded, sums_.d_q(block + begin), sums_.d_q_stride());
     }
@@ -328,15 +338,22 @@ class Backward {
   }
 
   // Computes p and d_x of up to 32 rows, rounded, and d_bias. Returns the chunks of 32 keys that `rounded` has.
-  std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const RoundedTiles& rounded) {
+  std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
+    for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
+      for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);
+    }
     const int upper = static_cast<int>(smaller(kStripRows, rows));
     TileStrip<T, Operand> strips[] = {{task_, scale_, s_, block, begin, upper, first}, {task_, scale_, s_, block, begin + upper, rows - upper, first}};
     bool direct = task_.d_bias.data == nullptr;
-    for (TileStrip<T, Operand>& strip : strips) {
-      load_strip(strip, count);
-      for (int i = 0; i < strip.rows; ++i) direct = direct && strip.paths[i] == RowPath::tiles;
+    KeyRange keys{count, 0};
+    for (int s = 0; s < 2; ++s) {
+      load_strip(strips[s], own_keys + s * kStripRows);
+      for (int i = 0; i < strips[s].rows; ++i) {
+        const KeyRange& own = strips[s].own[i];
+        direct = direct && strips[s].paths[i] == RowPath::tiles;
+        if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
+      }
     }
-    const KeyRange keys = of_rows().keys_of(block + begin, block + begin + rows, first, count);
     if (direct) return keys.empty() ? 0 : differentiate_unit<true>(strips, keys, tiles_, rounded);
     const std::uint32_t chunks = keys.empty() ? 0 : differentiate_unit<false>(strips, keys, tiles_, rounded);
     for (int i = 0; i < rows; ++i) {
