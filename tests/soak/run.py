@@ -189,7 +189,7 @@ def main() -> int:
     parts = []
     if attention:
         cases = ", ".join(f"{worker.name} {worker.cases}" for worker in attention)
-        parts.append(f"{sum(worker.cases for worker in attention)} attention problems ({cases}), {sum(worker.compared for worker in attention)} numbers, worst error {max(worker.worst for worker in attention):.2f} of its bound")
+        parts.append(f"{sum(worker.cases for worker in attention)} attention problems ({cases}), {sum(worker.compared for worker in attention)} numbers, worst error of float32 and float64 {max(worker.worst for worker in attention):.2f} of its bound")
     for worker in workers:
         if worker.kernel is None:
             parts.append(f"{worker.cases} damaged files ({', '.join(f'{kind} {number}' for kind, number in sorted(worker.kinds.items()))})")
