@@ -234,6 +234,10 @@ class AmxTiles {
     for (int row = 0; row < 16; ++row) __builtin_memcpy(tiles_[kTile][row], static_cast<const char*>(from) + row * stride, 64);
   }
   template <int kTile>
+  void load_once(const void* from, std::int64_t stride) {
+    load<kTile>(from, stride);
+  }
+  template <int kTile>
   void store(void* to, std::int64_t stride) const {
     for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * stride, tiles_[kTile][row], 64);
   }
