@@ -143,7 +143,9 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    const bool once = packed_ == nullptr && rows_ <= height_;  // there is a single block of rows: then the thread that multiplies a panel packs it
+    // There is a single block of rows: then the thread that multiplies a panel packs it. Tiles of a that must be copied would be copied for each panel.
+    const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
+    const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
     const std::int64_t stride = panel_block * b_.width;
     const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
