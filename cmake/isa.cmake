@@ -7,6 +7,11 @@
 # src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
 # The last row needs nothing, so every machine of the architecture has one.
 option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles in plain code, as the instruction set amx_bf16_emulated, for tests on processors without AMX" OFF)
+set(polyhead_instructions)  # of the machine that compiles
+if(EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo lines REGEX "^flags" LIMIT_COUNT 1)
+  string(REGEX MATCHALL "[a-z0-9_]+" polyhead_instructions "${lines}")
+endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
@@ -20,7 +25,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Vector products of bfloat16 pairs are twice as fast as exact products on AMD's processors, and half as fast on Intel's (docs/decisions/0014-bfloat16-products.md).
   set(emulated)
   if(POLYHEAD_EMULATE_AMX)
-    set(emulated "amx_bf16_emulated|avx2 fma f16c|-mavx2 -mfma -mf16c|64|32|avx2|none")
+    # Where the machine has AVX512-BF16, the emulation has the bits of AMX; elsewhere its vectors are the compiler's, without fused products, as those of its base.
+    set(emulated "amx_bf16_emulated|avx2|-mavx2|64|32|portable|none")
+    if("avx512_bf16" IN_LIST polyhead_instructions)
+      set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|none")
+    endif()
   endif()
   list(PREPEND POLYHEAD_ISA_ROWS
        "amx_bf16|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 amx_tile amx_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16|64|32|avx512"
@@ -62,11 +71,6 @@ set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all 
 # Three quarters of the time to compile a kernel are its optimisation. -Og still inlines all that must not be shared between instruction sets.
 set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: those that this machine has no instructions for are not, as they are compiled for tests alone")
 set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
-set(polyhead_instructions)
-if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
-  file(STRINGS /proc/cpuinfo lines REGEX "^flags" LIMIT_COUNT 1)
-  string(REGEX MATCHALL "[a-z0-9_]+" polyhead_instructions "${lines}")
-endif()
 
 # polyhead_isa_sources(<target> <source>... [BF16 <source>...]) adds the sources to the target once per row; rows with a base have those after BF16 only.
 function(polyhead_isa_sources target)
@@ -85,7 +89,7 @@ function(polyhead_isa_sources target)
     set(missing ${needs})
     separate_arguments(missing)
     list(REMOVE_ITEM missing ${polyhead_instructions})
-    if(polyhead_instructions AND missing)
+    if(POLYHEAD_OPTIMISED_KERNELS STREQUAL "here" AND polyhead_instructions AND missing)
       list(APPEND flags -Og)
     endif()
     set(sources ${given_UNPARSED_ARGUMENTS} ${given_BF16})

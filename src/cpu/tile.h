@@ -13,6 +13,8 @@ inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the
 inline constexpr int kTileRows = 6;
 // Rows of a strip: those of an AMX tile, or of two of these tiles.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
+// Rows of the largest strip: with AMX the forward pass multiplies two blocks of rows together.
+inline constexpr int kMostStripRows = kHasAmx ? 2 * kStripRows : kStripRows;
 
 // Calls f(std::integral_constant<int, n>) for n in 1 ... kMost.
 template <int kMost, class F>

@@ -40,7 +40,7 @@ PackedLinear::PackedLinear(const Linear& linear, PackFor use, const RunOptions& 
   };
   if (cached) {
     weight_ = std::static_pointer_cast<const cpu::PackedMatrix>(
-        cached_parameter(*workspace, linear.weight, &cpu::current_kernels_of<cpu::GemmKernels>(), [&] { return packed(nullptr); }));
+        cached_parameter(*workspace, linear.weight, &cpu::current_gemm_kernels(linear.weight.dtype()), [&] { return packed(nullptr); }));
   } else {
     weight_ = packed(workspace);
   }

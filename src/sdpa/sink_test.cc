@@ -153,6 +153,28 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
   }
 }
 
+TEST_P(Sinks, ARowWithoutKeysDoesNotUseItsGradient) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const double value : {kNaN, kInfinity}) {
+      Random random(8);
+      AttentionCase c = case_of(random, dtype, kSizes[0], GetParam());
+      c.options.sink = c.keep(random.tensor(dtype, {4}));
+      const Tensor lengths = Tensor::of<std::int32_t>({2}, {33, 0});
+      c.options.mask.key_lengths = lengths;
+      const TensorView d_out = c.keep(Tensor::copy_of(c.d_out));
+      c.d_out = d_out;
+      for_each_instruction_set([&] {
+        fill(d_out.slice(0, 1, 2), 1);
+        const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
+        c.run(before);
+        fill(d_out.slice(0, 1, 2), value);
+        c.run(after);
+        expect_same_bits(after, before);
+      });
+    }
+  }
+}
+
 TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
   for (const double value : {kNaN, kInfinity}) {
     Random random(6);

@@ -12,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
-FOLDERS = ("apps", "bench", "cmake", "docs", "examples", "include", "python", "scripts", "src", "tests", "viewer")
+FOLDERS = ("apps", "bench", "cmake", "docs", "examples", "include", "packaging", "python", "scripts", "src", "tests", "viewer")
 STRING = r'"(?:[^"\\\n]|\\.)*"'
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
-FOLDERS = "apps|bench|cmake|docs|examples|include|python|scripts|src|tests|viewer"
+FOLDERS = "apps|bench|cmake|docs|examples|include|packaging|python|scripts|src|tests|viewer"
 PATH = rf"(?<![\w./*-])(?:{FOLDERS})/[\w./*{{}},-]*[\w*}}/]"
 SUFFIXES = r"(?:cc|h|py|js|md|sh|cmake|json|html|css|txt)"
 

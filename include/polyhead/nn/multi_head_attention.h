@@ -55,7 +55,7 @@ struct MultiHeadAttentionConfig {
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
-  Precision precision = Precision::native;  // precision of attention, if dtype is bfloat16
+  Precision precision = Precision::native;  // of attention, if dtype is bfloat16; projections do not depend on it
   DType dtype = DType::f32;
   std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
 };

@@ -13,7 +13,6 @@
 namespace polyhead::cpu {
 namespace {
 
-constexpr std::int64_t kRowBlock = 132;  // most rows of a block, which is a multiple of kGemmRowStep
 constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed, or of sums that are kept in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
@@ -54,21 +53,25 @@ Axis axis(const View& view, int first, int last) {
 
 // The rows of b (one for each term of a sum) and its columns, cut into blocks and panels.
 struct Columns {
-  Columns(const GemmKernels& kernels_, ConstTensorView b, int k_axes)
+  Columns(const GemmKernels& kernels_, DType dtype, const void* b, Axis depth_, Axis columns_)
       : kernels(kernels_),
-        depth_axis(axis(b, 0, k_axes)),
-        column_axis(axis(b, k_axes, b.rank())),
-        size(b.dtype() == DType::f64 ? 8 : 4),
+        depth_axis(std::move(depth_)),
+        column_axis(std::move(columns_)),
+        format(kernels.format(dtype)),
         depth(depth_axis.count()),
-        width(kernels.panel_columns(b.dtype())),
+        width(format.panel_columns),
         panels(divide_up(column_axis.count(), width)),
-        run(std::max<std::int64_t>(run_of(depth), 1)),
-        term_blocks(std::max<std::int64_t>(1, divide_up(depth * size, kTermBytes))),
+        run(format.amx ? format.term_step : std::max<std::int64_t>(run_of(depth), 1)),
+        term_blocks(std::max<std::int64_t>(1, divide_up(depth * format.element_bytes, kTermBytes))),
         terms(std::max<std::int64_t>(1, divide_up(divide_up(depth, term_blocks), run)) * run) {
-    task = {.dtype = b.dtype(), .b = b.data(), .run = run, .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
+    task = {.dtype = dtype, .b = b, .run = run, .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
   }
 
-  std::int64_t bytes(std::int64_t some_panels) const { return some_panels * width * std::min(terms, depth) * size; }
+  // Bytes of some panels with all terms of a block of them.
+  std::int64_t bytes(std::int64_t some_panels) const { return packed_bytes(some_panels, std::min(terms, depth)); }
+  std::int64_t packed_bytes(std::int64_t some_panels, std::int64_t some_terms) const {
+    return some_panels * width * divide_up(some_terms, format.term_step) * format.term_step * format.element_bytes;
+  }
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
@@ -87,42 +90,67 @@ struct Columns {
 
   const GemmKernels& kernels;
   Axis depth_axis, column_axis;
+  GemmFormat format;
   GemmTask task;
-  std::int64_t size, depth, width, panels, run, term_blocks, terms;
+  std::int64_t depth, width, panels, run, term_blocks, terms;
+};
+
+// The axes of a product. It is turned, that is computed as c^T = b^T a^T, where that packs the smaller matrix and reads the larger in place: few rows of
+// y = x W^T, whose terms are adjacent in W.
+struct Sides {
+  Sides(const Gemm& product, bool may_turn)
+      : a(product.a.data()),
+        b(product.b.data()),
+        a_rows(axis(product.a, 0, product.a.rank() - product.k_axes)),
+        a_depth(axis(product.a, product.a.rank() - product.k_axes, product.a.rank())),
+        b_depth(axis(product.b, 0, product.k_axes)),
+        b_columns(axis(product.b, product.k_axes, product.b.rank())),
+        c_rows(axis(product.c, 0, product.a.rank() - product.k_axes)),
+        c_columns(axis(product.c, product.a.rank() - product.k_axes, product.c.rank())),
+        turned(may_turn && a_rows.count() * kTurnedShare <= b_columns.count() && b_depth.table() == nullptr && (b_depth.stride() == 1 || b_depth.count() <= 1)) {
+    if (!turned) return;
+    std::swap(a, b), std::swap(a_rows, b_columns), std::swap(a_depth, b_depth), std::swap(c_rows, c_columns);
+  }
+
+  static constexpr std::int64_t kTurnedShare = 2;
+
+  const void *a, *b;
+  Axis a_rows, a_depth, b_depth, b_columns, c_rows, c_columns;
+  bool turned;
 };
 
 // A product with its axes as strides or offset tables, and the sizes of its blocks.
 class Run {
  public:
-  Run(const Gemm& product, Executor* executor, const Workspace* workspace)
+  Run(const Gemm& product, const GemmKernels& kernels, Executor* executor, const Workspace* workspace)
       : executor_(executor),
         workspace_(workspace),
-        b_(current_kernels_of<GemmKernels>(), product.b, product.k_axes),
-        packed_(product.packed != nullptr && product.packed->kernels() == &b_.kernels ? product.packed->panels() : nullptr),
-        a_rows_(axis(product.a, 0, product.a.rank() - product.k_axes)),
-        a_depth_(axis(product.a, product.a.rank() - product.k_axes, product.a.rank())),
-        c_rows_(axis(product.c, 0, product.a.rank() - product.k_axes)),
-        c_columns_(axis(product.c, product.a.rank() - product.k_axes, product.c.rank())),
-        bias_columns_(product.bias ? axis(product.bias, 0, product.bias.rank()) : Axis({}, {})),
+        packed_(product.packed != nullptr && product.packed->kernels() == &kernels ? product.packed->panels() : nullptr),
+        sides_(product, packed_ == nullptr && kernels.format(product.a.dtype()).amx),
+        b_(kernels, product.a.dtype(), sides_.b, std::move(sides_.b_depth), std::move(sides_.b_columns)),
+        bias_side_(product.bias ? axis(product.bias, 0, product.bias.rank()) : Axis({}, {})),
         task_(b_.task),
-        rows_(c_rows_.count()) {
-    task_.a = product.a.data(), task_.bias = product.bias ? product.bias.data() : nullptr, task_.c = product.c.data(), task_.add = product.add;
-    task_.a_rows = side_of(a_rows_), task_.a_depth = side_of(a_depth_);
-    task_.c_rows = side_of(c_rows_), task_.c_columns = side_of(c_columns_), task_.bias_columns = side_of(bias_columns_);
+        rows_(sides_.c_rows.count()) {
+    task_.a = sides_.a, task_.bias = product.bias ? product.bias.data() : nullptr, task_.c = product.c.data(), task_.add = product.add;
+    task_.bias_of_rows = sides_.turned;
+    task_.a_rows = side_of(sides_.a_rows), task_.a_depth = side_of(sides_.a_depth);
+    task_.c_rows = side_of(sides_.c_rows), task_.c_columns = side_of(sides_.c_columns), task_.bias_side = side_of(bias_side_);
     task_.prefetch_bytes = sizes_.prefetch_bytes;
-    const std::int64_t most =
-        std::clamp(sizes_.row_bytes / (std::min(b_.terms, b_.depth + 1) * b_.size) / kGemmRowStep * kGemmRowStep, kGemmRowStep, kRowBlock);
-    height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), kGemmRowStep) * kGemmRowStep);
+    const std::int64_t step = b_.format.row_step;
+    const std::int64_t most = std::clamp(sizes_.row_bytes / (std::min(b_.terms, b_.depth + 1) * b_.format.element_bytes) / step * step, step, b_.format.most_rows);
+    height_ = std::min(most, divide_up(divide_up(rows_, divide_up(std::max<std::int64_t>(rows_, 1), most)), step) * step);
   }
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    const bool once = packed_ == nullptr && rows_ <= height_;  // there is a single block of rows: then the thread that multiplies a panel packs it
+    // There is a single block of rows: then the thread that multiplies a panel packs it. Tiles of a that must be copied would be copied for each panel.
+    const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
+    const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
     const std::int64_t stride = panel_block * b_.width;
     const std::int64_t row_block = b_.term_blocks == 1 ? rows_ : std::max(height_, kMostElements / stride / height_ * height_);
     const ScratchMemory memory(once || packed_ != nullptr ? 0 : b_.bytes(panel_block), workspace_);
-    const ScratchMemory sums(b_.term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * b_.size, workspace_);
+    const ScratchMemory sums(b_.term_blocks == 1 ? 0 : std::min(row_block, rows_) * stride * b_.format.sum_bytes, workspace_);
     for (std::int64_t panel = 0; panel < b_.panels; panel += panel_block) {
       for (std::int64_t row = 0; row < rows_; row += row_block) {
         for (std::int64_t term = 0; term == 0 || term < b_.depth; term += b_.terms) {
@@ -134,7 +162,7 @@ class Run {
                           .sums = b_.term_blocks == 1 ? nullptr : sums.get(),
                           .sums_stride = stride};
           if (packed_ != nullptr) {
-            block.b.panels = packed_ + term * stride * b_.size;
+            block.b.panels = packed_ + b_.packed_bytes(panel_block, term);
           } else if (!once && (b_.term_blocks > 1 || row == 0)) {
             b_.pack(block.b, block.panels, executor_);
           }
@@ -150,7 +178,7 @@ class Run {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first;
     const std::int64_t group = std::clamp<std::int64_t>(sizes_.panel_bytes / std::max<std::int64_t>(b_.bytes(1), 1), 1, panels);
-    parallel_for(divide_up(panels, group), b_.grain((rows + kPackWork) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(divide_up(panels, group), b_.grain((divide_up(rows, b_.format.speed) + kPackWork) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory memory(b_.bytes(group), workspace_), scratch(b_.kernels.scratch(task_, rows, depth), workspace_);
       for (std::int64_t i = first; i < last; ++i) {
         const Range own{block.panels.first + i * group, std::min(block.panels.first + (i + 1) * group, block.panels.last)};
@@ -166,7 +194,7 @@ class Run {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first, row_blocks = divide_up(rows, height_);
     const std::int64_t group = panels_of_item(row_blocks, panels, threads_of(executor_)), groups = divide_up(panels, group);
-    parallel_for(row_blocks * groups, b_.grain(height_ * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(row_blocks * groups, b_.grain(divide_up(height_, b_.format.speed) * group * b_.width * depth), executor_, [&](std::int64_t first, std::int64_t last) {
       const ScratchMemory scratch(b_.kernels.scratch(task_, height_, depth), workspace_);
       for (std::int64_t i = first; i < last; ++i) {
         const std::int64_t row = block.rows.first + i / groups * height_, panel = block.panels.first + i % groups * group;
@@ -181,7 +209,7 @@ class Run {
     part.rows = rows, part.panels = panels;
     if (block.sums != nullptr) {
       const std::int64_t at = (rows.first - block.rows.first) * block.sums_stride + (panels.first - block.panels.first) * b_.width;
-      part.sums = static_cast<char*>(block.sums) + at * b_.size;
+      part.sums = static_cast<char*>(block.sums) + at * b_.format.sum_bytes;
     }
     return part;
   }
@@ -189,22 +217,28 @@ class Run {
   Executor* executor_;
   const Workspace* workspace_;
   const BlockSizes sizes_ = block_sizes();
-  const Columns b_;
   char* const packed_;
-  Axis a_rows_, a_depth_, c_rows_, c_columns_, bias_columns_;
+  Sides sides_;
+  const Columns b_;
+  Axis bias_side_;
   GemmTask task_;
   std::int64_t rows_, height_ = 0;
 };
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(&current_kernels_of<GemmKernels>()) {
+const GemmKernels& current_gemm_kernels(DType dtype) {
+  return dtype == DType::bf16 ? kernels_of<GemmKernels>(current_kernels_for_pairs()) : current_kernels_of<GemmKernels>();
+}
+
+PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, const Workspace* workspace) : kernels_(nullptr) {
   require(b && is_floating(b.dtype()) && 0 <= k_axes && k_axes <= b.rank(), "PackedMatrix: b is missing, not floating or has no ", k_axes, " axes");
-  const Columns columns(*kernels_, b, k_axes);
-  memory_ = uninitialised(DType::u8, {columns.panels * columns.width * columns.depth * columns.size}, workspace);
+  kernels_ = &current_gemm_kernels(b.dtype());
+  const Columns columns(*kernels_, b.dtype(), b.data(), axis(b, 0, k_axes), axis(b, k_axes, b.rank()));
+  memory_ = uninitialised(DType::u8, {columns.packed_bytes(columns.panels, columns.depth)}, workspace);
   panels_ = reinterpret_cast<char*>(memory_.data<std::uint8_t>());
   for (std::int64_t term = 0; term < columns.depth; term += columns.terms) {
-    const PackedColumns to{panels() + term * columns.panels * columns.width * columns.size, {term, std::min(term + columns.terms, columns.depth)}, 0};
+    const PackedColumns to{panels() + columns.packed_bytes(columns.panels, term), {term, std::min(term + columns.terms, columns.depth)}, 0};
     columns.pack(to, {0, columns.panels}, executor);
   }
 }
@@ -212,7 +246,7 @@ PackedMatrix::PackedMatrix(ConstTensorView b, int k_axes, Executor* executor, co
 void gemm(const Gemm& product, Executor* executor, const Workspace* workspace) {
   validate(product);
   if (!is_floating(product.a.dtype())) fail_not_floating(product.a.dtype());
-  Run(product, executor, workspace).run();
+  Run(product, current_gemm_kernels(product.a.dtype()), executor, workspace).run();
 }
 
 }  // namespace polyhead::cpu

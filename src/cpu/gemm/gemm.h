@@ -8,6 +8,10 @@ namespace polyhead::cpu {
 
 struct GemmKernels;
 
+// The kernels that gemm() uses for tensors of this dtype, and for which PackedMatrix packs. If they multiply bfloat16 by AMX tiles, the first call asks
+// Linux for the tiles.
+const GemmKernels& current_gemm_kernels(DType dtype);
+
 // A copy of b [*k,*n] in the order in which the current instruction set's kernels read it, for several products with the same b.
 class PackedMatrix {
  public:
@@ -37,9 +41,9 @@ struct Gemm {
   const PackedMatrix* packed = nullptr;  // a packed copy of b; used only if it was packed for the current instruction set
 };
 
-// Strides and extents may have any value. Sums are float32, or float64 for float64 storage. An element's bits depend on its row of a and
-// its column of b only, not on the number of threads, the strides, the caches, or the other rows and columns. Error if shapes or dtypes
-// disagree; overlap is not checked.
+// Strides and extents may have any value. Sums are float32, or float64 for float64 storage; products of bfloat16 are exact, but where AMX computes them
+// subnormal numbers count as 0. An element's bits depend on its row of a and its column of b only, not on the number of threads, the strides, the
+// caches, or the other rows and columns. Error if shapes or dtypes disagree; overlap is not checked.
 // Large packed copies come from the workspace, if there is one.
 void gemm(const Gemm& product, Executor* executor = nullptr, const Workspace* workspace = nullptr);
 

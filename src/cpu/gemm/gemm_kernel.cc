@@ -1,155 +1,64 @@
-// c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
-//
-// The loops go over panels of columns, then tiles of rows: the block's rows of a and the panel stay in the second-level cache, which
-// delivers a tile's terms in time. Each run of terms is summed from zero in registers and then added to the total.
-#include "cpu/gemm/gemm_tile.h"
+// Matrix products of one instruction set. A set with a base multiplies bfloat16 by AMX tiles, if it has them, and everything else with its base's kernels.
 #include "cpu/gemm/kernels.h"
-#include "cpu/gemm/pack_b.h"
-#include "cpu/gemm/rows_of_a.h"
+
+#ifdef POLYHEAD_BASE_ISA
+
+#include "cpu/gemm/multiply_tiles.h"
+
+namespace polyhead::cpu::POLYHEAD_BASE_ISA {
+extern const GemmKernels gemm_kernels;
+}  // namespace polyhead::cpu::POLYHEAD_BASE_ISA
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The epilogue of a panel: adds bias and c, converts and stores.
-template <class T>
-class Finish {
- public:
-  Finish(const GemmTask& task, std::int64_t column) : task_(task), count_(static_cast<int>(smaller(kPanelColumns<T>, task.c_columns.count - column))) {
-    for (T& bias : bias_) bias = 0;
-    if (task.bias != nullptr) {
-      with_storage<T>(task.dtype, task.bias, [&](auto* data) {
-        for (int j = 0; j < count_; ++j) bias_[j] = widen(data[offset_of(task.bias_columns, column + j)]);
-      });
-    }
-    direct_ = task.dtype == kOwnStorage<T> && count_ % kLanes<T> == 0 && adjacent(task.c_columns, column, count_);
-    for (int j = 0; j < count_; ++j) columns_[j] = offset_of(task.c_columns, column + j);
-  }
+bool by_tiles(DType dtype) { return kHasAmx && dtype == DType::bf16; }
 
-  int vectors() const { return (count_ + kLanes<T> - 1) / kLanes<T>; }
-  bool direct() const { return direct_; }  // rows of c are stored in whole vectors
-
-  T* row(std::int64_t index) const { return static_cast<T*>(task_.c) + offset_of(task_.c_rows, index) + columns_[0]; }
-
-  template <int Rows, int Columns>
-  POLYHEAD_INLINE void store(T* const (&c)[Rows], Vector<T> (&sums)[Rows][Columns]) const {
-    if (task_.add) {
-      for_each_vector<Rows, Columns, T>(
-          sums, [&](int i, int j, Vector<T> sum) { store_vector<T>((sum + load_vector(bias_ + j)) + load_vector(c[i] + j), c[i] + j); });
-    } else {
-      for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T> sum) { store_vector<T>(sum + load_vector(bias_ + j), c[i] + j); });
-    }
-  }
-
-  void store(std::int64_t first, std::int64_t rows, const T* sums, std::int64_t stride) const {
-    with_storage<T>(task_.dtype, task_.c, [&](auto* data) {
-      using Storage = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
-      for (std::int64_t i = 0; i < rows; ++i) {
-        Storage* c = const_cast<Storage*>(data) + offset_of(task_.c_rows, first + i);
-        for (int j = 0; j < count_; ++j) {
-          T sum = sums[i * stride + j] + bias_[j];
-          if (task_.add) sum += widen(c[columns_[j]]);
-          narrow(sum, c + columns_[j]);
-        }
-      }
-    });
-  }
-
- private:
-  const GemmTask& task_;
-  int count_;
-  bool direct_;
-  T bias_[kPanelColumns<T>];
-  std::int64_t columns_[kPanelColumns<T>];
-};
-
-// One tile of c and its operands.
-template <class T>
-struct Tile {
-  Terms<T> terms;
-  std::int64_t depth, run;
-  std::int64_t first;  // first row of c
-  T* sums;             // totals in memory: read if block.starts is false, written if block.ends is false
-  std::int64_t sums_stride;
-  NextRows<T> next;  // rows of a to prefetch
-};
-
-template <int Rows, int Columns, bool kTransposed, class T>
-__attribute__((noinline)) void multiply_terms(Tile<T> tile, const GemmBlock& block, const Finish<T>& finish) {
-  constexpr int kLine = Columns * kLanes<T>;
-  alignas(64) T total[Rows * kLine];
-  const bool direct = block.ends && finish.direct();
-  Prefetch<T, Rows> prefetch{.c = {}, .next = tile.next};
-  for (int i = 0; i < Rows; ++i) prefetch.c[i] = direct ? finish.row(tile.first + i) : total + i * kLine;
-  if (!block.starts) copy_vectors<Rows, Columns>(tile.sums, tile.sums_stride, total, kLine);
-  for (std::int64_t done = 0;;) {
-    Vector<T> sums[Rows][Columns];
-    const std::int64_t count = smaller(tile.run, tile.depth - done);
-    sum_terms<Rows, Columns, kTransposed>(tile.terms, count, prefetch, sums);
-    if (!block.starts || done > 0) {
-      for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T>& sum) { sum = load_vector(total + i * kLine + j) + sum; });
-    }
-    done += count;
-    if (done == tile.depth && direct) return finish.store(prefetch.c, sums);
-    for_each_vector<Rows, Columns, T>(sums, [&](int i, int j, Vector<T> sum) { store_vector<T>(sum, total + i * kLine + j); });
-    if (done == tile.depth) break;
-    tile.terms.a += tile.run * (kTransposed ? kGemmRows : 1);
-    tile.terms.b += tile.run * kPanelColumns<T>;
-  }
-  if (block.ends) return finish.store(tile.first, Rows, total, kLine);
-  copy_vectors<Rows, Columns>(total, kLine, tile.sums, tile.sums_stride);
+GemmFormat format(DType dtype) {
+  if (!by_tiles(dtype)) return POLYHEAD_BASE_ISA::gemm_kernels.format(dtype);
+  return {.panel_columns = kTilePanelColumns,
+          .element_bytes = 2,
+          .sum_bytes = 4,
+          .row_step = kRowsOfBlock,
+          .most_rows = kMostTilesOfA * kRowsOfTile,
+          .term_step = kTileTerms,
+          .speed = 8,
+          .amx = true};
 }
 
-template <bool kTransposed, class T>
-void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a) {
-  const std::int64_t rows = block.rows.last - block.rows.first, depth = block.b.terms.last - block.b.terms.first;
-  const std::int64_t tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
-  // While it computes a panel, each tile prefetches a share of the next block's rows of a (with twelve panels, one row per tile), if both
-  // blocks and two panels fit in the second-level cache.
-  const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
-  const bool fetch = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;
-  const std::int64_t share = fetch ? (kGemmRows + panels - 1) / panels : 0;
-  for (std::int64_t panel = block.panels.first; panel < block.panels.last; ++panel) {
-    const Finish<T> finish(task, panel * kPanelColumns<T>);
-    const std::int64_t done = (panel - block.panels.first) * share;
-    Tile<T> tile{.terms = {.a = a.data, .a_stride = a.stride, .b = packed_at<T>(block.b, panel, block.b.terms.first)},
-                 .depth = depth,
-                 .run = task.run,
-                 .first = block.rows.first,
-                 .sums = block.sums == nullptr ? nullptr : static_cast<T*>(block.sums) + (panel - block.panels.first) * kPanelColumns<T>,
-                 .sums_stride = block.sums_stride,
-                 .next = {.first = a.data + (rows + done) * a.stride, .stride = a.stride, .count = static_cast<int>(smaller(share, kGemmRows - done))}};
-    for (std::int64_t row = 0; row < rows; row += kGemmRows) {
-      with_count<kGemmVectors>(finish.vectors(), [&](auto columns) {
-        with_count<kGemmRows>(static_cast<int>(smaller(kGemmRows, rows - row)),
-                              [&](auto count) { multiply_terms<count(), columns(), kTransposed>(tile, block, finish); });
-      });
-      tile.terms.a += tile_step;
-      tile.next.first += tile_step;
-      tile.first += kGemmRows;
-      if (block.sums != nullptr) tile.sums += kGemmRows * tile.sums_stride;
-    }
-  }
+void pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
+  by_tiles(task.dtype) ? pack_tiles(task, b, panels, terms) : POLYHEAD_BASE_ISA::gemm_kernels.pack(task, b, panels, terms);
 }
 
-template <class T>
-void multiply_block(const GemmTask& task, const GemmBlock& block, void* memory) {
-  const RowsOfA<T> a = rows_of_a<T>(task, block.rows, block.b.terms, static_cast<T*>(memory));
-  a.layout == Layout::panels ? multiply_block<true>(task, block, a) : multiply_block<false>(task, block, a);
+std::int64_t scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
+  return by_tiles(task.dtype) ? tiles_of_a_bytes(task, rows, terms) : POLYHEAD_BASE_ISA::gemm_kernels.scratch(task, rows, terms);
 }
 
-template <class T>
-std::int64_t scratch_bytes(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
-  return rows_of_a_size<T>(task, rows, terms) * static_cast<std::int64_t>(sizeof(T));
+void multiply(const GemmTask& task, const GemmBlock& block, void* memory) {
+  by_tiles(task.dtype) ? MultiplyTiles(task, block, static_cast<char*>(memory)).run() : POLYHEAD_BASE_ISA::gemm_kernels.multiply(task, block, memory);
 }
 
-std::int64_t panel_columns(DType dtype) { return dtype == DType::f64 ? kPanelColumns<double> : kPanelColumns<float>; }
+}  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
+
+#else
+
+#include "cpu/gemm/multiply_vectors.h"
+
+namespace polyhead::cpu::POLYHEAD_ISA {
+namespace {
+
+GemmFormat format(DType dtype) {
+  if (dtype == DType::f64) return {.panel_columns = kPanelColumns<double>, .element_bytes = 8, .sum_bytes = 8};
+  return {.panel_columns = kPanelColumns<float>, .element_bytes = 4, .sum_bytes = 4};
+}
 
 void pack(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
   task.dtype == DType::f64 ? pack_columns<double>(task, b, panels, terms) : pack_columns<float>(task, b, panels, terms);
 }
 
 std::int64_t scratch(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
-  return task.dtype == DType::f64 ? scratch_bytes<double>(task, rows, terms) : scratch_bytes<float>(task, rows, terms);
+  return task.dtype == DType::f64 ? rows_of_a_size<double>(task, rows, terms) * 8 : rows_of_a_size<float>(task, rows, terms) * 4;
 }
 
 void multiply(const GemmTask& task, const GemmBlock& block, void* memory) {
@@ -157,8 +66,13 @@ void multiply(const GemmTask& task, const GemmBlock& block, void* memory) {
 }
 
 }  // namespace
+}  // namespace polyhead::cpu::POLYHEAD_ISA
+
+#endif
+
+namespace polyhead::cpu::POLYHEAD_ISA {
 
 extern const GemmKernels gemm_kernels;
-constinit const GemmKernels gemm_kernels = {panel_columns, pack, scratch, multiply};
+constinit const GemmKernels gemm_kernels = {format, pack, scratch, multiply};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

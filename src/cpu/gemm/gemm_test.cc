@@ -138,6 +138,78 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
   }
 }
 
+// AMX has tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums at most 4096 terms before it stores the sums.
+TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
+  Random random(10);
+  for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{1, 1, 1},
+                                                                                  {2, 2, 40},
+                                                                                  {3, 31, 15},
+                                                                                  {15, 32, 16},
+                                                                                  {16, 33, 17},
+                                                                                  {17, 63, 31},
+                                                                                  {31, 64, 32},
+                                                                                  {32, 65, 33},
+                                                                                  {33, 96, 47},
+                                                                                  {47, 95, 48},
+                                                                                  {48, 97, 49},
+                                                                                  {49, 128, 64},
+                                                                                  {65, 3, 65},
+                                                                                  {1, 200, 97},
+                                                                                  {97, 200, 1},
+                                                                                  {20, 4096, 20},
+                                                                                  {35, 4097, 34},
+                                                                                  {5, 8193, 70},
+                                                                                  {530, 40, 35},
+                                                                                  {40, 40, 530},
+                                                                                  {1030, 33, 17}}) {
+    for (const int order : {0, 1, 2, 3}) {  // which of a and b are transposed in memory: the three products of a linear layer, and one more
+      SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << ", order " << order);
+      const auto matrix = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
+        return transposed ? random.tensor(DType::bf16, {columns, rows}) : random.tensor(DType::bf16, {rows, columns});
+      };
+      const bool a_transposed = (order & 1) != 0, b_transposed = (order & 2) != 0;
+      const Tensor a = matrix(m, k, a_transposed), b = matrix(k, n, b_transposed), bias = random.tensor(DType::bf16, {n});
+      const StridedTensor c = order == 3 ? random.strided(DType::bf16, {m, n}) : random.strided_copy(during_call(random.tensor(DType::bf16, {m, n})));
+      const Gemm product{.a = a_transposed ? a.view().transpose(0, 1) : a.view(),
+                         .b = b_transposed ? b.view().transpose(0, 1) : b.view(),
+                         .c = c,
+                         .bias = random.coin() ? ConstTensorView(bias) : ConstTensorView(),
+                         .add = random.coin()};
+      const Tensor before = Tensor::copy_of(c);
+      Tensor contiguous = Tensor::copy_of(c), packed_c = Tensor::copy_of(c);
+      gemm(product);
+      EXPECT_TRUE(is_product(product, before, c));
+      EXPECT_TRUE(c.padding_is_intact());
+      Gemm other = product;
+      other.c = contiguous;
+      gemm(other);
+      EXPECT_TRUE(same_bits(contiguous, c.view())) << "other strides of c";
+      const PackedMatrix packed(product.b);
+      other.c = packed_c, other.packed = &packed;
+      gemm(other);
+      EXPECT_TRUE(same_bits(packed_c, c.view())) << "packed";
+    }
+  }
+}
+
+// Few rows of y = x W^T are computed as c^T = W x^T where AMX multiplies.
+TEST_P(GemmKernel, BitsOfARowDoNotDependOnHowManyRowsThereAre) {
+  Random random(11);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t depth : {5, 64, 333, 4100}) {
+      const Tensor x = random.tensor(dtype, {90, depth}), weight = random.tensor(dtype, {100, depth}), bias = random.tensor(dtype, {100});
+      const ConstTensorView b = weight.view().transpose(0, 1);
+      Tensor expected(dtype, {90, 100});
+      gemm({.a = x, .b = b, .c = expected, .bias = bias});
+      for (const std::int64_t rows : {1, 2, 16, 17, 33, 50}) {
+        Tensor c(dtype, {rows, 100});
+        gemm({.a = x.view().slice(0, 3, 3 + rows), .b = b, .c = c, .bias = bias});
+        EXPECT_TRUE(same_bits(c, expected.view().slice(0, 3, 3 + rows))) << rows << " of " << depth << " terms " << info(dtype).name;
+      }
+    }
+  }
+}
+
 TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
   Random random(2);
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
@@ -217,46 +289,87 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
 // A projection writes its result in the layout that attention reads, [B,N,T,H]: rows are [B,T] and columns [N,H].
 TEST_P(GemmKernel, HeadsAreWrittenInPlace) {
   Random random(5);
-  for (const std::int64_t width : {5, 16, 24, 64}) {
-    const Tensor x = random.tensor(DType::f32, {2, 9, 33}), weight = random.tensor(DType::f32, {33, 3, width}), bias = random.tensor(DType::f32, {3, width});
-    Tensor heads(DType::f32, {2, 3, 9, width}), flat(DType::f32, {2, 9, 3, width});
-    gemm({.a = x, .b = weight, .c = heads.view().transpose(1, 2), .bias = bias});
-    gemm({.a = x, .b = weight, .c = flat, .bias = bias});
-    EXPECT_TRUE(same_bits(heads.view().transpose(1, 2), flat));
-    EXPECT_TRUE(is_product({.a = x, .b = weight, .c = flat, .bias = bias}, during_call(Tensor(DType::f32, flat.shape())), flat));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t width : {5, 16, 24, 64}) {
+      const Tensor x = random.tensor(dtype, {2, 9, 33}), weight = random.tensor(dtype, {33, 3, width}), bias = random.tensor(dtype, {3, width});
+      Tensor heads(dtype, {2, 3, 9, width}), flat(dtype, {2, 9, 3, width});
+      gemm({.a = x, .b = weight, .c = heads.view().transpose(1, 2), .bias = bias});
+      gemm({.a = x, .b = weight, .c = flat, .bias = bias});
+      EXPECT_TRUE(same_bits(heads.view().transpose(1, 2), flat));
+      EXPECT_TRUE(is_product({.a = x, .b = weight, .c = flat, .bias = bias}, during_call(Tensor(dtype, flat.shape())), flat));
+    }
   }
 }
 
 TEST_P(GemmKernel, LongSumsHaveTheSameBitsForAnyThreadsAndRows) {
   Random random(6);
-  const Tensor a = random.tensor(DType::f32, {250, 4170}), b = random.tensor(DType::f32, {4170, 70});
-  Tensor expected(DType::f32, {250, 70}), row(DType::f32, {70});
-  {
-    const ThreadCount one(1);
-    gemm({.a = a, .b = b, .c = expected});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor a = random.tensor(dtype, {250, 4170}), b = random.tensor(dtype, {4170, 70});
+    Tensor expected(dtype, {250, 70}), row(dtype, {70});
+    {
+      const ThreadCount one(1);
+      gemm({.a = a, .b = b, .c = expected});
+    }
+    for (const int threads : {2, 3}) {
+      const ThreadCount several(threads);
+      Tensor c(dtype, expected.shape());
+      gemm({.a = a, .b = b, .c = c});
+      EXPECT_TRUE(same_bits(c, expected)) << threads << " threads";
+      // If `a` is transposed in memory, the kernel copies it (Layout::panels, copy_tile_of_adjacent_rows).
+      gemm({.a = during_call(Tensor::copy_of(a.view().transpose(0, 1))).view().transpose(0, 1), .b = b, .c = c});
+      EXPECT_TRUE(same_bits(c, expected));
+    }
+    gemm({.a = a.view().select(0, 249), .b = b, .c = row});
+    EXPECT_TRUE(same_bits(row, expected.view().select(0, 249)));
   }
-  for (const int threads : {2, 3}) {
-    const ThreadCount several(threads);
-    Tensor c(DType::f32, expected.shape());
-    gemm({.a = a, .b = b, .c = c});
-    EXPECT_TRUE(same_bits(c, expected)) << threads << " threads";
-    // If `a` is transposed in memory, the kernel copies it into panels (Layout::panels).
-    gemm({.a = during_call(Tensor::copy_of(a.view().transpose(0, 1))).view().transpose(0, 1), .b = b, .c = c});
-    EXPECT_TRUE(same_bits(c, expected));
-  }
-  gemm({.a = a.view().select(0, 249), .b = b, .c = row});
-  EXPECT_TRUE(same_bits(row, expected.view().select(0, 249)));
 }
 
 TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   Random random(7);
-  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    Tensor a = random.tensor(DType::f32, {19, 70}), b = random.tensor(DType::f32, {70, 53}), c(DType::f32, {19, 53});
-    a.data<float>()[18 * 70 + 69] = bad;
-    b.data<float>()[3 * 53 + 52] = bad;
-    gemm({.a = a, .b = b, .c = c});
-    const std::vector<double> result = to_doubles(c);
-    for (std::size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isfinite(result[i]), i / 53 != 18 && i % 53 != 52) << i;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const double bad : {test::kNaN, test::kInfinity}) {
+      for (const bool transposed : {false, true}) {  // then AMX computes few rows as c^T = b^T a^T
+        for (const std::int64_t rows : {19, 47}) {
+          Tensor a = random.tensor(dtype, {rows, 70}), b = random.tensor(dtype, transposed ? Shape{53, 70} : Shape{70, 53}), c(dtype, {rows, 53});
+          const TensorView b_view = transposed ? b.view().transpose(0, 1) : b.view();
+          fill(a.view().slice(0, rows - 1, rows).slice(1, 69, 70), bad);
+          fill(b_view.slice(0, 3, 4).slice(1, 52, 53), bad);
+          fill(b_view.slice(0, 69, 70).slice(1, 50, 51), bad);
+          gemm({.a = a, .b = b_view, .c = c});
+          const std::vector<double> result = to_doubles(c);
+          for (std::size_t i = 0; i < result.size(); ++i) {
+            EXPECT_EQ(std::isfinite(result[i]), static_cast<std::int64_t>(i / 53) != rows - 1 && i % 53 != 52 && i % 53 != 50) << i << info(dtype).name;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What AMX does with numbers below 2^-126; other sets are exact.
+TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
+  Tensor a(DType::bf16, {20, 40}), b(DType::bf16, {40, 20}), c(DType::bf16, {20, 20});
+  fill(a, 0x1p-130);
+  fill(b, 0x1p100);
+  gemm({.a = a, .b = b, .c = c});
+  for (const double x : to_doubles(c)) EXPECT_EQ(x, GetParam().starts_with("amx") ? 0 : 40 * 0x1p-30);
+}
+
+// Other processors test AMX by emulation, so the emulation must have the bits of the hardware.
+TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
+  const std::vector<std::string> sets = usable_sets();
+  const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";
+  Random random(12);
+  for (const std::int64_t depth : {7, 64, 300, 4200}) {
+    const Tensor a = random.tensor(DType::bf16, {70, depth}), b = random.tensor(DType::bf16, {depth, 50});
+    Tensor real(DType::bf16, {70, 50}), emulated(DType::bf16, {70, 50});
+    set_kernel_instruction_set("amx_bf16");
+    gemm({.a = a, .b = b, .c = real});
+    set_kernel_instruction_set("amx_bf16_emulated");
+    gemm({.a = a, .b = b, .c = emulated});
+    set_kernel_instruction_set("");
+    EXPECT_TRUE(same_bits(real, emulated)) << depth;
   }
 }
 

@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 
 struct GemmKernels {
-  std::int64_t (*panel_columns)(DType dtype);
+  GemmFormat (*format)(DType dtype);
   // Packs the terms [terms.first, terms.last) of the panels [panels.first, panels.last) into b.
   void (*pack)(const GemmTask& task, const PackedColumns& b, Range panels, Range terms);
   // Bytes of scratch, aligned to a cache line, that `multiply` needs for this number of rows and terms. It allocates nothing else.

@@ -20,21 +20,35 @@ struct GemmTask {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   bool add = false;
-  // Terms that are summed in registers before they are added to the total. This is the order of a sum, so it decides the bits.
+  bool bias_of_rows = false;  // bias belongs to the rows of c instead of its columns
+  // Terms that are summed in registers before they are added to the total. This is the order of a sum, so it decides the bits. Products of AMX tiles
+  // do not use it: their registers sum all terms of a block.
   std::int64_t run = 0;
   std::int64_t prefetch_bytes = 0;  // if a block of a has at most this size, the next block is prefetched
-  Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_columns;
+  Side a_rows, a_depth, b_depth, b_columns, c_rows, c_columns, bias_side;
 };
 
-// The number of rows of a block is a multiple of this; the rows of a tile of any instruction set divide it.
+// The number of rows of a block is a multiple of this; the rows of a tile of any instruction set without AMX divide it.
 constexpr std::int64_t kGemmRowStep = 12;
+
+// How the kernels of an instruction set read a dtype.
+struct GemmFormat {
+  std::int64_t panel_columns = 0;  // columns of a panel of b
+  std::int64_t element_bytes = 0;  // of a packed element
+  std::int64_t sum_bytes = 0;
+  std::int64_t row_step = kGemmRowStep;  // the number of rows of a block is a multiple of this, and at most most_rows
+  std::int64_t most_rows = 132;
+  std::int64_t term_step = 1;  // packed terms are padded with zeros to a multiple of this
+  std::int64_t speed = 1;      // compared to float32 with AVX-512; decides when another thread is worth waking
+  bool amx = false;            // AMX tiles multiply. Then c^T = b^T a^T has the same bits, and GemmTask::bias_of_rows is supported.
+};
 
 struct Range {
   std::int64_t first = 0, last = 0;
 };
 
-// Some panels and terms of b, packed as [panel, term, column] in the compute type (float32, or float64 for float64 storage); columns beyond
-// the last are 0.
+// Some panels and terms of b, packed as [panel, term, column] in the compute type (float32, or float64 for float64 storage), or as gemm/pack_tiles.h
+// says; columns beyond the last are 0.
 struct PackedColumns {
   void* panels = nullptr;
   Range terms;                   // first is a multiple of GemmTask::run

@@ -29,15 +29,14 @@ class AmxTiles {
   POLYHEAD_INLINE void zero() {
     asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
   }
-  // Rows are `stride` bytes apart.
+  // Rows are `stride` bytes apart. load_once: past the first-level cache, where they would take the place of what is read again.
+  template <int kTile>
+  POLYHEAD_INLINE void load_once(const void* from, std::int64_t stride) {
+    asm volatile("tileloaddt1 (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
+  }
   template <int kTile>
   POLYHEAD_INLINE void load(const void* from, std::int64_t stride) {
     asm volatile("tileloadd (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
-  }
-  // The same for rows in the second-level cache that are not to displace others from the first.
-  template <int kTile>
-  POLYHEAD_INLINE void load_past_first_cache(const void* from, std::int64_t stride) {
-    asm volatile("tileloaddt1 (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
   }
   template <int kTile>
   POLYHEAD_INLINE void store(void* to, std::int64_t stride) const {

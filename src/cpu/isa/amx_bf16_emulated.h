@@ -1,16 +1,23 @@
-// amx_bf16 on processors without AMX, for tests: the same kernels with the same vectors and, as far as bfloat16 products ask for them, the same bits. Tile
-// registers are in memory; the compiler makes two AVX2 instructions of each operation on a vector.
+// amx_bf16 on processors without AMX, for tests: the same kernels, with tile registers in memory and their product in plain code. Other vectors are those of
+// AVX512-BF16 if the set is compiled for it (cmake/isa.cmake); else the compiler makes them of what there is.
 #pragma once
 
+#ifdef __AVX512BF16__
+#include "cpu/isa/avx512_bf16_pairs.h"
+#else
 #include "cpu/isa/base.h"
+#endif
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr bool kFused = true, kHasElementary = true, kHasAmx = true;
-using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
-using generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_words, generic::reciprocal_guess, generic::store_fence,
-    generic::stream_vector, generic::where_bytes, generic::widen_halves;
+inline constexpr bool kHasAmx = true;
+using generic::AmxTiles;
+
+#ifndef __AVX512BF16__
+inline constexpr bool kFused = false, kHasElementary = false;
+using generic::interleave_halves, generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_bf16_pairs, generic::multiply_words, generic::narrow_halves,
+    generic::reciprocal_guess, generic::store_fence, generic::stream_vector, generic::where_bytes, generic::widen_halves, generic::zip_halves;
 
 // The largest integer that is not above x, for |x| < 2^22. Other numbers stay NaN or become anything.
 POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
@@ -20,12 +27,13 @@ POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
 }
 POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) { return x - floor_of(x); }
 
-// x has a normal result.
+// The product is a normal number, or n < -126.
 POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
   const auto exponent = __builtin_convertvector(floor_of(n), Vector<std::int32_t>);
   const auto result = (Vector<float>)((Vector<std::int32_t>)x + (exponent << 23));
   return n < -126.0F ? Vector<float>{} : result + n * 0.0F;  // + 0 n: the sum of integers does not keep a NaN
 }
+#endif
 
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

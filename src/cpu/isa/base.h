@@ -240,7 +240,7 @@ class AmxTiles {
     for (int row = 0; row < 16; ++row) __builtin_memcpy(tiles_[kTile][row], static_cast<const char*>(from) + row * stride, 64);
   }
   template <int kTile>
-  void load_past_first_cache(const void* from, std::int64_t stride) {
+  void load_once(const void* from, std::int64_t stride) {
     load<kTile>(from, stride);
   }
   template <int kTile>

@@ -55,11 +55,11 @@ class TileSums {
   template <int Rows, int Columns, bool kBegin, bool kAdd>
   POLYHEAD_INLINE void add_tiles(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
     set<0, true, kBegin, kAdd>();
-    tiles_.template load<4>(a, a_stride * 4), tiles_.template load_past_first_cache<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
+    tiles_.template load<4>(a, a_stride * 4), tiles_.template load_once<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
     set<1, Rows == 2, kBegin, kAdd>();
     if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
     set<2, Columns == 2, kBegin, kAdd>();
-    if constexpr (Columns == 2) tiles_.template load_past_first_cache<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
+    if constexpr (Columns == 2) tiles_.template load_once<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
     set<3, Rows == 2 && Columns == 2, kBegin, kAdd>();
     if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
   }

@@ -102,8 +102,18 @@ class Backward {
       p = z == -kInfinity<T> ? T{0} : s_.inverse[i] * exp_of(sink_above(z, s_.shift[i], factor_of_scores<T>(task_, scale_)) - s_.lse[i], scale_);
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       double* const d_sink = static_cast<double*>(task_.d_sink.data) + row.head * task_.d_sink.head + row.query * task_.d_sink.row;
-      *d_sink = static_cast<double>(differentiate_sink(p, s_.delta[i]));
+      *d_sink = only_sink(i, z) ? 0.0 : static_cast<double>(differentiate_sink(p, s_.delta[i]));
     }
+  }
+
+  // Whether delta is NaN or infinite because of a d_out that the row does not use: without keys its lse is its sink and its out is 0.
+  bool only_sink(std::int64_t i, T sink) const {
+    if (s_.delta[i] * T{0} == 0 || s_.lse[i] != sink) return false;
+    const T* const out = of_rows().line_of(task_.out, s_.rows[i], task_.v_width, s_.lines);
+    for (std::int64_t d = 0; d < task_.v_width; ++d) {
+      if (out[d] != 0) return false;
+    }
+    return true;
   }
 
   // Whether lse is too large for exp(score - lse). With a part of the keys the sum cannot be computed again, so lse is used as it is.

@@ -90,12 +90,15 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;
     Shape shape;  // empty: a table of relative positions
+    std::int64_t group = 1;
   };
-  const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = 1, .queries = 1100, .keys = 300, .qk_width = 8, .v_width = 8};
   std::uint64_t seed = 60;
   for (const Bias& bias :
        {Bias{"of every pair", {2, 2, 1100, 300}}, Bias{"shared by heads", {2, 1, 1100, 300}}, Bias{"shared by rows", {2, 2, 1, 300}},
-        Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}}}) {
+        Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}},
+        Bias{"shared by grouped heads", {2, 1, 1100, 300}, 3}, Bias{"shared by grouped heads and sequences", {1100, 300}, 3},
+        Bias{"of every pair, grouped heads", {2, 6, 1100, 300}, 3}}) {
+    const AttentionSizes sizes{.lead = {2}, .kv_heads = 2, .group = bias.group, .queries = 1100, .keys = 300, .qk_width = 8, .v_width = 8};
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(bias.name);
       SCOPED_TRACE(causal);

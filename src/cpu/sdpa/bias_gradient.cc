@@ -33,6 +33,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), 
   by_heads_ = shared(-3);
   for (int axis = -4; axis >= -shape.size(); --axis) by_sequences_ |= shared(axis);
   by_heads_ |= self_overlapping && by_sequences_;  // overlapping sequences may also overlap another head
+  by_rows_ |= by_heads_ && problem.heads != problem.kv_heads;  // the rows of a key/value head are those of several query heads
   // Groups can be added up only if distinct_elements() reaches each element once.
   if (!overlaps_itself(distinct_elements(sums_->view()))) cut_sequences();
 }

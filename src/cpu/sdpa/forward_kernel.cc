@@ -11,11 +11,10 @@
 #include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/base_kernels.h"
-#include "cpu/sdpa/forward_amx.h"
+#include "cpu/sdpa/forward_amx_scores.h"
 #include "cpu/sdpa/forward_operands.h"
 #include "cpu/sdpa/kernels.h"
 #include "cpu/sdpa/online_softmax.h"
-#include "cpu/sdpa/strip_blocks.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
@@ -29,9 +28,7 @@ class Forward {
         scale_(task),
         softmax_(score_exp_of(task, scale_), s_),
         in_place_(task.partial == nullptr && task.sink.data == nullptr && stores_in_place<T>(task)),
-        strip_rows_(strip_rows<T>(task)),
-        ranged_(task.banded || task.lengths != nullptr || (task.plane_count > 0 && task.planes[0].blocks != nullptr)),
-        scores_(scores_of(task)) {
+        strip_rows_(strip_rows<T>(task)) {
     Scratch<T>::layout(task, memory, s_);
     sums_stride_ = task.partial == nullptr ? s_.v_padded : partial_stride(task.v_width);
   }
@@ -53,44 +50,43 @@ class Forward {
   // Computes the rows [first_row, end) in one pass over all keys.
   void run_pass(std::int64_t first_row, std::int64_t end) {
     const bool loaded = first_row > 0;
-    for (first_ = task_keys_.first / s_.keys * s_.keys; first_ < task_keys_.last; first_ += s_.keys) {
-      block_ = inner_ = {larger(task_keys_.first - first_, 0), smaller(task_keys_.last - first_, s_.keys)};
-      for (StripRow& line : lines_) line.own = block_;
-      const bool last = first_ + s_.keys >= task_keys_.last;
+    for (std::int64_t key = task_keys_.first / s_.keys * s_.keys; key < task_keys_.last; key += s_.keys) {
+      strip_.begin_block(key, {larger(task_keys_.first - key, 0), smaller(task_keys_.last - key, s_.keys)});
+      const bool last = key + s_.keys >= task_keys_.last;
       const std::uint64_t wanted = wanted_columns(first_row, end);
       if (wanted == 0 && !last && !attention_weights_.wanted()) continue;
       if (wanted != 0) {
-        operands_.load_keys(first_, without_unwanted_ends(wanted, block_), wanted, loaded);
+        operands_.load_keys(key, without_unwanted_ends(wanted, strip_.block), wanted, loaded);
         non_finite_ |= !operands_.finite();
       }
-      for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
-        const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
+      for (strip_.first_row = first_row; strip_.first_row < end; strip_.first_row += strip_rows_) {
+        const int rows = strip_.rows = static_cast<int>(smaller(strip_rows_, end - strip_.first_row));
         if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // o is still in the first-level cache
         if (last) store_attention_weights(rows);
       }
     }
     if (!task_keys_.empty() || task_.partial != nullptr) return;
-    for (strip_ = first_row; strip_ < end; strip_ += strip_rows_) {
-      const int rows = static_cast<int>(smaller(strip_rows_, end - strip_));
+    for (strip_.first_row = first_row; strip_.first_row < end; strip_.first_row += strip_rows_) {
+      const int rows = static_cast<int>(smaller(strip_rows_, end - strip_.first_row));
       store_strip(rows);
       store_attention_weights(rows);
     }
   }
 
-  // Bit i: each boolean mask leaves some row of the pass one of the kMaskBlockKeys keys from first_ + i kMaskBlockKeys on. The other keys, which one mask skips for
+  // Bit i: each boolean mask leaves some row of the pass one of the kMaskBlockKeys keys from strip_.first_key + i kMaskBlockKeys on. The other keys, which one mask skips for
   // all rows, are not packed. Not asked for each row with all masks together: a strip computes keys that each mask leaves to some of its rows.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
     if (!known) return kAllColumns;
-    const std::int64_t columns = (smaller(s_.keys, task_.keys - first_) + kMaskBlockKeys - 1) / kMaskBlockKeys;
+    const std::int64_t columns = (smaller(s_.keys, task_.keys - strip_.first_key) + kMaskBlockKeys - 1) / kMaskBlockKeys;
     std::uint64_t of_mask[KeySet::kMostPlanes] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
       std::int64_t same = task_.queries - row.query;  // rows with the same kinds of blocks
       for (int m = 0; m < task_.plane_count; ++m) {
         const BooleanPlane& mask = task_.planes[m];
-        const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + first_ / kMaskBlockKeys;
+        const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
         for (std::int64_t c = 0; c < columns; ++c) of_mask[m] |= std::uint64_t{kinds[c] != BlockKind::skip} << c;
         same = smaller(same, mask.listed() ? (mask.row_of_query(row.query) + 1) * mask.listed_queries - mask.query_position - row.query
                                            : kMaskBlockQueries - row.query % kMaskBlockQueries);
@@ -102,32 +98,13 @@ class Forward {
     return columns < 64 ? wanted & ((std::uint64_t{1} << columns) - 1) : wanted;
   }
 
-  // Which steps turn products into scores. plain: none; masked: masks; biased: bias and masks; general: any, in a pass over memory. Each
-  // case is a template instance, because the rare cases would take registers from the common ones.
-  enum class Scores : std::uint8_t { plain, masked, biased, general };
-
-  static Scores scores_of(const ForwardTask& task) {
-    bool in_registers = task.softcap <= 0 && task.row_kinds == nullptr &&
-                        (task.bias.data == nullptr || (task.bias_dtype == kOwnStorage<T> && task.bias.column == 1));
-    for (int i = 0; i < task.plane_count; ++i) in_registers &= task.planes[i].column == 1;
-    if (!in_registers) return Scores::general;
-    return task.bias.data != nullptr ? Scores::biased : task.plane_count != 0 ? Scores::masked : Scores::plain;
-  }
-
-  // A row of the strip within the key block: its keys, and its bias and mask bytes from the block's first key on.
-  struct StripRow {
-    KeyRange own;
-    const T* bias;
-    const std::uint8_t* masks[KeySet::kMostPlanes];
-  };
-
   void load_rows() {
-    task_keys_ = ranged_ ? KeyRange{task_.keys, 0} : KeyRange{task_.first_key, smaller(task_.keys, task_.last_key)};
+    task_keys_ = strip_.ranged ? KeyRange{task_.keys, 0} : KeyRange{task_.first_key, smaller(task_.keys, task_.last_key)};
     Row next{task_.first_row, task_.first_row / task_.queries, task_.first_row % task_.queries};
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       const Row r = s_.rows[i] = next;
       next = next_row(r, task_.queries);
-      if (!ranged_) continue;
+      if (!strip_.ranged) continue;
       const KeyRange all = narrow_range_of(task_, r),
                      span = s_.spans[i] = {larger(all.first, task_.first_key), smaller(all.last, task_.last_key)};
       if (!span.empty()) task_keys_ = {smaller(task_keys_.first, span.first), larger(task_keys_.last, span.last)};
@@ -136,83 +113,57 @@ class Forward {
     operands_.load_queries();
   }
 
-  // Finds the keys of the strip's rows in this key block. Returns the range that holds them all, without the blocks at its ends that the
-  // mask skips.
-  KeyRange load_strip(int rows) {
-    KeyRange keys = block_;
-    if (ranged_) keys = {s_.keys, 0}, inner_ = {0, s_.keys};
-    for (int i = 0; i < rows && ranged_; ++i) {
-      const KeyRange& span = s_.spans[strip_ + i];
-      const KeyRange own = lines_[i].own = {larger(span.first - first_, 0), smaller(span.last - first_, s_.keys)};
-      if (!own.empty()) keys = {smaller(keys.first, own.first), larger(keys.last, own.last)};
-      inner_ = {larger(inner_.first, own.first), smaller(inner_.last, own.last)};
-    }
-    if (ranged_ && task_.plane_count > 0) {
-      blocks_.begin(task_);
-      blocks_.add(task_, s_.rows + strip_, rows);
-      keys = blocks_.without_skipped(first_, keys);
-      for (int i = 0; i < rows; ++i) lines_[i].own = {larger(lines_[i].own.first, keys.first), smaller(lines_[i].own.last, keys.last)};
-    }
-    if (scores_ != Scores::masked && scores_ != Scores::biased) return keys;
-    for (int i = 0; i < rows; ++i) {
-      const Row& row = s_.rows[strip_ + i];
-      if (task_.bias.data != nullptr) lines_[i].bias = row_of(task_.bias, static_cast<const T*>(task_.bias.data), row) + first_;
-      for (int m = 0; m < task_.plane_count; ++m) {
-        const BooleanPlane& mask = task_.planes[m];
-        lines_[i].masks[m] = mask.listed() ? listed_bytes(mask, i, keys) : row_of(mask, mask.data, row) + first_;
-      }
-    }
-    return keys;
-  }
-
-  // The mask bytes of the strip's row i, if a tile of `keys` reads them.
-  const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
-    std::uint8_t* const bytes = s_.listed + i * s_.keys;
-    bool partial = false;
-    for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) partial |= blocks_.at(first_ + panel) == BlockKind::partial;
-    if (partial) mask_bytes(mask, s_.rows[strip_ + i], first_, keys.first / kPanel * kPanel, smaller(s_.keys, task_.keys - first_), bytes);
-    return bytes;
-  }
-
   // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
   bool multiply_strip(int rows, bool last) {
-    const KeyRange keys = ranged_ || scores_ != Scores::plain ? load_strip(rows) : block_;
+    const KeyRange keys = strip_.ranged || strip_.scores != Scores::plain ? strip_.load() : strip_.block;
     if (keys.empty()) {
       if (attention_weights_.wanted()) store_exponentials(rows, nullptr);
       return false;
     }
-    begin_ = keys.first / kWidth * kWidth;
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // keys in a block of terms; the first and the last block may be padded with 0
+    strip_.begin = keys.first / larger(kWidth, kKeys) * larger(kWidth, kKeys);
     if (task_.rule != nullptr) apply_rule(rows, keys);
-    exponentiate_strip(rows, keys);
-    T l[kStripRows + kWidth], earlier[kStripRows + kWidth], own[kStripRows + kWidth], correction[kNative ? kStripRows : 1];
-    softmax_.add_up(strip_, rows, l);
+    T l[kMostStripRows + kWidth], earlier[kMostStripRows + kWidth], own[kMostStripRows + kWidth], correction[kNative ? kMostStripRows : 1];
+    if constexpr (kUsesAmx<Operand>) {
+      AmxScores scores(strip_, s_, operands_);
+      scores.find(keys);
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // they are read again in float32
+      scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
+    } else {
+      exponentiate_strip(rows, keys);
+      softmax_.add_up(strip_.first_row, rows, l);
+    }
     if (attention_weights_.wanted()) store_exponentials(rows, l);
     const bool joined = join_sums(rows, l, earlier, own);
-    if constexpr (kNative) {
+    if constexpr (kUsesAmx<Operand>) {
+      for (int i = 0; i < rows && task_.dropout; ++i) {
+        drop(i);
+        round_to_bf16(s_.scores + i * s_.stride, strip_.begin, round_up(keys.last, kKeys), T{1}, weights_of_values() + i * s_.stride / 2);
+      }
+    } else if constexpr (kNative) {
       round_strip(rows, keys, l, correction);
     } else {
       for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     }
-    operands_.fetch_queries(strip_ + strip_rows_, strip_rows_);
+    operands_.fetch_queries(strip_.first_row + strip_rows_, strip_rows_);
     // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
     // keys.
-    T divisor[kStripRows + kWidth], reciprocal[kStripRows + kWidth];
-    bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_ + rows - 1].head == s_.rows[strip_].head;
-    if (finish) find_divisors<T>(task_, rows, s_.l + strip_, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // keys in a block of terms; the first and the last block may be padded with 0
+    T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
+    bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_.first_row + rows - 1].head == s_.rows[strip_.first_row].head;
+    if (finish) find_divisors<T>(task_, rows, s_.l + strip_.first_row, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
     const std::int64_t first_term = keys.first / kKeys * kTermBlock;
     Product<T, Operand> values{.depth = round_up(keys.last, kKeys) / kKeysPerTerm - first_term,
                                .a = weights_of_values() + first_term,
                                .a_stride = s_.stride / kKeysPerTerm,
                                .b = operands_.v() + first_term * s_.v_padded,
                                .b_stride = s_.v_padded,
-                               .c = sums_of(strip_),
+                               .c = sums_of(strip_.first_row),
                                .c_stride = sums_stride_,
                                .earlier = joined ? earlier : nullptr,
                                .own = own,
                                .correction = kNative ? correction : nullptr};
     if (finish) {
-      const Row& row = s_.rows[strip_];
+      const Row& row = s_.rows[strip_.first_row];
       values.quotient = static_cast<T*>(task_.out.data) + row.head * task_.out.head + row.query * task_.out.row;
       values.quotient_stride = task_.out.row, values.divisor = divisor, values.reciprocal = reciprocal;
     }
@@ -235,12 +186,12 @@ class Forward {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
       T* const p = s_.scores + i * s_.stride;
-      const T largest = largest_of(p, begin_, end), factor = largest > 0 && largest * T{0} == 0 ? 1 / largest : T{1};
-      const T ratio = l[i] / round_to_bf16(p, begin_, end, factor, weights_of_values() + i * s_.stride / 2);
+      const T largest = largest_of(p, strip_.begin, end), factor = largest > 0 && largest * T{0} == 0 ? 1 / largest : T{1};
+      const T ratio = l[i] / round_to_bf16(p, strip_.begin, end, factor, weights_of_values() + i * s_.stride / 2);
       correction[i] = ratio * T{0} == 0 ? ratio : T{1};
       if (!task_.dropout) continue;
       drop(i);
-      round_to_bf16(p, begin_, end, factor, weights_of_values() + i * s_.stride / 2);
+      round_to_bf16(p, strip_.begin, end, factor, weights_of_values() + i * s_.stride / 2);
     }
   }
 
@@ -250,16 +201,16 @@ class Forward {
   // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are any, and if so their factors. The
   // key blocks of a split are stored as they are.
   bool join_sums(int rows, const T* l, T* earlier, T* own) {
-    const T* const m = s_.reference + strip_;
+    const T* const m = s_.reference + strip_.first_row;
     if (task_.partial != nullptr) {
       const std::int64_t size = sums_stride_;
-      T* to = sums_of(strip_) + size - 2;
+      T* to = sums_of(strip_.first_row) + size - 2;
       for (int i = 0; i < rows; ++i, to += size) to[0] = m[i], to[1] = l[i];
       return false;
     }
-    std::uint8_t& started = s_.started[strip_ / strip_rows_];
+    std::uint8_t& started = s_.started[strip_.first_row / strip_rows_];
     const bool joined = started != 0;
-    joined ? softmax_.join_rows(strip_, rows, l, earlier, own) : softmax_.set_rows(strip_, rows, m, l);
+    joined ? softmax_.join_rows(strip_.first_row, rows, l, earlier, own) : softmax_.set_rows(strip_.first_row, rows, m, l);
     started = 1;
     return joined;
   }
@@ -267,7 +218,7 @@ class Forward {
   // Returns the memory of the sums o of a row; for a key split, m and l follow.
   T* sums_of(std::int64_t row) const {
     if (task_.partial == nullptr) return s_.o + row * s_.v_padded;
-    return static_cast<T*>(task_.partial) + ((first_ - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
+    return static_cast<T*>(task_.partial) + ((strip_.first_key - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
   }
 
   // A strip that has no keys in a key block of the split leaves these zeros.
@@ -280,11 +231,11 @@ class Forward {
   __attribute__((noinline)) void apply_rule(int rows, KeyRange keys) {
     if constexpr (!kNative) {  // a task with a rule is not native
       for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
-        if (blocks_.at(first_ + panel) == BlockKind::skip) return;
+        if (strip_.blocks.at(strip_.first_key + panel) == BlockKind::skip) return;
         T* const to = s_.scores + begin;
-        if (vectors == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_), rows, panel, to, s_.stride)) return;
+        if (vectors == kTileVectors && operands_.multiply_stored_keys(operands_.q(strip_.first_row), rows, panel, to, s_.stride)) return;
         multiply<false, From::second_cache>(Product<T>{.depth = s_.depth,
-                                                       .a = operands_.q(strip_),
+                                                       .a = operands_.q(strip_.first_row),
                                                        .a_stride = operands_.q_stride(),
                                                        .b = operands_.k_panel(panel) + (begin - panel),
                                                        .b_stride = kPanel,
@@ -292,20 +243,19 @@ class Forward {
                                                        .c_stride = s_.stride},
                                             rows, vectors);
       });
-      apply_score_rule<T>(task_, scale_.of_products, s_.rows + strip_, rows, first_, keys, blocks_, s_.stride, s_.scores, nullptr);
+      apply_score_rule<T>(task_, scale_.of_products, s_.rows + strip_.first_row, rows, strip_.first_key, keys, strip_.blocks, s_.stride, s_.scores, nullptr);
     }
   }
 
   void exponentiate_strip(int rows, KeyRange keys) {
-    if (scores_ == Scores::plain) exponentiate_rows<Scores::plain>(rows, keys);
-    if (scores_ == Scores::masked) exponentiate_rows<Scores::masked>(rows, keys);
-    if (scores_ == Scores::biased) exponentiate_rows<Scores::biased>(rows, keys);
-    if (scores_ == Scores::general) exponentiate_rows<Scores::general>(rows, keys);
+    if (strip_.scores == Scores::plain) exponentiate_rows<Scores::plain>(rows, keys);
+    if (strip_.scores == Scores::masked) exponentiate_rows<Scores::masked>(rows, keys);
+    if (strip_.scores == Scores::biased) exponentiate_rows<Scores::biased>(rows, keys);
+    if (strip_.scores == Scores::general) exponentiate_rows<Scores::general>(rows, keys);
   }
 
   template <Scores kScores>
   void exponentiate_rows(int rows, KeyRange keys) {
-    rows_ = rows;
     int row = 0;
     for (; row + kTileRows <= rows; row += kTileRows) exponentiate_panels<kTileRows, kScores>(row, keys);
     for (; row + 4 <= rows; row += 4) exponentiate_panels<4, kScores>(row, keys);
@@ -317,15 +267,15 @@ class Forward {
   void exponentiate_panels(int row, KeyRange keys) {
     bool begun = false;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel, begun = true) {
-      const std::int64_t begin = larger(panel, begin_), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
+      const std::int64_t begin = larger(panel, strip_.begin), end = smaller(panel + kPanel, round_up(keys.last, kWidth));
       const int vectors = static_cast<int>((end - begin) / kWidth);
-      const BlockKind block = kScores == Scores::plain ? BlockKind::full : blocks_.at(first_ + panel);
+      const BlockKind block = kScores == Scores::plain ? BlockKind::full : strip_.blocks.at(strip_.first_key + panel);
       if (kScores != Scores::plain && block == BlockKind::skip) {
         for (int i = 0; i < Rows; ++i) clear(s_.scores + (row + i) * s_.stride, begin, end);
         continue;
       }
-      if (attention_weights_.wanted()) attention_weights_.template fetch<Rows>(strip_ + row, first_ + panel);
-      masks_ = block == BlockKind::full ? 0 : task_.plane_count;
+      if (attention_weights_.wanted()) attention_weights_.template fetch<Rows>(strip_.first_row + row, strip_.first_key + panel);
+      strip_.masks_to_apply = block == BlockKind::full ? 0 : task_.plane_count;
       if (kScores == Scores::masked && block == BlockKind::full && vectors == kTileVectors) {
         exponentiate_tile<Rows, kTileVectors, Scores::plain>(row, panel, begin, begun);
       } else if (vectors == kTileVectors) {
@@ -341,21 +291,19 @@ class Forward {
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
-    const std::int64_t end = begin + Columns * kWidth, first = strip_ + row;
+    const std::int64_t end = begin + Columns * kWidth, first = strip_.first_row + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    // The first tile of rows multiplies the panel with all rows of the strip: AMX has larger tiles, and transposing takes as long as multiplying.
-    bool multiplied = kUsesAmx<Operand> || task_.rule != nullptr;
-    if constexpr (kUsesAmx<Operand>) {
-      if (row == 0) operands_.multiply_keys(strip_, panel, begin, Columns, scores, s_.stride);
-    } else if constexpr (Columns == kTileVectors) {
-      multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_), row == 0 ? rows_ : 0, panel, scores, s_.stride);
+    // The first tile of rows multiplies the panel with all rows of the strip, because transposing takes as long as multiplying.
+    bool multiplied = task_.rule != nullptr;
+    if constexpr (Columns == kTileVectors) {
+      multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_.first_row), row == 0 ? strip_.rows : 0, panel, scores, s_.stride);
     }
     if (multiplied) {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T>& value) { value = load_vector(scores + i * s_.stride + j); });
-    } else if constexpr (!kUsesAmx<Operand>) {
+    } else {
       sum_tile<Rows, Columns, false, From::second_cache, T, Operand>({.depth = s_.depth,
-                                                             .a = operands_.q(strip_),
+                                                             .a = operands_.q(strip_.first_row),
                                                              .a_stride = operands_.q_stride(),
                                                              .b = operands_.k_panel(panel) + (begin - panel),
                                                              .b_stride = kPanel},
@@ -364,17 +312,17 @@ class Forward {
     const auto store = [&] {
       for_each_vector<Rows, Columns, T>(x, [&](int i, int j, Vector<T> value) { store_vector<T>(value, scores + i * s_.stride + j); });
     };
-    if (kScores == Scores::general || (kScores != Scores::plain && first_ + end > task_.keys)) {
+    if (kScores == Scores::general || (kScores != Scores::plain && strip_.first_key + end > task_.keys)) {
       store();
       return exponentiate_in_memory(row, Rows, begin, end, begun);
     }
     if constexpr (kScores != Scores::plain) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) finish_row<Columns, kScores == Scores::biased>(lines_[row + i], begin, x[i]);
+      for (int i = 0; i < Rows; ++i) strip_.template finish_row<Columns, kScores == Scores::biased>(strip_.lines[row + i], begin, x[i]);
     }
-    if (begin < inner_.first || end > inner_.last) {
+    if (begin < strip_.inner.first || end > strip_.inner.last) {
 #pragma GCC unroll 16
-      for (int i = 0; i < Rows; ++i) keep_between<T>(lines_[row + i].own, begin, x[i]);
+      for (int i = 0; i < Rows; ++i) keep_between<T>(strip_.lines[row + i].own, begin, x[i]);
     }
     if (!begun) {
 #pragma GCC unroll 16
@@ -400,11 +348,11 @@ class Forward {
   // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds their products.
   __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool begun) {
     for (int i = row; i < row + rows; ++i) {
-      const std::int64_t index = strip_ + i, low = larger(lines_[i].own.first, begin), high = smaller(lines_[i].own.last, end);
+      const std::int64_t index = strip_.first_row + i, low = larger(strip_.lines[i].own.first, begin), high = smaller(strip_.lines[i].own.last, end);
       T* const x = s_.scores + i * s_.stride;
       if (!begun) softmax_.begin(index);
       if (low < high) {
-        finish_scores<T>(task_, s_.rows[index], scale_.factor, first_ + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
+        finish_scores<T>(task_, s_.rows[index], scale_.factor, strip_.first_key + begin, low - begin, high - begin, x + begin, nullptr, s_.bytes);
       }
       for (std::int64_t s = begin; s < end; ++s) x[s] = s >= low && s < high ? x[s] : -kInfinity<T>;
       raise_row(i, begin, end);
@@ -418,21 +366,7 @@ class Forward {
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(lines_[row + i].bias + begin + j * kWidth);
-    }
-  }
-
-  // Applies bias and masks to whole vectors, all of whose keys exist.
-  template <int Columns, bool kBias>
-  POLYHEAD_INLINE void finish_row(const StripRow& line, std::int64_t begin, Vector<T> (&x)[Columns]) const {
-    if constexpr (kBias) {
-#pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j) x[j] = multiply_add<T>(x[j], broadcast(scale_.factor), load_vector(line.bias + begin + j * kWidth));
-    }
-    for (int m = 0; m < masks_; ++m) {
-#pragma GCC unroll 4
-      for (int j = 0; j < Columns; ++j)
-        x[j] = where_bytes<T>(line.masks[m] + begin + j * kWidth, task_.planes[m].attend, x[j], -kInfinity<T>);
+      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(static_cast<const T*>(strip_.lines[row + i].bias) + begin + j * kWidth);
     }
   }
 
@@ -440,7 +374,7 @@ class Forward {
   __attribute__((noinline)) void exponentiate_raised(int row, int rows, std::int64_t begin, std::int64_t end) {
     for (int i = row; i < row + rows; ++i) {
       raise_row(i, begin, end);
-      softmax_.exponentiate_in_memory(strip_ + i, begin, end, s_.scores + i * s_.stride);
+      softmax_.exponentiate_in_memory(strip_.first_row + i, begin, end, s_.scores + i * s_.stride);
     }
   }
 
@@ -449,62 +383,62 @@ class Forward {
   void raise_row(int i, std::int64_t begin, std::int64_t end) {
     T* const x = s_.scores + i * s_.stride;
     const T largest = largest_of(x, begin, end);
-    if (!(largest > softmax_.limit(strip_ + i))) return;
-    const T factor = softmax_.raise(strip_ + i, largest);
-    for (std::int64_t s = begin_; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
+    if (!(largest > softmax_.limit(strip_.first_row + i))) return;
+    const T factor = softmax_.raise(strip_.first_row + i, largest);
+    for (std::int64_t s = strip_.begin; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
   }
 
   // Adds NaN and infinities of v to the rows that attend to their keys, and to no other. own: the rows' factors for
   // the key block, or nullptr.
   void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
-      const KeyRange& keys = lines_[i].own;
+      const KeyRange& keys = strip_.lines[i].own;
       const T* p = s_.scores + i * s_.stride;
       for (std::int64_t s = keys.first; s < keys.last; ++s) {
-        if (!attends_to(task_, s_.rows[strip_ + i], first_ + s)) continue;
+        if (!attends_to(task_, s_.rows[strip_.first_row + i], strip_.first_key + s)) continue;
         with_key_storage<T>(task_.key_dtype, task_.v.data, [&](auto* data) {
-          add_non_finite<T>(data + (first_ + s) * task_.v.row, task_.v.column, task_.v_width, p[s], sums_of(strip_ + i),
-                            own == nullptr ? T{1} : own[i], RowScales<T>(task_.v_scale, first_ + s).of(0, T{1}));
+          add_non_finite<T>(data + (strip_.first_key + s) * task_.v.row, task_.v.column, task_.v_width, p[s], sums_of(strip_.first_row + i),
+                            own == nullptr ? T{1} : own[i], RowScales<T>(task_.v_scale, strip_.first_key + s).of(0, T{1}));
         });
       }
     }
   }
 
   void drop(int i) {
-    const KeyRange& own = lines_[i].own;
+    const KeyRange& own = strip_.lines[i].own;
     if (own.empty()) return;
-    const std::uint8_t* keep = keep_bytes(task_, s_.rows[strip_ + i], first_, own.first, own.last, s_.bytes);
+    const std::uint8_t* keep = keep_bytes(task_, s_.rows[strip_.first_row + i], strip_.first_key, own.first, own.last, s_.bytes);
     T* x = s_.scores + i * s_.stride;
     for (std::int64_t s = own.first; s < own.last; ++s) x[s] = keep[s] != 0 ? x[s] : T{0};
   }
 
-  KeyRange keys_of(std::int64_t row) const { return ranged_ ? s_.spans[row] : task_keys_; }
+  KeyRange keys_of(std::int64_t row) const { return strip_.ranged ? s_.spans[row] : task_keys_; }
 
   // Stores the key block's exponentials; l: their sums, or nullptr if no row has keys in it.
   void store_exponentials(int rows, const T* l) {
     for (int i = 0; i < rows; ++i) {
-      const std::int64_t row = strip_ + i;
-      attention_weights_.set_reference(row, first_, l == nullptr || l[i] == 0 ? -kInfinity<T> : s_.reference[row]);
-      const KeyRange all = keys_of(row), in_block{larger(all.first - first_, 0), smaller(all.last - first_, s_.keys)};
-      attention_weights_.store(row, first_, in_block, lines_[i].own, s_.scores + i * s_.stride);
+      const std::int64_t row = strip_.first_row + i;
+      attention_weights_.set_reference(row, strip_.first_key, l == nullptr || l[i] == 0 ? -kInfinity<T> : s_.reference[row]);
+      const KeyRange all = keys_of(row), in_block{larger(all.first - strip_.first_key, 0), smaller(all.last - strip_.first_key, s_.keys)};
+      attention_weights_.store(row, strip_.first_key, in_block, strip_.lines[i].own, s_.scores + i * s_.stride);
     }
   }
 
   void store_attention_weights(int rows) {
     for (int i = 0; i < rows && attention_weights_.wanted(); ++i) {
-      const std::int64_t row = strip_ + i;
+      const std::int64_t row = strip_.first_row + i;
       attention_weights_.finish(row, keys_of(row), s_.m[row], s_.l[row], task_.sink.data != nullptr ? s_.share[row] : T{1});
     }
   }
 
   // Stores the strip's rows in `out`.
   void store_strip(int rows) {
-    constexpr T kNone[kStripRows] = {};
-    if (s_.started[strip_ / strip_rows_] == 0) softmax_.set_rows(strip_, rows, kNone, kNone);
-    T* const o = sums_of(strip_);
-    const Row* const first = s_.rows + strip_;
-    add_sinks<T>(task_, scale_, score_exp_of(task_, scale_).factor, first, rows, sums_stride_, s_.m + strip_, s_.l + strip_, o, s_.share + strip_);
-    store_out<T>(task_, first, rows, o, sums_stride_, s_.l + strip_);
+    constexpr T kNone[kMostStripRows] = {};
+    if (s_.started[strip_.first_row / strip_rows_] == 0) softmax_.set_rows(strip_.first_row, rows, kNone, kNone);
+    T* const o = sums_of(strip_.first_row);
+    const Row* const first = s_.rows + strip_.first_row;
+    add_sinks<T>(task_, scale_, score_exp_of(task_, scale_).factor, first, rows, sums_stride_, s_.m + strip_.first_row, s_.l + strip_.first_row, o, s_.share + strip_.first_row);
+    store_out<T>(task_, first, rows, o, sums_stride_, s_.l + strip_.first_row);
   }
 
   const ForwardTask& task_;
@@ -512,22 +446,13 @@ class Forward {
   OnlineSoftmax<T> softmax_;
   const bool in_place_;  // rows are stored in `out` directly from registers
   const int strip_rows_;
-  const bool ranged_;  // rows have different key ranges; else each row has task_keys_
-  const Scores scores_;
   Scratch<T> s_;
   std::int64_t sums_stride_;  // between rows of o
   Operands operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
   bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
-  // State of the current key block and strip:
-  std::int64_t first_ = 0, strip_ = 0, begin_ = 0;
-  KeyRange block_{0, 0};  // the key block's part of task_keys_
-  KeyRange inner_{0, 0};  // the keys that every row of the strip attends to
-  StripBlocks blocks_;
-  int masks_ = 0;  // number of boolean masks that the tile must apply
-  int rows_ = 0;   // rows of the strip
-  StripRow lines_[kStripRows];
+  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // of the current key block
 };
 
 // Not a lambda in the table below: outside an unnamed namespace it would be a weak symbol that other instruction sets could share.

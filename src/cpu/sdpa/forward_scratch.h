@@ -16,10 +16,18 @@ bool few_rows(const ForwardTask& task) {
 }
 
 // Rows of a strip. Its scores stay in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. If values are
-// narrow, a strip has the rows of two tiles, which halves how often v is read. With AMX, 16 x 512 and their bfloat16 pairs are 48 KiB of 48.
+// narrow, a strip has the rows of two tiles, which halves how often v is read. With AMX it has two blocks of rows for the same reason, and its 66 KiB of scores are in
+// the second-level cache.
 template <class T>
 int strip_rows(const ForwardTask& task) {
-  return kHasAmx || few_rows<T>(task) || task.v_width <= kTileVectors / 2 * kLanes<T> ? kStripRows : kTileRows;
+  if (few_rows<T>(task)) return kStripRows;
+  return kHasAmx || task.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
+}
+
+// Rows are allocated in multiples of this.
+template <class T>
+int row_multiple(const ForwardTask& task) {
+  return kHasAmx && !few_rows<T>(task) ? kMostStripRows : kRowBlock;
 }
 
 // Keys of a key block; a sequence that has fewer keys has one smaller block.
@@ -40,7 +48,7 @@ std::int64_t score_stride(std::int64_t keys) {
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));
-  return larger(fitting / kStripRows, 1) * kStripRows;
+  return larger(fitting / kMostStripRows, 1) * kMostStripRows;
 }
 
 // Whether exponentials are stored directly in the caller's tensor.
@@ -87,8 +95,8 @@ struct Scratch {
     const std::int64_t kept = s.keeps_keys ? round_up(task.keys, s.keys) : s.keys;
     s.attention_weights_stride = score_stride<T>(round_up(task.keys, kWidth));
     Arena arena(memory);
-    const std::int64_t strip = round_up(smaller(strip_rows<T>(task), task.rows), kRowBlock);
-    arena.allocate(s.q, round_up(task.rows, kRowBlock) * s.depth);
+    const std::int64_t strip = round_up(smaller(strip_rows<T>(task), task.rows), row_multiple<T>(task));
+    arena.allocate(s.q, round_up(task.rows, row_multiple<T>(task)) * s.depth);
     arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * s.depth);
     // With stored bfloat16 values, a row of zeros.
     const std::int64_t rows_of_v = reads_stored_values<T>(task) ? (task.native ? 1 : 0) : task.native ? kept / 2 : kept;

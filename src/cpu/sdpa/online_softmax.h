@@ -84,7 +84,7 @@ class OnlineSoftmax {
   // vectors.
   POLYHEAD_INLINE void join_rows(std::int64_t first, int count, const T* l, T* earlier, T* own) {
     constexpr int kWidth = kLanes<T>;
-    T all_m[kStripRows + kWidth], all_l[kStripRows + kWidth];
+    T all_m[kMostStripRows + kWidth], all_l[kMostStripRows + kWidth];
     for (int i = 0; i < count; i += kWidth) {
       Vector<T> m = load_vector(s_.m + first + i), sum = load_vector(s_.l + first + i);
       const JoinFactors<T> factors = join<T>(load_vector(s_.reference + first + i), load_vector(l + i), score_exp_, m, sum);

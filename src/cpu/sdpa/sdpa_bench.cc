@@ -28,7 +28,7 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 };
 #undef POLYHEAD_ISA_ROW
 
-enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout, bf16 };
+enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout };
 
 // What is timed, and its products of [T,S] by a width: 2 T S D operations each. jvp and backward_backward have tangents of all inputs.
 struct Pass {
@@ -46,13 +46,12 @@ double share_of_pairs(Rule rule) {
   return rule == Rule::documents || rule == Rule::boolean_documents ? 1.0 / kDocuments : 1;
 }
 
-void run(benchmark::State& state, Rule rule, int pass) {
+void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
   const std::int64_t width = state.range(0), length = state.range(1), heads = rule == Rule::shared_bias ? 4 : 8;
   const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;  // as the rows of a pair tensor
   set_num_threads(static_cast<int>(state.range(2)));
   Random random(1);
   const Shape shape{sequences, heads, length, width};
-  const DType dtype = rule == Rule::bf16 ? DType::bf16 : DType::f32;
   const Tensor q = random.tensor(dtype, shape), k = random.tensor(dtype, shape), v = random.tensor(dtype, shape), d_out = random.tensor(dtype, shape);
   Tensor out(dtype, shape), lse(DType::f32, {sequences, heads, length}), d_q(dtype, shape), d_k(dtype, shape), d_v(dtype, shape), bias, d_bias, attend;
   SdpaOptions options;
@@ -188,7 +187,7 @@ void register_all() {
   const std::pair<const char*, Rule> rules[] = {{"plain", Rule::plain}, {"causal", Rule::causal},
                                                 {"boolean_causal", Rule::boolean_causal}, {"boolean_documents", Rule::boolean_documents},
                                                 {"documents", Rule::documents}, {"boolean", Rule::boolean}, {"boolean_blocks", Rule::boolean_blocks}, {"blocks", Rule::blocks}, {"keys", Rule::keys},
-                                                {"bias", Rule::bias}, {"shared_bias", Rule::shared_bias}, {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}, {"bf16", Rule::bf16}};
+                                                {"bias", Rule::bias}, {"shared_bias", Rule::shared_bias}, {"alibi", Rule::alibi}, {"sink", Rule::sink}, {"dropout", Rule::dropout}};
   for (int pass = 0; pass < 4; ++pass) {
     for (const auto& [name, rule] : rules) {
       for (const std::int64_t width : {32, 64, 80, 128}) {
@@ -199,12 +198,14 @@ void register_all() {
                                                           : width == 64 && (length == 512 || length == 2048);
           if (!wanted) continue;
           for (const std::int64_t threads : {1, 2}) {
-            const std::string title = std::string(kPasses[pass].name) + "/" + name + "/D" + std::to_string(width) + "/S" +
-                                      std::to_string(length) + "/threads" + std::to_string(threads);
-            benchmark::RegisterBenchmark(title.c_str(), [rule = rule, pass](benchmark::State& state) { run(state, rule, pass); })
-                ->Args({width, length, threads})
-                ->UseRealTime()
-                ->Unit(benchmark::kMicrosecond);
+            for (const DType dtype : {DType::f32, DType::bf16}) {
+              const std::string title = std::string(kPasses[pass].name) + (dtype == DType::bf16 ? "/bf16_" : "/") + name + "/D" + std::to_string(width) + "/S" +
+                                        std::to_string(length) + "/threads" + std::to_string(threads);
+              benchmark::RegisterBenchmark(title.c_str(), [rule = rule, pass, dtype](benchmark::State& state) { run(state, rule, pass, dtype); })
+                  ->Args({width, length, threads})
+                  ->UseRealTime()
+                  ->Unit(benchmark::kMicrosecond);
+            }
           }
         }
       }

@@ -56,7 +56,7 @@ class StripBlocks {
   }
 
  private:
-  const BlockKind* rows_[KeySet::kMostPlanes][kStripRows];
+  const BlockKind* rows_[KeySet::kMostPlanes][kMostStripRows];
   int count_[KeySet::kMostPlanes];
   int planes_ = 0;
   bool known_ = false;

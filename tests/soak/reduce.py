@@ -1,0 +1,56 @@
+"""Makes a failing case smaller while it still fails, and writes it as a script."""
+
+from __future__ import annotations
+
+import json
+import pprint
+from collections.abc import Callable
+from typing import Any
+
+_OPTIONAL_LAST = ("seed", "dtype", "lead", "N", "K", "T", "S", "H", "V", "spread", "empty_rows", "threads")
+
+
+def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Simpler cases, one change each."""
+    result = [{name: value for name, value in case.items() if name != dropped} for dropped in case if dropped not in _OPTIONAL_LAST]
+    for name, simple in (("lead", ()), ("lead", (1,)), ("empty_rows", "zero"), ("threads", 1), ("spread", 1.0)):
+        if case[name] != simple:
+            result.append({**case, name: simple})
+    if case["N"] != case["K"]:
+        result.append({**case, "N": case["K"]})
+    if case["K"] > 1:
+        result.append({**case, "N": case["N"] // case["K"], "K": 1})
+    for name in ("T", "S", "H", "V"):
+        for extent in (case[name] // 2, case[name] - 1):
+            if 1 <= extent < case[name] and not ("query_offsets" in case and name in "TS"):
+                result.append({**case, name: extent})
+    return result
+
+
+def reduced(case: dict[str, Any], fails: Callable[[dict[str, Any]], bool], most: int = 300) -> dict[str, Any]:
+    """Calls `fails` at most that often."""
+    found = True
+    while found and most > 0:
+        found = False
+        for candidate in smaller(case):
+            if (most := most - 1) <= 0:
+                break
+            if fails(candidate):
+                case, found = candidate, True
+                break
+    return case
+
+
+def script(case: dict[str, Any], kernel: str, findings: list[str], folder: str) -> str:
+    said = "\n".join(f"# {line}" for line in findings)
+    return f"""# POLYHEAD_ISA={kernel} build/venv/bin/python THIS_FILE
+{said}
+import sys
+sys.path.insert(0, {json.dumps(folder)})
+from check import check
+
+case = {pprint.pformat(case, width=140, sort_dicts=False)}
+findings = check(case).findings  # Built(case) of cases.py has the arrays: inputs, options, and the oracle's
+print(*findings or ["passes"], sep="\\n")
+sys.exit(bool(findings))
+"""
