@@ -150,24 +150,5 @@ inline void multiply_strip_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pa
   }
 }
 
-inline constexpr int kMostTransposedTerms = 48;
-
-// multiply<true>() for at most 16 rows and kMostTransposedTerms terms. Tiles need a as [row, term], so a [term, row] is transposed first, with zeros
-// after the last term. b must be finite up to the end of the block of terms, padding included.
-inline void multiply_transposed_by_tiles(AmxTiles& tiles, Product<float, Bf16Pair> product, int rows, int vectors) {
-  alignas(64) Bf16Pair a[kRowBlock * kMostTransposedTerms];
-  const Bf16Pair* from = product.a;
-  const std::int64_t terms = product.depth;
-  for (std::int64_t first = 0; first < terms; first += kTermBlock) {
-    Vector<std::int32_t> x[kLanes<float>];
-    for (int i = 0; i < kLanes<float>; ++i, from += product.a_stride) x[i] = first + i < terms ? load_vector(&from->bits) : Vector<std::int32_t>{};
-    transpose<std::int32_t>(x);
-    for (int i = 0; i < kLanes<float>; ++i) store_vector<std::int32_t>(x[i], &a[i * kMostTransposedTerms + first].bits);
-  }
-  product.a = a, product.a_stride = kMostTransposedTerms;
-  product.depth = (terms + kTermBlock - 1) / kTermBlock * kTermBlock;
-  multiply_by_tiles(tiles, product, rows, vectors);
-}
-
 }  // namespace
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -212,12 +212,14 @@ class Backward {
     return finite;
   }
 
+  // d_bias of rows that attend to no key of the block.
+  void clear_bias(std::int64_t first, std::int64_t count, std::int64_t block, int rows) const {
+    if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
+  }
+
   void multiply_block(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     const KeyRange block_keys = of_rows().keys_of(block, block + rows, first, count);
-    if (block_keys.empty()) {
-      if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
-      return;
-    }
+    if (block_keys.empty()) return clear_bias(first, count, block, rows);
     load_queries(block, rows);
     KeyRange strips[kBlockRows / kStripRows];
     for (int strip = 0; strip < rows; strip += kStripRows) {
@@ -328,10 +330,7 @@ class Backward {
       own[i] = of_rows().part(block + i, first, count);
       if (!own[i].empty()) all = {smaller(all.first, own[i].first), larger(all.last, own[i].last)};
     }
-    if (all.empty()) {
-      if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
-      return;
-    }
+    if (all.empty()) return clear_bias(first, count, block, rows);
     load_queries(block, rows);
     const RoundedTiles rounded = rounded_tiles();
     std::uint32_t chunks[kBlockRows / kUnitRows];
@@ -371,7 +370,11 @@ class Backward {
       T* const d_x = s_.d_x + i * s_.stride;
       KeyRange own = strip.own[i % kStripRows];
       if (own.empty()) own = {count, count};
-      if (strip.paths[i % kStripRows] == RowPath::memory && !own.empty()) differentiate_keys(block + begin + i, first, own, s_.p + i * s_.stride, d_x);
+      if (strip.paths[i % kStripRows] == RowPath::memory && !own.empty()) {
+        T* const p = s_.p + i * s_.stride;
+        differentiate_keys(block + begin + i, first, own, p, d_x);
+        for (T* const line : {p, d_x}) clear(line, own.first / kWidth * kWidth, own.first), clear(line, own.last, round_up(own.last, kWidth));  // NaN if lse is
+      }
       if (task_.write_d_bias) clear(d_x, 0, own.first), clear(d_x, own.last, count);
       finish_row(block + begin + i, first, count, own, d_x);
     }

@@ -126,5 +126,54 @@ TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
   }
 }
 
+double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
+  const std::vector<double> e = to_doubles(expected);
+  double sum = 0;
+  for (const double x : e) sum += x * x;
+  return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
+}
+
+// Sizes of whole tiles and of others, several key blocks and units of rows.
+TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
+  for (const std::int64_t rows : {224, 203}) {
+    for (const std::int64_t width : {64, 96, 40}) {
+      SCOPED_TRACE(testing::Message() << rows << " rows, " << width << " wide");
+      Random random(6);
+      AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 1, .queries = rows, .keys = rows + 352, .qk_width = width, .v_width = width});
+      AttentionCase wide = in_float64(c);
+      const AttentionOutputs expected = reference_run(wide);
+      c.options.backend = &find_backend("cpu");
+      for_each_instruction_set([&] {
+        const AttentionOutputs o = c.make_outputs();
+        c.run(o);
+        for (const auto& [actual, exact] : {std::pair(o.d_q, expected.d_q), std::pair(o.d_k, expected.d_k), std::pair(o.d_v, expected.d_v)}) EXPECT_LT(error_in_norm(actual, exact), 3.5e-3);
+      });
+    }
+  }
+}
+
+// Of a row that is not finite, q and d_out are summed over rows as 0 and added to its own keys.
+TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
+  constexpr std::int64_t kRows = 96, kRow = 37;
+  for (const bool in_q : {true, false}) {
+    Random random(7);
+    AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 1, .queries = kRows, .keys = kRows, .qk_width = 64, .v_width = 64});
+    Tensor copy = Tensor::copy_of(in_q ? c.q : c.d_out);
+    fill(copy.view().slice(-2, kRow, kRow + 1), std::nan(""));
+    (in_q ? c.q : c.d_out) = c.keep(std::move(copy));
+    c.options.mask.causal = Causal::top_left();
+    c.options.backend = &find_backend("cpu");
+    for_each_instruction_set([&] {
+      const AttentionOutputs o = c.make_outputs();
+      c.run(o);
+      const std::vector<double> d_k = to_doubles(o.d_k), d_v = to_doubles(o.d_v);
+      for (std::int64_t key = 0; key < kRows; ++key) {
+        EXPECT_EQ(std::isnan(d_k[static_cast<std::size_t>(key * 64)]), key <= kRow) << key;
+        EXPECT_EQ(std::isnan(d_v[static_cast<std::size_t>(key * 64)]), key <= kRow) << key;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace polyhead::test
