@@ -142,9 +142,24 @@ Array Array::required(nb::handle object, const char* name) {
 }
 Array Array::output(nb::handle object, const char* name) { return from(object, name, true); }
 
+Array Array::tensor_memory(nb::handle object, const char* name) {
+  Array array;
+  nb::dlpack::dltensor tensor;
+  if (read_tensor_memory(object, tensor)) array.take_plain_tensor(object, tensor, name);
+  return array;
+}
+
+Array Array::made(nb::object object, TensorView view) {
+  Array array;
+  array.tensor_ = std::move(object);
+  array.view_ = view;
+  return array;
+}
+
 Array Array::from(nb::handle object, const char* name, bool writable) {
   Array array;
-  if (object.is_none() || array.take_plain_tensor(object, name)) return array;
+  nb::dlpack::dltensor tensor;
+  if (object.is_none() || (read_plain_tensor(object, tensor) && array.take_plain_tensor(object, tensor, name))) return array;
   if (PyObject_CheckBuffer(object.ptr())) {
     array.take_buffer(object, name, writable);
   } else if (nb::hasattr(object, "__dlpack__")) {
@@ -156,10 +171,8 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
   return array;
 }
 
-// True if the object is a torch tensor that can be read directly. Everything else takes the slow path, which reports why an object is refused.
-bool Array::take_plain_tensor(nb::handle object, const char* name) {
-  nb::dlpack::dltensor tensor;
-  if (!read_plain_tensor(object, tensor)) return false;
+// False for a dtype that polyhead does not have. Everything else than a plain tensor takes the slow path, which reports why an object is refused.
+bool Array::take_plain_tensor(nb::handle object, const nb::dlpack::dltensor& tensor, const char* name) {
   const DTypeInfo* dtype = dtype_of_dlpack(tensor.dtype);
   if (dtype == nullptr) return false;
   tensor_ = nb::borrow(object);
@@ -257,23 +270,36 @@ void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int r
 namespace {
 
 // A new array, not initialised: a PyTorch tensor if `like` is one, else a NumPy array.
-nb::object empty_array(nb::handle like, const Shape& shape, DType dtype, ConstTensorView order) {
-  const std::string name(info(dtype).name);
-  if (is_torch(like)) return empty_tensor(like, shape, name.c_str(), dlpack_dtype(info(dtype)), order);
+std::pair<nb::object, Array> empty_array(const char* name, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order) {
+  const std::string dtype_name(info(dtype).name);
+  if (is_torch(like)) {
+    NewTensor tensor = empty_tensor(like, shape, dtype_name.c_str(), dlpack_dtype(info(dtype)), order);
+    Array array = tensor.data != nullptr ? Array::made(tensor.object, TensorView(tensor.data, dtype, shape, tensor.strides)) : Array::output(tensor.object, name);
+    return {std::move(tensor.object), std::move(array)};
+  }
   nb::list extents;
   for (const std::int64_t extent : shape) extents.append(extent);
-  nb::object numpy_dtype = nb::str(name.c_str());
+  nb::object numpy_dtype = nb::str(dtype_name.c_str());
   if (dtype == DType::bf16) {
     if (!is_numpy_bfloat16(like)) throw nb::type_error("a result in bfloat16 needs out=: NumPy has no such dtype");
     numpy_dtype = like.attr("dtype");
   }
-  return nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
+  nb::object made = nb::module_::import_("numpy").attr("empty")(nb::tuple(extents), nb::arg("dtype") = numpy_dtype);
+  Array array = Array::output(made, name);
+  return {std::move(made), std::move(array)};
+}
+
+std::pair<nb::object, Array> given_or_made(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order) {
+  if (given.is_none() && wanted) return empty_array(name, like, shape, dtype, order);
+  return {nb::borrow(given), Array::output(given, name)};
 }
 
 }  // namespace
 
 Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order)
-    : object(given.is_none() && wanted ? empty_array(like, shape, dtype, order) : nb::borrow(given)), array(Array::output(object, name)) {}
+    : Result(given_or_made(name, given, wanted, like, shape, dtype, order)) {}
+
+Result::Result(std::pair<nb::object, Array> made) : object(std::move(made.first)), array(std::move(made.second)) {}
 
 Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of)
     : Result(name, given, wanted && of, like, of.shape(), of.dtype()) {}

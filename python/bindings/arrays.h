@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "polyhead/tensor_view.h"
 
@@ -27,8 +28,12 @@ class Array {
   // An array to read. TypeError with `name` in its message if the object is no array, or has a dtype or device that polyhead does not read.
   static Array input(nb::handle object, const char* name);
   static Array required(nb::handle object, const char* name);  // as input(), and TypeError for None
+  // A tensor of torch whose gradient the caller records; absent if it cannot be read directly (torch_tensors.h).
+  static Array tensor_memory(nb::handle object, const char* name);
   // An array to write: as input(), and ValueError if its memory is read-only.
   static Array output(nb::handle object, const char* name);
+  // An array that was made with this memory.
+  static Array made(nb::object object, TensorView view);
 
   explicit operator bool() const { return static_cast<bool>(view_); }
   const TensorView& view() const { return view_; }
@@ -42,7 +47,7 @@ class Array {
   };
 
   static Array from(nb::handle object, const char* name, bool writable);
-  bool take_plain_tensor(nb::handle object, const char* name);
+  bool take_plain_tensor(nb::handle object, const nb::dlpack::dltensor& tensor, const char* name);
   void take_buffer(nb::handle object, const char* name, bool writable);
   void take_dlpack(nb::handle object, const char* name, bool writable);
   void set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride);
@@ -64,6 +69,9 @@ struct Result {
 
   nb::object object;  // None if absent
   Array array;
+
+ private:
+  explicit Result(std::pair<nb::object, Array> made);
 };
 
 // A NumPy array on the library's memory, which keeps `owner` alive; read-only for a ConstTensorView. TypeError for bfloat16, which NumPy

@@ -10,6 +10,7 @@ namespace polyhead::python {
 constexpr auto any(const char* name) { return nanobind::arg(name).none(); }
 
 void bind_sdpa(nanobind::module_& m);     // sdpa.h
+void bind_torch_attention(nanobind::module_& m);  // sdpa.h, for torch's autograd
 void bind_score_program(nanobind::module_& m);  // score_program.h
 void bind_maps(nanobind::module_& m);     // maps.h
 void bind_layer(nanobind::module_& m);    // nn/multi_head_attention.h

@@ -114,8 +114,9 @@ Tuple<nb::any, nb::any, nb::any> forward(const LayerForm& form, nb::handle query
   const MapValue value_of_map = want_map ? read_map_value(map_value) : MapValue::probability;
   nn::MultiHeadAttention::Saved saved;
   without_gil([&] {
-    pass.layer.forward(pass.input, out.view(), pass.options, save || want_map ? &saved : nullptr);
-    if (!want_map) return;
+    const bool of_this_pass = value_of_map == MapValue::probability;  // the forward pass has the attention weights before dropout
+    pass.layer.forward(pass.input, out.view(), pass.options, save || want_map ? &saved : nullptr, of_this_pass ? map.view() : TensorView());
+    if (!want_map || of_this_pass) return;
     SdpaOptions sdpa = saved.sdpa;
     sdpa.executor = pass.options.executor;
     attention_map(saved.maps(), map.view(), sdpa, value_of_map);

@@ -33,6 +33,7 @@ NB_MODULE(_core, m) {
     }
   });
   polyhead::python::bind_sdpa(m);
+  polyhead::python::bind_torch_attention(m);
   polyhead::python::bind_score_program(m);
   polyhead::python::bind_maps(m);
   polyhead::python::bind_layer(m);

@@ -256,10 +256,12 @@ void visit(LayerCall& call, const F& f) {
 
 template <class Call>
 void read_keywords(const char* function, nb::handle given, Call& call, Executor*& executor) {
+  bool blocks = false, block_size = false;
   for (const auto& item : nb::cast<nb::dict>(given)) {
     const nb::handle key = item.first, value = item.second;  // the lambda may not capture a structured binding before Clang 16
     const std::string name = read_word(key, "a keyword");
     bool known = false;
+    blocks = blocks || (name == "blocks" && !value.is_none()), block_size = block_size || (name == "block_size" && !value.is_none());
     visit(call, [&](const char* field_name, auto& field) {
       if (known || name != field_name) return;
       known = true;
@@ -267,6 +269,7 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
     });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
+  if (block_size && !blocks) throw nb::value_error("block_size is given without blocks, whose size it is");
   executor = call.threads ? &*call.threads : nullptr;
 }
 

@@ -253,7 +253,8 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
 // The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may
 // hold tensors of an earlier pass, whose memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes,
-         TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s) {
+         TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s,
+         TensorView attention_weights = {}) {
   const MultiHeadAttentionConfig& config = layer.config;
   const ConstTensorView key = input.key ? input.key : input.query, value = input.value ? input.value : key;
   lay_out(config, input, shapes, s, [&](const char*, Tensor& tensor, DType dtype, const Shape& shape) {
@@ -288,6 +289,7 @@ void run(const MultiHeadAttention& layer, const PackedAttention& projections, co
                 .v = s.v_heads,
                 .out = split_heads(s.attended.view(), shapes.axis, config.heads),
                 .lse = s.lse,
+                .attention_weights = attention_weights,
                 .k_scale = options.cache ? options.cache->key_scales() : input.projected_key_scale,
                 .v_scale = options.cache ? options.cache->value_scales() : input.projected_value_scale},
                sdpa);
@@ -340,7 +342,8 @@ void ChunkedAttention::run(std::int64_t chunk, TensorView out, MultiHeadAttentio
   nn::run(layer_, projections_, some, shapes, out, chunks_.of(options_, chunk), executor, false, scratch);
 }
 
-void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& given, Saved* saved) const {
+void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, const AttentionOptions& given, Saved* saved,
+                                 TensorView attention_weights) const {
   constexpr const char* kOperation = kForward;
   const AttentionShapes shapes = attention_shapes(kOperation, config, input);
   std::optional<AttentionOptions> own;
@@ -348,8 +351,13 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   require_heads_fit_rank(kOperation, input);
   require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
-  polyhead::require_separate(kOperation, {&written, 1}, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
-  require_parameters_separate(kOperation, {written}, *this);
+  const Operand results[] = {written, {"attention_weights", attention_weights}};
+  polyhead::require_separate(kOperation, results, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
+  require_parameters_separate(kOperation, {results[0], results[1]}, *this);
+  if (attention_weights) {
+    require(saved != nullptr, kOperation, ": attention_weights without saved activations");
+    require_exactly(kOperation, {"attention_weights", attention_weights}, maps_shape(input), config.dtype);
+  }
   if (options.cache) {
     require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
     std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary);
@@ -378,7 +386,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   whole.rotary = options.rotary;
   whole.config = config;
   whole.constant_parameters = caches_parameters(options.workspace);
-  run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, options.executor, true, whole);
+  run(*this, packed_projections(*this, PackFor::one_product, options), input, shapes, out, options, options.executor, true, whole, attention_weights);
   *saved = std::move(whole);
 }
 

@@ -57,7 +57,7 @@ MASKS: Wrong = {
     # The last: no diagonal that it could move.
     "diagonal_offsets": (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1, 2])]),
     "blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[1]]), np.array([[-2]]), np.array([[0], [0]]), np.array([0]), shaped(2, 2, 1, 1, dtype=int)]),
-    "block_size": ([1.5, "ab", [], {}, object(), Hostile(), True, (1,), (1, 2, 3), (1.5, 2), (True, 1)], [0, -1, (0, 1), (1, -3), BIG]),
+    "block_size": ([1.5, "ab", [], {}, object(), Hostile(), True, (1,), (1, 2, 3), (1.5, 2), (True, 1)], [0, -1, (0, 1), (1, -3), BIG, 64, (16, 64)]),  # the last two: without blocks
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {

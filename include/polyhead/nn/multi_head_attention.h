@@ -190,7 +190,9 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
   };
 
-  void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
+  // attention_weights: output [*,N,T,S'] of the parameters' dtype, p before dropout; it does not change `out`. Error without `saved`.
+  void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr,
+               TensorView attention_weights = {}) const;
   // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
   // restore() sets its other members as forward() with this input and these options did.
   void restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const;

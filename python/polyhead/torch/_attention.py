@@ -157,21 +157,23 @@ def attention(
 
     Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
     """
+    chosen = _chosen(options) if cache is None and new_tokens is None else None
+    if chosen is not None and type(return_lse) is bool and type(return_attention_weights) is bool and not _eager.is_autocast_enabled():
+        # A call that needs no conversion; what is wrong with another one is said below.
+        found = _eager.attention(q, k, v, chosen, return_lse, return_attention_weights, out)
+        if found is not None:
+            if return_attention_weights:
+                return found if return_lse else (found[0], found[2])  # type: ignore[no-any-return]
+            return found[:2] if return_lse else found  # type: ignore[no-any-return]
     given: dict[str, Any] = DEFAULTS | options
     score_mod, block_mask = given.pop("score_mod", None), given.pop("block_mask", None)
     for name in options:
         if name not in _OPTIONS:
             refuse("attention", name, inspect.signature(attention))
-    dropout = given["dropout"]
     if score_mod is not None or block_mask is not None:
         if cache is not None or new_tokens is not None:
             raise NotImplementedError("attention: a cache has no score_mod and no block_mask; give its keys and values as tensors")
         given["score_mod"], given["block_mask"] = score_mod, block_mask
-    elif cache is None and new_tokens is None and type(dropout) in (float, int) and dropout == 0 and not torch.is_autocast_enabled("cpu"):
-        # A call that needs no conversion; what is wrong with another one is said below.
-        found = _plain(q, k, v, given, return_lse, return_attention_weights, out)
-        if found is not None:
-            return found
     for name, flag in (("return_lse", return_lse), ("return_attention_weights", return_attention_weights)):
         if not isinstance(flag, bool):
             raise TypeError(f"attention: {name} is of type {type(flag).__name__}; it must be True or False")
@@ -192,33 +194,38 @@ def attention(
 
 
 _NUMBERS = (float, int)
+_PAIRS = ("window", "block_size")
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None) -> Tensor | tuple[Tensor, ...] | None:
-    chosen = {name: value for name, value in given.items() if value is not None}
-    scale, softcap, _ = chosen.get("scale", 0.0), chosen.pop("softcap", None), chosen.pop("dropout")  # it is 0
-    if type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS or type(lse) is not bool or type(attention_weights) is not bool:
-        return None
-    if type(given["empty_rows"]) is not str or type(given["precision"]) is not str:
-        return None
-    if softcap != 0:
-        chosen["softcap"] = softcap
-    for name in ("empty_rows", "precision"):
-        if given[name] == DEFAULTS[name]:
-            del chosen[name]
-    if type(chosen.get("window")) is list:  # copy it, because the caller may change the list before backward
-        chosen["window"] = tuple(chosen["window"])
-    if type(chosen.get("block_size")) is list:
-        chosen["block_size"] = tuple(chosen["block_size"])
-    for name in chosen.keys() & _TENSORS:
-        if type(chosen[name]) not in _eager.PLAIN:
+def _chosen(options: Any) -> dict[str, Any] | None:
+    """The options that differ from their defaults, as `_eager.attention` takes them; None if one has to be looked at more closely."""
+    chosen: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _TENSORS:
+            if value is None:
+                continue
+            if type(value) not in _eager.PLAIN:
+                return None
+        elif name in DEFAULTS:
+            default = DEFAULTS[name]
+            if type(value) not in _NUMBERS if type(default) is float else type(value) is not str:
+                return None
+            if value == default:
+                continue
+            if name == "dropout":
+                return None
+        elif value is None:
+            continue
+        elif name == "scale":
+            if type(value) not in _NUMBERS:
+                return None
+        elif name in _PAIRS:
+            if type(value) is list:  # copy it, because the caller may change the list before backward
+                value = tuple(value)
+        elif name not in ("causal", "relative_bias"):  # also an unknown name
             return None
-    if out is not None and type(out) not in _eager.PLAIN:
-        return None
-    found = _eager.attention(q, k, v, chosen, lse, attention_weights, out)
-    if found is None or not (lse or attention_weights):
-        return found if found is None else found[0]
-    return (found[0], *(tensor for tensor, wanted in zip(found[1:], (lse, attention_weights)) if wanted))  # type: ignore[arg-type]  # what was wanted is there
+        chosen[name] = value
+    return chosen
 
 
 def require_tensors(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> None:
@@ -283,6 +290,8 @@ def read_options(
     corner, offset = _diagonal(where, causal)
     left, right = _window(where, window)
     block_rows, block_columns = _block_size(where, block_size)
+    if block_size is not None and tensors.get("blocks") is None:
+        raise ValueError(f"{where}: block_size is given without blocks, whose size it is")
     options = Options(
         block_rows=block_rows,
         block_columns=block_columns,

@@ -1,13 +1,13 @@
 """The fast path in eager mode: tensors go directly to the kernel, inside an autograd.Function if a gradient is recorded.
 
-torch's dispatcher takes longer than a small attention. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a
-tensor is not plain memory on the CPU, the operators of `_ops` are called instead.
+torch's dispatcher takes longer than a small attention, and so do a few lines of Python: python/bindings/torch_attention.cc has the checks and both passes. If something
+other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain memory on the CPU, the operators of `_ops` are
+called instead. They also say what is wrong with arguments that cannot be read; errors of the kernel are raised here.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,18 +15,13 @@ from torch import Tensor, _C
 from torch.autograd import forward_ad
 
 from .. import _core
-from .._options import RelativeBias
 from . import _ops
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
 """Types whose tensors are memory and nothing more, if the bindings can read them."""
 
 _READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
-_REFUSALS = (TypeError, ValueError)
 _RELATIVE = ("slopes", "table")
-_SCALES = ("k_scale", "v_scale")
-_NO_MORE = (False, False, False)
-_NONE = (None,) * 16
 
 
 recorders: list[Any] = []
@@ -46,13 +41,12 @@ def watched() -> bool:
     )
 
 
+# Of any device, in half the time.
+is_autocast_enabled: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", None) or (lambda: torch.is_autocast_enabled("cpu"))
+
+
 def _only_recorders() -> bool:
     return all(_C._get_dispatch_stack_at(i) in recorders for i in range(_C._len_torch_dispatch_stack()))
-
-
-# What a forward pass is given besides q, k and v: options of `polyhead.sdpa`, the names of the tensors among them, and how many outputs are wanted: out; out
-# and lse; or out, lse and attention weights. A tuple is made faster than an object of a class.
-_Call = tuple[dict[str, Any], tuple[str, ...], int]
 
 
 def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -77,60 +71,25 @@ def _limit_threads(given: dict[str, Any]) -> None:
         given["num_threads"] = threads
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool, attention_weights: bool, out: Tensor | None = None) -> Any:
-    _limit_threads(given)
-    for recorder in recorders:
-        recorder.record(q, k, given)
-    if "k_scale" in given or "v_scale" in given:
-        given = given.copy()
-        return _core.sdpa(q, k, v, given, lse, out, attention_weights, None, given.pop("k_scale", None), given.pop("v_scale", None))
-    return _core.sdpa(q, k, v, given, lse, out, attention_weights, None, None, None)
-
-
 class _Attention(torch.autograd.Function):
-    """Returns out, or a tuple with the number of outputs that the call wants."""
+    """Saves a pass that was computed before. Its arguments are (call, results, q, k, v, *tensors), where call is (options without tensors, names of the tensors, number
+    of outputs); it returns out, or a tuple of that many outputs."""
 
-    @staticmethod
-    def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Any:
-        given, names, outputs = call
-        out, lse, p = _forward(q, k, v, given, True, outputs > 2)
-        ctx.call = call if not tensors else (_without_tensors(given, names), names, outputs)
-        # torch notices when a saved tensor is written to, a mask too.
-        if outputs == 1:
-            ctx.save_for_backward(q, k, v, out, *tensors)
-            ctx.lse = lse  # not an output, so it needs no check for changes
-            return out
-        ctx.save_for_backward(q, k, v, out, *tensors, lse, p)
-        ctx.set_materialize_grads(False)
-        return (out, lse, p)[:outputs]
+    forward = staticmethod(_core.eager_attention_save)
+    backward = staticmethod(_core.eager_attention_backward)
 
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None = None, d_p: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        given, names, outputs = ctx.call
-        if outputs == 1:
-            q, k, v, out, *tensors = ctx.saved_tensors
-            lse, p = ctx.lse, None
-        else:
-            q, k, v, out, *tensors, lse, p = ctx.saved_tensors
-        _, d_q, d_k, d_v, *others = ctx.needs_input_grad
-        more = _NO_MORE
-        if tensors:
-            given, wanted = _with_tensors(given, names, tensors), dict(zip(names, others))
-            if True in others:
-                more = wanted.get("bias", False), wanted.get("sink", False), wanted.get("slopes", False) or wanted.get("table", False)
-        if d_lse is None and d_p is None and type(d_out) in PLAIN and not (torch.is_grad_enabled() or watched()):
-            _limit_threads(given)
-            try:
-                found = _core.sdpa_backward(q, k, v, out, lse, d_out, given, None, d_q, d_k, d_v, *more)
-            except _REFUSALS:  # let the operator compute it or raise the error
-                pass
-            else:
-                if not tensors:
-                    return None, found[0], found[1], found[2]
-                return None, *found[:3], *_in_order(names, (*found, found[5]))
-        every = [d_q, d_k, d_v, *(name in names and wanted[name] for name in _ops.GRADIENTS[3:])]
-        sums = _ops.gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, _ops.options_of(given), every)
-        return None, *sums[:3], *_in_order(names, sums)
+
+def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """What `_Attention.backward` returns, computed by the operators: for second derivatives, gradients of lse and attention weights, several dtypes."""
+    given, names, outputs = ctx.call
+    q, k, v, out, *tensors = saved if outputs == 1 else saved[:-2]
+    lse, p = (ctx.lse, None) if outputs == 1 else saved[-2:]
+    d_out, d_lse, d_p = (*d_outputs, None, None)[:3]
+    wanted = dict(zip(names, ctx.needs_input_grad[5:]))
+    every = [*ctx.needs_input_grad[2:5], *(wanted.get(name, False) for name in _ops.GRADIENTS[3:])]
+    options = _ops.options_of(_with_tensors(given, names, tensors))
+    sums = _ops.gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, options, every)
+    return None, None, *sums[:3], *_in_order(names, sums)
 
 
 def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -141,43 +100,24 @@ def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> lis
 # Function.apply without its part for transforms, which takes time.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
+_core.connect_eager_attention(
+    ((_C._are_functorch_transforms_active, False), (_C._len_torch_dispatch_stack, 0), (_C._len_torch_function_stack, 0), (_C._get_tracing_state, None)),
+    forward_ad, watched, is_autocast_enabled, torch.get_num_threads, recorders, _apply, _without_tensors, _with_tensors, _gradients,
+)  # fmt: skip
+
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool = False, attention_weights: bool = False, out: Tensor | None = None
-) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
-    """out, lse and attention weights of `polyhead.sdpa`, which are None unless they are wanted; or None if the operator must be called, which also says
-    what is wrong.
+) -> Any:
+    """out of `polyhead.sdpa`; or, if lse or attention weights are wanted, a tuple (out, lse, attention weights) with None for the other; or None if the operator must be
+    called, which also says what is wrong.
 
     Args:
-        given: options of `polyhead.sdpa` by name. It is changed.
+        given: options of `polyhead.sdpa` by name.
     """
-    if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or watched():
+    if torch.compiler.is_compiling() or not _READ_BY_C:
         return None
-    wanted = q.requires_grad or k.requires_grad or v.requires_grad
-    tensors: dict[str, Tensor] = {}
-    if given:
-        relative = given.get("relative_bias")
-        every = given if relative is None else given | {name: getattr(relative, name, None) for name in _RELATIVE}
-        for name, value in every.items():
-            if isinstance(value, Tensor):
-                if type(value) not in PLAIN:
-                    return None
-                tensors[name] = value
-                wanted = wanted or value.requires_grad
-            elif value is not None and name in _RELATIVE:
-                return None
-    try:
-        if not (wanted and torch.is_grad_enabled()):
-            found: tuple[Tensor, Tensor | None, Tensor | None] = _forward(q, k, v, given, lse, attention_weights, out)
-            if out is not None:
-                torch.autograd.graph.increment_version(out)
-            return found
-        if tensors and any(name in tensors and tensors[name].requires_grad for name in _SCALES):
-            return None  # such a gradient does not exist: let the operator raise the error
-        if out is not None or (lse and given.get("empty_rows") == "uniform"):
-            return None
-        outputs = 3 if attention_weights else 2 if lse else 1
-        result = _apply((given, tuple(tensors), outputs), q, k, v, *tensors.values())
-    except _REFUSALS:
-        return None
-    return (result, None, None) if outputs == 1 else (*result, None) if outputs == 2 else result
+    found = _core.eager_attention(q, k, v, given, lse, attention_weights, out)
+    if out is not None and found is not None:
+        torch.autograd.graph.increment_version(out)
+    return found

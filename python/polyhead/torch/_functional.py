@@ -64,7 +64,7 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
     if type(q) in _eager.PLAIN and q.is_cpu and not _eager.watched() and (options.empty_rows != "offset" or options.attend is None):
         found = _eager.attention(q, k, v, _ops.keywords(q, options), True, options.attention_weights)
         if found is not None:
-            return found  # type: ignore[return-value]
+            return found  # type: ignore[no-any-return]
     result: tuple[Tensor, Tensor, Tensor]
     if _transforms.active():
         result = _transforms.attention(q, k, v, *options)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias
 
+from .. import _core
 from .._options import Causal, Precision, RelativeBias
-from . import _eager
 from ._attention import attention_of
-from ._eager import PLAIN
 from ._functional import autocast
 from ._inputs import causal_diagonal, require, require_memory, require_one_device
 from ._shapes import broadcasts
+
+
+_is_compiling = torch.compiler.is_compiling
 
 
 def _lead(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -26,34 +28,6 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     return tuple(torch.broadcast_shapes(*shapes))
-
-
-def _plain(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool, precision: Precision
-) -> Tensor | None:
-    if type(key) not in PLAIN or type(value) not in PLAIN:
-        return None
-    try:
-        dtype, shape, of_key = query.dtype, query.shape, key.shape
-    except RuntimeError:  # nested
-        return None
-    if key.dtype is not dtype or value.dtype is not dtype or len(shape) < 3 or len(of_key) < 3 or not (enable_gqa or of_key[-3] == shape[-3]):
-        return None
-    given: dict[str, Any] = {}
-    if attn_mask is not None:
-        if is_causal or type(attn_mask) not in PLAIN or attn_mask.dtype not in (torch.bool, dtype):
-            return None
-        given["attend" if attn_mask.dtype is torch.bool else "bias"] = attn_mask
-    if is_causal:
-        given["causal"] = "top_left"
-    if scale is not None:
-        if type(scale) not in (float, int):
-            return None
-        given["scale"] = scale
-    if type(precision) is not str or precision != "native":
-        given["precision"] = precision
-    found = _eager.attention(query, key, value, given)
-    return None if found is None else found[0]
 
 
 def scaled_dot_product_attention(
@@ -104,8 +78,8 @@ def scaled_dot_product_attention(
     without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
     # A call that needs no conversion; what is wrong with another one is said below.
-    if sink is None and relative_bias is None and type(query) in PLAIN and type(dropout_p) in (float, int) and dropout_p == 0 and not torch.is_autocast_enabled("cpu"):
-        found = _plain(query, key, value, attn_mask, is_causal, scale, enable_gqa, precision)
+    if sink is None and relative_bias is None and not _is_compiling():
+        found: Tensor | None = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
             return found
     where = "scaled_dot_product_attention"

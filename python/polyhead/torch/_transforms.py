@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -102,139 +103,134 @@ def _moving(names: tuple[str, ...], tangents: tuple[Tensor | None, ...]) -> list
     return [by_name.get(name) for name in GRADIENTS]
 
 
-class _Attention(torch.autograd.Function):
+@dataclass(frozen=True)
+class _Rule:
+    """An operator of `_ops`, and what torch needs of it under transforms: ctx is that of `_Operator`, inputs are those of the operator."""
+
+    operator: Callable[..., Any]
+    save: Callable[..., None]  # (ctx, inputs, output)
+    backward: Callable[..., Any]  # (ctx, gradients of the outputs): of each input
+    jvp: Callable[..., Any]  # (ctx, tangents of the inputs): of each output
+    vmap: Callable[..., Any]  # (info, in_dims, inputs): outputs, and where their new dimensions are
+
+
+class _Operator(torch.autograd.Function):
+    """An operator with its rule as the last argument."""
+
     @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return _ops.attention(*inputs)
+    def forward(*given: Any) -> Any:
+        *inputs, rule = given
+        return rule.operator(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _ops.save(ctx, inputs, output)
+        ctx.rule = inputs[-1]
+        ctx.rule.save(ctx, inputs[:-1], output)
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
+        return *ctx.rule.backward(ctx, *d_outputs), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        return ctx.rule.jvp(ctx, *tangents[:-1])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        *inputs, rule = given
+        return rule.vmap(info, in_dims[:-1], tuple(inputs))
+
+
+def _for_both_modes(save: Callable[..., None]) -> Callable[..., None]:
+    def save_both(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        save(ctx, inputs, output)
         ctx.save_for_forward(*ctx.to_save)
 
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None) -> Any:
-        return _ops.input_gradients(ctx, d_out, d_lse, d_p)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        q, k, v, *tensors, out, lse, p = ctx.saved_tensors
-        options, moving = Options(*tensors, *ctx.options), _moving(_FORWARD, tangents)
-        of_out, of_lse = attention_jvp(q, k, v, out, lse, *moving, *options)
-        of_p = _ops.map_tangent(p, q, k, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
-        return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _in_a_batch(attention, info, in_dims, inputs)
+    return save_both
 
 
-class _Map(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return _ops.attention_map(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _ops.save_map(ctx, inputs, output)
-        ctx.save_for_forward(*ctx.to_save)
-
-    @staticmethod
-    def backward(ctx: Any, d_map: Tensor) -> Any:
-        return _ops.map_gradients(ctx, d_map)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        q, k, *tensors, weights = ctx.saved_tensors
-        return _ops.map_tangent(weights, q, k, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _one_by_one(attention_map, info.batch_size, in_dims, inputs)
+def _tangents_of_attention(ctx: Any, *tangents: Tensor | None) -> Any:
+    q, k, v, *tensors, out, lse, p = ctx.saved_tensors
+    options, moving = Options(*tensors, *ctx.options), _moving(_FORWARD, tangents)
+    of_out, of_lse = attention_jvp(q, k, v, out, lse, *moving, *options)
+    of_p = _ops.map_tangent(p, q, k, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
+    return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
 
 
-class _Backward(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return _ops.attention_backward(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _ops.save_backward(ctx, inputs, output)
-        ctx.save_for_forward(*ctx.to_save)
-
-    @staticmethod
-    def backward(ctx: Any, *d_gradients: Tensor | None) -> Any:
-        return _ops.second_gradients(ctx, *d_gradients)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        # The gradients g(x, d_out) are linear in d_out, and second derivatives are symmetric: along x' their derivative is the gradient of <x', g>.
-        d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
-        options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
-        parts = []
-        if of_d_out is not None:
-            parts.append(attention_backward(of_d_out, q, k, v, out, lse, *options, ctx.wanted))
-        if any(x is not None for x in moving):
-            parts.append(attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*ctx.wanted, False])[:-1])
-        if not parts:
-            return (None,) * len(GRADIENTS)
-        sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
-        return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient, which must be None here
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _gradients_in_a_batch(attention_backward, info, _BACKWARD, in_dims, inputs, GRADIENTS)
+def _attention_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    return _in_a_batch(attention, info, in_dims, inputs)
 
 
-class _Jvp(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return _ops.attention_jvp(*inputs)
+def _tangents_of_map(ctx: Any, *tangents: Tensor | None) -> Any:
+    q, k, *tensors, weights = ctx.saved_tensors
+    return _ops.map_tangent(weights, q, k, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        count = len(_JVP) - len(Options._fields) + Options._fields.index("seed") + 1
-        ctx.options = inputs[count:]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:count], output[1])
 
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> Any:
-        q, k, v, out, lse, *rest, of_lse = ctx.saved_tensors
-        moving, options = rest[: len(GRADIENTS)], Options(*rest[len(GRADIENTS) :], *ctx.options)
-        needed = dict(zip(_JVP, ctx.needs_input_grad))
-        _ops.refuse_gradient_of_scales(needed["k_scale"], needed["v_scale"])
-        wanted, of_tangents = [needed[name] for name in GRADIENTS], [needed[name] for name in _TANGENTS]
-        sums: dict[str, Tensor] = {}
+def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    return _one_by_one(attention_map, info.batch_size, in_dims, inputs)
 
-        def add(names: tuple[str, ...], found: tuple[Tensor | None, ...], wanted: list[bool]) -> None:
-            for name, grad, want in zip(names, found, wanted):
-                if want and grad is not None:
-                    sums[name] = sums[name] + grad if name in sums else grad
 
-        if d_out is not None:
-            if any(wanted):
-                add(GRADIENTS, attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*wanted, False]), wanted)
-            if any(of_tangents):
-                add(_TANGENTS, attention_backward(d_out, q, k, v, out, lse, *options, of_tangents), of_tangents)
-        if d_lse is not None:
-            if any(of_tangents):
-                add(_TANGENTS, _ops.lse_gradients(d_lse, q, k, v, lse, options, of_tangents), of_tangents)
-            if any(wanted):
-                add(GRADIENTS, _gradients_of_lse_tangent(d_lse, of_lse, q, k, v, lse, moving, options, wanted), wanted)
-        return tuple(sums.get(name) for name in _JVP)
+def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
+    # The gradients g(x, d_out) are linear in d_out, and second derivatives are symmetric: along x' their derivative is the gradient of <x', g>.
+    d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
+    options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
+    parts = []
+    if of_d_out is not None:
+        parts.append(attention_backward(of_d_out, q, k, v, out, lse, *options, ctx.wanted))
+    if any(x is not None for x in moving):
+        parts.append(attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*ctx.wanted, False])[:-1])
+    if not parts:
+        return (None,) * len(GRADIENTS)
+    sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
+    return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient, which must be None here
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        raise NotImplementedError("polyhead's attention has no forward mode of forward mode (jacfwd of jacfwd); torch.func.hessian, jacfwd of jacrev, works")
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        together = _together(info.batch_size, _JVP, in_dims, inputs, set())
-        if together is None:
-            return _one_by_one(attention_jvp, info.batch_size, in_dims, inputs)
-        return attention_jvp(*together), (0, 0)
+def _backward_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    return _gradients_in_a_batch(attention_backward, info, _BACKWARD, in_dims, inputs, GRADIENTS)
+
+
+def _save_jvp(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    count = len(_JVP) - len(Options._fields) + Options._fields.index("seed") + 1
+    ctx.options = inputs[count:]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:count], output[1])
+
+
+def _gradients_of_jvp(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> Any:
+    q, k, v, out, lse, *rest, of_lse = ctx.saved_tensors
+    moving, options = rest[: len(GRADIENTS)], Options(*rest[len(GRADIENTS) :], *ctx.options)
+    needed = dict(zip(_JVP, ctx.needs_input_grad))
+    _ops.refuse_gradient_of_scales(needed["k_scale"], needed["v_scale"])
+    wanted, of_tangents = [needed[name] for name in GRADIENTS], [needed[name] for name in _TANGENTS]
+    sums: dict[str, Tensor] = {}
+
+    def add(names: tuple[str, ...], found: tuple[Tensor | None, ...], wanted: list[bool]) -> None:
+        for name, grad, want in zip(names, found, wanted):
+            if want and grad is not None:
+                sums[name] = sums[name] + grad if name in sums else grad
+
+    if d_out is not None:
+        if any(wanted):
+            add(GRADIENTS, attention_backward_backward(d_out, q, k, v, out, lse, *moving, *options, [*wanted, False]), wanted)
+        if any(of_tangents):
+            add(_TANGENTS, attention_backward(d_out, q, k, v, out, lse, *options, of_tangents), of_tangents)
+    if d_lse is not None:
+        if any(of_tangents):
+            add(_TANGENTS, _ops.lse_gradients(d_lse, q, k, v, lse, options, of_tangents), of_tangents)
+        if any(wanted):
+            add(GRADIENTS, _gradients_of_lse_tangent(d_lse, of_lse, q, k, v, lse, moving, options, wanted), wanted)
+    return tuple(sums.get(name) for name in _JVP)
+
+
+def _refuse_jvp_of_jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+    raise NotImplementedError("polyhead's attention has no forward mode of forward mode (jacfwd of jacfwd); torch.func.hessian, jacfwd of jacrev, works")
+
+
+def _jvp_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    together = _together(info.batch_size, _JVP, in_dims, inputs, set())
+    if together is None:
+        return _one_by_one(attention_jvp, info.batch_size, in_dims, inputs)
+    return attention_jvp(*together), (0, 0)
 
 
 def _gradients_of_lse_tangent(
@@ -262,31 +258,22 @@ def _gradients_of_lse_tangent(
     return tuple(grads)
 
 
-class _BackwardBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> Any:
-        return _ops.attention_backward_backward(*inputs)
+def _backward_backward_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
+    return _gradients_in_a_batch(attention_backward_backward, info, _BACKWARD_BACKWARD, in_dims, inputs, (*GRADIENTS, "d_out"))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _ops.save_backward_backward(ctx, inputs, output)
 
-    @staticmethod
-    def backward(ctx: Any, *d_results: Tensor | None) -> Any:
-        return _ops.third_gradients(ctx, *d_results)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        _ops.refuse_third_derivative()
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
-        return _gradients_in_a_batch(attention_backward_backward, info, _BACKWARD_BACKWARD, in_dims, inputs, (*GRADIENTS, "d_out"))
+_ATTENTION_RULE = _Rule(_ops.attention, _for_both_modes(_ops.save), _ops.input_gradients, _tangents_of_attention, _attention_in_a_batch)
+_MAP_RULE = _Rule(_ops.attention_map, _for_both_modes(_ops.save_map), _ops.map_gradients, _tangents_of_map, _map_in_a_batch)
+_BACKWARD_RULE = _Rule(_ops.attention_backward, _for_both_modes(_ops.save_backward), _ops.second_gradients, _tangents_of_backward, _backward_in_a_batch)
+_JVP_RULE = _Rule(_ops.attention_jvp, _save_jvp, _gradients_of_jvp, _refuse_jvp_of_jvp, _jvp_in_a_batch)
+_BACKWARD_BACKWARD_RULE = _Rule(
+    _ops.attention_backward_backward, _ops.save_backward_backward, _ops.third_gradients, _ops.refuse_third_derivative, _backward_backward_in_a_batch
+)
 
 
 def attention(*inputs: Any) -> Any:
     """The operator of `_ops`, under any transform; so are those that follow."""
-    return _Attention.apply(*inputs)  # type: ignore[no-untyped-call]
+    return _Operator.apply(*inputs, _ATTENTION_RULE)  # type: ignore[no-untyped-call]
 
 
 @_ops.attention.register_vmap
@@ -295,19 +282,19 @@ def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # insid
 
 
 def attention_backward(*inputs: Any) -> Any:
-    return _Backward.apply(*inputs)  # type: ignore[no-untyped-call]
+    return _Operator.apply(*inputs, _BACKWARD_RULE)  # type: ignore[no-untyped-call]
 
 
 def attention_backward_backward(*inputs: Any) -> Any:
-    return _BackwardBackward.apply(*inputs)  # type: ignore[no-untyped-call]
+    return _Operator.apply(*inputs, _BACKWARD_BACKWARD_RULE)  # type: ignore[no-untyped-call]
 
 
 def attention_jvp(*inputs: Any) -> Any:
-    return _Jvp.apply(*inputs)  # type: ignore[no-untyped-call]
+    return _Operator.apply(*inputs, _JVP_RULE)  # type: ignore[no-untyped-call]
 
 
 def attention_map(*inputs: Any) -> Any:
-    return _Map.apply(*inputs)  # type: ignore[no-untyped-call]
+    return _Operator.apply(*inputs, _MAP_RULE)  # type: ignore[no-untyped-call]
 
 
 _ops.transforms = sys.modules[__name__]
