@@ -71,82 +71,108 @@ inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& p
   });
 }
 
-// Computes blocks of at most 32 rows x 32 columns of products, one after the other. Each sum is stored when its register is needed again, by the next block or by
-// finish(): a tile store that follows the last product of its sum at once stalls the products (179 cycles instead of 128 for 8 products and 4 stores).
-class DelayedSums {
+// Up to 2 x 2 tiles of sums in registers 0 to 3: row i % 2, column i / 2. They are stored just before their registers are set again, because a store directly
+// after the last product waits for it, and all later products wait for the store.
+class TileSums {
  public:
-  explicit DelayedSums(AmxTiles& tiles) : tiles_(tiles) {}
+  explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // c = a b for kRows blocks of 16 rows and kColumns vectors. b is read past the first-level cache.
-  template <int kRows, int kColumns>
-  POLYHEAD_INLINE void multiply(std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const Bf16Pair* b, std::int64_t b_stride, float* c, std::int64_t c_stride) {
-    multiply_terms<kRows, kColumns, true>(a, a_stride, b, b_stride);
-    for (std::int64_t k = kTermBlock; k < depth; k += kTermBlock) multiply_terms<kRows, kColumns, false>(a + k, a_stride, b + k * b_stride, b_stride);
-    c_ = c, c_stride_ = c_stride, rows_ = kRows, columns_ = kColumns;
+  // The next products begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
+  POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
+    earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
 
+  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart. kAdd: the sums begin with what c holds, else with 0.
+  template <int Rows, int Columns, bool kAdd>
+  POLYHEAD_INLINE void add(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
+    now_.rows == 0 ? add_tiles<Rows, Columns, true, kAdd>(a, a_stride, next_a, b, b_stride, next_b) : add_tiles<Rows, Columns, false, kAdd>(a, a_stride, next_a, b, b_stride, next_b);
+    now_.rows = Rows, now_.columns = Columns;
+  }
+
+  // Stores the last sums.
   void finish() {
-    store<0, 0>(), store<1, 0>(), store<0, 1>(), store<1, 1>();
-    c_ = nullptr;
+    earlier_ = now_, now_ = {};
+    store<0>(), store<1>(), store<2>(), store<3>();
   }
 
  private:
-  template <int kRows, int kColumns, bool kFirst>
-  POLYHEAD_INLINE void multiply_terms(const Bf16Pair* a, std::int64_t a_stride, const Bf16Pair* b, std::int64_t b_stride) {
-    tiles_.load<4>(a, a_stride * 4);
-    tiles_.load_once<6>(b, b_stride * 4);
-    multiply_tile<0, 0, kFirst>();
-    if constexpr (kRows > 1) {
-      tiles_.load<5>(a + 16 * a_stride, a_stride * 4);
-      multiply_tile<1, 0, kFirst>();
+  struct Place {
+    float* c = nullptr;
+    std::int64_t stride = 0, next_row = 0, next_column = 0;
+    int rows = 0, columns = 0;  // 0: nothing was added
+
+    template <int kTile>
+    float* tile() const {
+      return c + kTile % 2 * next_row + kTile / 2 * next_column;
     }
-    if constexpr (kColumns > 1) {
-      tiles_.load_once<7>(b + 16, b_stride * 4);
-      multiply_tile<0, 1, kFirst>();
-      if constexpr (kRows > 1) multiply_tile<1, 1, kFirst>();
-    }
-    if constexpr (kFirst && kRows == 1) store<1, 0>(), store<1, 1>();
-    if constexpr (kFirst && kColumns == 1) store<0, 1>(), store<1, 1>();
-    if constexpr (kFirst) c_ = nullptr;
+  };
+
+  template <int Rows, int Columns, bool kBegin, bool kAdd>
+  POLYHEAD_INLINE void add_tiles(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
+    set<0, true, kBegin, kAdd>();
+    tiles_.template load<4>(a, a_stride * 4), tiles_.template load_once<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
+    set<1, Rows == 2, kBegin, kAdd>();
+    if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
+    set<2, Columns == 2, kBegin, kAdd>();
+    if constexpr (Columns == 2) tiles_.template load_once<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
+    set<3, Rows == 2 && Columns == 2, kBegin, kAdd>();
+    if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
   }
 
-  template <int kRow, int kColumn, bool kFirst>
-  POLYHEAD_INLINE void multiply_tile() {
-    if constexpr (kFirst) {
-      store<kRow, kColumn>();
-      tiles_.zero<2 * kColumn + kRow>();
+  // Stores the earlier sums of a register and, if it is in use, sets it to the initial sums.
+  template <int kTile, bool kUsed, bool kBegin, bool kAdd>
+  POLYHEAD_INLINE void set() {
+    if constexpr (kBegin) store<kTile>();
+    if constexpr (kBegin && kUsed) {
+      if constexpr (kAdd) {
+        tiles_.template load<kTile>(now_.tile<kTile>(), now_.stride * 4);
+      } else {
+        tiles_.template zero<kTile>();
+      }
     }
-    tiles_.multiply<2 * kColumn + kRow, 4 + kRow, 6 + kColumn>();
   }
 
-  template <int kRow, int kColumn>
+  template <int kTile>
   POLYHEAD_INLINE void store() const {
-    if (c_ != nullptr && kRow < rows_ && kColumn < columns_) tiles_.store<2 * kColumn + kRow>(c_ + kRow * 16 * c_stride_ + kColumn * 16, c_stride_ * 4);
+    if (kTile % 2 < earlier_.rows && kTile / 2 < earlier_.columns) tiles_.template store<kTile>(earlier_.tile<kTile>(), earlier_.stride * 4);
   }
 
   AmxTiles& tiles_;
-  float* c_ = nullptr;  // where the sums in registers belong; nullptr: there are none
-  std::int64_t c_stride_ = 0;
-  int rows_ = 0, columns_ = 0;
+  Place now_, earlier_;
 };
 
-// multiply_by_tiles() for at most 32 rows.
-inline void multiply_strip_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+// Calls f(Rows, Columns), each 1 or 2, for the tiles that are left.
+template <class F>
+POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
+  with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
+}
+
+// c = a b for up to 32 rows, rounded up to 16 or 32, for which c has memory. The last sums are in c only after the next product or sums.finish(). b is read past the
+// first-level cache.
+inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
+  for (int i = 0; i < rows && product.depth == 0; ++i) {
+    for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);
+  }
+  if (product.depth == 0) return;
+  for (int j = 0; j < vectors; j += 2) {
+    with_tiles(rows / 17 + 1, vectors - j, [&](auto r, auto c) {
+      sums.begin(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);
+      for (std::int64_t k = 0; k < product.depth; k += kTermBlock)
+        sums.add<r(), c(), false>(product.a + k, product.a_stride, 16 * product.a_stride, product.b + k * product.b_stride + j * 16, product.b_stride, 16);
+    });
+  }
+}
+
+// multiply() (cpu/tile.h) for at most 32 rows of an a that is not transposed.
+inline void multiply_unit_and_store(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   constexpr std::int64_t kStride = kTileVectors * kLanes<float>;
-  alignas(64) float sums[2 * kRowBlock * kStride];
-  DelayedSums blocks(tiles);
+  alignas(64) float tiles[2 * kRowBlock * kStride];
   for (int done = 0; done < vectors; done += kTileVectors) {
     const int here = vectors - done < kTileVectors ? vectors - done : kTileVectors;
-    for (int at = 0; at < here; at += 2) {
-      with_count<2>(here - at < 2 ? 1 : 2, [&](auto columns) {
-        const Bf16Pair* const b = product.b + (done + at) * kLanes<float>;
-        float* const to = sums + at * kLanes<float>;
-        rows > kRowBlock ? blocks.multiply<2, columns()>(product.depth, product.a, product.a_stride, b, product.b_stride, to, kStride)
-                         : blocks.multiply<1, columns()>(product.depth, product.a, product.a_stride, b, product.b_stride, to, kStride);
-      });
-    }
-    blocks.finish();
-    with_count<kTileVectors>(here, [&](auto count) { store_sums<count()>(product, sums, 0, rows, std::int64_t{done} * kLanes<float>); });
+    const std::int64_t column = std::int64_t{done} * kLanes<float>;
+    multiply_unit(sums, {.depth = product.depth, .a = product.a, .a_stride = product.a_stride, .b = product.b + column, .b_stride = product.b_stride, .c = tiles, .c_stride = kStride}, rows, here);
+    sums.finish();
+    with_count<kTileVectors>(here, [&](auto count) { store_sums<count()>(product, tiles, 0, rows, column); });
   }
 }
 

@@ -11,97 +11,11 @@
 // transposed, which are more than those of d_out and q. A key block's d_v and d_k are transposed back once, after its last rows.
 #pragma once
 
+#include "cpu/amx_product.h"
 #include "cpu/sdpa/differentiate_tiles.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
-
-// Up to 2 x 2 tiles of sums in registers 0 to 3: row i % 2, column i / 2. They are stored just before their registers are set again, because a store directly
-// after the last product waits for it, and all later products wait for the store.
-class TileSums {
- public:
-  explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
-
-  // The next products begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
-  POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
-    earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
-  }
-
-  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart. kAdd: the sums begin with what c holds, else with 0.
-  template <int Rows, int Columns, bool kAdd>
-  POLYHEAD_INLINE void add(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
-    now_.rows == 0 ? add_tiles<Rows, Columns, true, kAdd>(a, a_stride, next_a, b, b_stride, next_b) : add_tiles<Rows, Columns, false, kAdd>(a, a_stride, next_a, b, b_stride, next_b);
-    now_.rows = Rows, now_.columns = Columns;
-  }
-
-  // Stores the last sums.
-  void finish() {
-    earlier_ = now_, now_ = {};
-    store<0>(), store<1>(), store<2>(), store<3>();
-  }
-
- private:
-  struct Place {
-    float* c = nullptr;
-    std::int64_t stride = 0, next_row = 0, next_column = 0;
-    int rows = 0, columns = 0;  // 0: nothing was added
-
-    template <int kTile>
-    float* tile() const {
-      return c + kTile % 2 * next_row + kTile / 2 * next_column;
-    }
-  };
-
-  template <int Rows, int Columns, bool kBegin, bool kAdd>
-  POLYHEAD_INLINE void add_tiles(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
-    set<0, true, kBegin, kAdd>();
-    tiles_.template load<4>(a, a_stride * 4), tiles_.template load_once<6>(b, b_stride * 4), tiles_.template multiply<0, 4, 6>();
-    set<1, Rows == 2, kBegin, kAdd>();
-    if constexpr (Rows == 2) tiles_.template load<5>(a + next_a, a_stride * 4), tiles_.template multiply<1, 5, 6>();
-    set<2, Columns == 2, kBegin, kAdd>();
-    if constexpr (Columns == 2) tiles_.template load_once<7>(b + next_b, b_stride * 4), tiles_.template multiply<2, 4, 7>();
-    set<3, Rows == 2 && Columns == 2, kBegin, kAdd>();
-    if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
-  }
-
-  // Stores the earlier sums of a register and, if it is in use, sets it to the initial sums.
-  template <int kTile, bool kUsed, bool kBegin, bool kAdd>
-  POLYHEAD_INLINE void set() {
-    if constexpr (kBegin) store<kTile>();
-    if constexpr (kBegin && kUsed) {
-      if constexpr (kAdd) {
-        tiles_.template load<kTile>(now_.tile<kTile>(), now_.stride * 4);
-      } else {
-        tiles_.template zero<kTile>();
-      }
-    }
-  }
-
-  template <int kTile>
-  POLYHEAD_INLINE void store() const {
-    if (kTile % 2 < earlier_.rows && kTile / 2 < earlier_.columns) tiles_.template store<kTile>(earlier_.tile<kTile>(), earlier_.stride * 4);
-  }
-
-  AmxTiles& tiles_;
-  Place now_, earlier_;
-};
-
-// Calls f(Rows, Columns), each 1 or 2, for the tiles that are left.
-template <class F>
-POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
-  with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
-}
-
-// c = a b for up to 32 rows.
-inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
-  for (int j = 0; j < vectors; j += 2) {
-    with_tiles(rows / 17 + 1, vectors - j, [&](auto r, auto c) {
-      sums.begin(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);
-      for (std::int64_t k = 0; k < product.depth; k += kTermBlock)
-        sums.add<r(), c(), false>(product.a + k, product.a_stride, 16 * product.a_stride, product.b + k * product.b_stride + j * 16, product.b_stride, 16);
-    });
-  }
-}
 
 // p and d_x of a query block and a key block as bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
 struct RoundedTiles {

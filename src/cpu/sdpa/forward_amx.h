@@ -14,20 +14,17 @@ class AmxOperands : public Bf16Operands {
  public:
   using Bf16Operands::Bf16Operands;
 
-  // c = q k^T of the strip's `rows` rows, from row `strip` on, with the keys [begin, end) of a panel of the block, a multiple of 32. The last 32 keys are stored
-  // only by the next call or by finish_keys().
+  // c = q k^T of the strip's `rows` rows, from row `strip` on, with the keys [begin, end) of a panel of the block; end - begin is a multiple of 32. The last 32 keys
+  // are stored only by the next call or by finish_keys().
   void multiply_keys(std::int64_t strip, int rows, std::int64_t panel, std::int64_t begin, std::int64_t end, float* c, std::int64_t c_stride) {
-    const Bf16Pair* const k = k_panel(panel);
-    for (std::int64_t key = begin; key < end; key += 2 * kWidth) {
-      float* const to = c + key - begin;
-      rows > kRowBlock ? scores_.template multiply<2, 2>(s_->depth, q(strip), q_stride(), k + (key - panel), kPanel, to, c_stride)
-                       : scores_.template multiply<1, 2>(s_->depth, q(strip), q_stride(), k + (key - panel), kPanel, to, c_stride);
-    }
+    multiply_unit(sums_,
+                  {.depth = s_->depth, .a = q(strip), .a_stride = q_stride(), .b = k_panel(panel) + (begin - panel), .b_stride = kPanel, .c = c, .c_stride = c_stride},
+                  rows, static_cast<int>((end - begin) / kWidth));
   }
-  void finish_keys() { scores_.finish(); }
+  void finish_keys() { sums_.finish(); }
 
   void multiply_values(const Product<float, Bf16Pair>& product, int rows) {
-    multiply_strip_by_tiles(tiles_, product, rows, static_cast<int>(s_->v_padded / kWidth));
+    multiply_unit_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
   // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
@@ -76,7 +73,7 @@ class AmxOperands : public Bf16Operands {
   }
 
   AmxTiles tiles_;
-  DelayedSums scores_{tiles_};
+  TileSums sums_{tiles_};
 };
 
 }  // namespace

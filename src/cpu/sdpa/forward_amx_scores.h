@@ -11,8 +11,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// x becomes exp(factor (x - reference)), at most 1, with an error of 3e-6: a hundredth of the rounding to bfloat16 that follows. 0 for -infinity and for results
-// below 2^-126, NaN for NaN. kSmall: factor times reference is so small that its rounding does not matter; a subtraction less.
+// x becomes exp(factor (x - reference)) with an error of 3e-6: a hundredth of the rounding to bfloat16 that follows. 0 for -infinity and for results below 2^-126, NaN
+// for NaN. kSmall: |factor reference| is below 256, so its rounding, which all results of a row share, adds at most 5e-6; a subtraction less.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
   constexpr float c[] = {1, 0x1.62d6d0p-1f, 0x1.ee2374p-3f, 0x1.abfe7ep-5f, 0x1.b7ea5cp-7f};  // 2^f for 0 <= f < 1, minimax
@@ -47,7 +47,6 @@ class AmxScores {
   // From scores to exponentials. l: their sums before rounding. correction: l / (sum after rounding), by which the product with v is multiplied: so rounding errors
   // that all weights of a row share cancel. kept: the exponentials are stored in float32, too.
   void exponentiate(KeyRange keys, bool kept, OnlineSoftmax<float>& softmax, float factor, float* l, float* correction) {
-    // The rounding of factor times reference multiplies all exponentials of a row by 2^(its error), by at most 1 + 1e-5.
     constexpr float kMostRounded = 256;
     for (int i = 0; i < strip_.rows; ++i) {
       softmax.set_reference(strip_.first_row + i, largest_lane<float>(load_vector(largest_by_lane(i))));

@@ -5,6 +5,7 @@
 //     key block: its keys, transposed into panels, and its values stay in the second-level cache; few rows read them as they are stored
 //       strip of rows: its scores with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
+//         with AMX: all scores of the strip first, in the second-level cache, then exp (forward_amx_scores.h)
 //         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
 // A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row starts with empty sums in
 // each, and the blocks are joined in their order, here or in merge_kernel.cc.
@@ -363,10 +364,11 @@ class Forward {
   // Prefetches a tile's bias while its product runs.
   template <int Rows>
   POLYHEAD_INLINE void fetch_bias(int row, std::int64_t begin) const {
+    const std::int64_t bytes = strip_.has_narrow_bias() ? sizeof(bf16) : sizeof(T);
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
-      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(static_cast<const T*>(strip_.lines[row + i].bias) + begin + j * kWidth);
+      for (int j = 0; j < kTileVectors; ++j) __builtin_prefetch(static_cast<const char*>(strip_.lines[row + i].bias) + (begin + j * kWidth) * bytes);
     }
   }
 

@@ -68,7 +68,7 @@ struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v hold T, or bfloat16 pairs, which are as wide as float32
   T* bf16_pairs;                                // the strip's exponentials as pairs, half as far apart as in `scores`
   T* joined;  // if reads_stored_values(): o before a key block is joined
-  // Per row, of the current key block: its reference, the largest score for that reference, sums by lane.
+  // Per row, of the current key block: its reference, the largest score for that reference, sums by lane; with AMX the largest score by lane first.
   T *reference, *limit, *sums;
   T *m, *l;             // per row, of all key blocks so far
   T* share;             // per row, with sinks: see add_sinks

@@ -210,6 +210,30 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
 }
 
+// Before each call, one of the same size whose scores are large and whose tiles are full, so that what scratch memory holds is not 0.
+TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
+  for (const std::int64_t queries : {3, 17, 40, 100}) {
+    for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {
+      SCOPED_TRACE(queries);
+      Random random(1);
+      AttentionCase before = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = 64, .v_width = 64}, 9);
+      AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = qk_width, .v_width = v_width});
+      const AttentionOutputs expected = reference_run(c);
+      before.options.backend = c.options.backend = &find_backend("cpu");
+      for_each_instruction_set([&] {
+        before.run(before.make_outputs());
+        const AttentionOutputs o = c.make_outputs();
+        c.run(o);
+        EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-5)) << "lse";
+        EXPECT_TRUE(near(o.out, expected.out, 2e-2)) << "out";
+        EXPECT_TRUE(near(o.d_v, expected.d_v, 2e-2)) << "d_v";
+        EXPECT_TRUE(near(o.d_q, expected.d_q, 1e-2)) << "d_q";
+        EXPECT_TRUE(near(o.d_k, expected.d_k, 1e-2)) << "d_k";
+      });
+    }
+  }
+}
+
 TEST(CpuSdpa, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(2);
   AttentionCase c = case_of(random, DType::f32, {.lead = {9}, .group = 2, .queries = 20, .keys = 1100, .qk_width = 16, .v_width = 16});
