@@ -370,7 +370,7 @@ MUTANTS = [
     Mutant("gemm tiles: the last block not finished", "src/cpu/gemm/multiply_tiles.h", "multiply_panel<1>(panel);\n    }\n    finish_waiting();", "multiply_panel<1>(panel);\n    }", "every block of c is stored", GEMM),
     Mutant("gemm tiles: another shape's block not finished", "src/cpu/gemm/multiply_tiles.h", "if (waiting_tiles_ != tiles_of<Rows, Columns> || blocks == 0)", "if (blocks == 0)", "a block is stored from its own registers", GEMM),
     Mutant("gemm tiles: pairs of one term", "src/cpu/gemm/pack_tiles.h", "term + k + 1), columns) << 16", "term + k), columns) << 16", "a pair has two terms", GEMM),
-    Mutant("gemm tiles: columns beyond the last packed", "src/cpu/gemm/tiles_of_a.h", "if (i < rows) {", "if (true) {", "rows beyond the last are not read", GEMM),
+    Mutant("gemm tiles: rows beyond the last read", "src/cpu/gemm/tiles_of_a.h", "if (i < rows) {", "if (true) {", "rows beyond the last are not read", GEMM),
     Mutant("gemm tiles: rows of several axes taken for even", "src/cpu/gemm/tiles_of_a.h", "row % task.a_rows.run + some <= task.a_rows.run", "true", "rows of several axes need not have one distance", GEMM),
     Mutant("gemm tiles: a later block of a sum replaces the first", "src/cpu/gemm/finish_tiles.h", "if (!turned_ && !block_.starts) low", "if (false) low", "long sums add up over their blocks", GEMM),
     Mutant("gemm tiles: c^T forgets earlier sums", "src/cpu/gemm/finish_tiles.h", "if (!block_.starts && row + i < part_.rows)", "if (false)", "long sums add up over their blocks", GEMM),

@@ -1,4 +1,4 @@
-// Measures GFLOP/s of the products that layers of a model compute: rows, depth, columns, with transposed weights as in Linear.
+// Measures GFLOP/s of the products that layers of a model compute: rows, depth, columns of y = x W^T, and the same sizes as d_x = d_y W and d_W = d_y^T x.
 #include <benchmark/benchmark.h>
 
 #include "cpu/gemm/gemm.h"
@@ -7,14 +7,18 @@
 namespace polyhead::cpu {
 namespace {
 
-void product(benchmark::State& state, DType dtype, int threads) {
+enum class Of { y, d_x, d_weight };
+
+void product(benchmark::State& state, DType dtype, int threads, Of of = Of::y) {
   set_num_threads(threads);
   const std::int64_t rows = state.range(0), depth = state.range(1), columns = state.range(2);
-  Tensor a(dtype, {rows, depth}), weight(dtype, {columns, depth}), c(dtype, {rows, columns});
+  // As they are in memory: d_y is [depth, rows], and the weight of y is [columns, depth].
+  Tensor a(dtype, of == Of::d_weight ? Shape{depth, rows} : Shape{rows, depth}), b(dtype, of == Of::y ? Shape{columns, depth} : Shape{depth, columns}), c(dtype, {rows, columns});
   fill(a, 1);
-  fill(weight, 0.5);
+  fill(b, 0.5);
+  const ConstTensorView a_view = of == Of::d_weight ? a.view().transpose(0, 1) : a.view(), b_view = of == Of::y ? b.view().transpose(0, 1) : b.view();
   for (auto _ : state) {
-    gemm({.a = a, .b = weight.view().transpose(0, 1), .c = c});
+    gemm({.a = a_view, .b = b_view, .c = c});
     benchmark::DoNotOptimize(c.view().data());
   }
   state.counters["GFLOP/s"] =
@@ -39,6 +43,8 @@ BENCHMARK_CAPTURE(product, float32, DType::f32, 1)->Apply(sizes);
 BENCHMARK_CAPTURE(product, float32_2_threads, DType::f32, 2)->Apply(sizes);
 BENCHMARK_CAPTURE(product, float64, DType::f64, 1)->Apply(sizes);
 BENCHMARK_CAPTURE(product, bfloat16, DType::bf16, 1)->Apply(sizes);
+BENCHMARK_CAPTURE(product, bfloat16_d_x, DType::bf16, 1, Of::d_x)->Apply(sizes);
+BENCHMARK_CAPTURE(product, bfloat16_d_weight, DType::bf16, 1, Of::d_weight)->Apply(sizes);
 
 }  // namespace
 }  // namespace polyhead::cpu

@@ -286,6 +286,21 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
+// Rows of two axes that one distance does not describe: tiles of a are read in place only where it does.
+TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
+  Random random(13);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t length : {11, 16, 37}) {
+      const Tensor whole = random.tensor(dtype, {3, length + 2, 70}), b = random.tensor(dtype, {70, 40});
+      const ConstTensorView slice = ConstTensorView(whole).slice(1, 1, 1 + length);
+      Tensor c(dtype, {3, length, 40}), expected(dtype, {3, length, 40});
+      gemm({.a = slice, .b = b, .c = c});
+      gemm({.a = during_call(Tensor::copy_of(slice)), .b = b, .c = expected});
+      EXPECT_TRUE(same_bits(c, expected)) << length;
+    }
+  }
+}
+
 // A projection writes its result in the layout that attention reads, [B,N,T,H]: rows are [B,T] and columns [N,H].
 TEST_P(GemmKernel, HeadsAreWrittenInPlace) {
   Random random(5);
