@@ -75,8 +75,8 @@ class _Attention(torch.autograd.Function):
     """Saves a pass that was computed before. Its arguments are (call, results, q, k, v, *tensors), where call is (options without tensors, names of the tensors, number
     of outputs); it returns out, or a tuple of that many outputs."""
 
-    forward = staticmethod(_core.eager_attention_save)
-    backward = staticmethod(_core.eager_attention_backward)
+    forward: Any = staticmethod(_core.eager_attention_save)
+    backward: Any = staticmethod(_core.eager_attention_backward)
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

@@ -80,9 +80,9 @@ def scaled_dot_product_attention(
     """
     # A call that needs no conversion; what is wrong with another one is said below.
     if sink is None and relative_bias is None and _eager._READ_BY_C and not _is_compiling():
-        found: Tensor | None = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
+        found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
-            return found
+            return found  # type: ignore[no-any-return]
     where = "scaled_dot_product_attention"
     problem = read_arguments(where, query, key, value, attn_mask, is_causal, enable_gqa)
     out = attention_of(
