@@ -76,7 +76,12 @@ class _Attention(torch.autograd.Function):
     of outputs); it returns out, or a tuple of that many outputs."""
 
     forward: Any = staticmethod(_core.eager_attention_save)
-    backward: Any = staticmethod(_core.eager_attention_backward)
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
+        if torch.compiler.is_compiling():  # compiled autograd traces this function
+            return _gradients(ctx, ctx.saved_tensors, d_outputs)
+        return _core.eager_attention_backward(ctx, *d_outputs)
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
