@@ -222,6 +222,20 @@ TEST(MultiHeadAttentionMessages, TheOutputSharesNoMemoryWithMasksOrParameters) {
             "MultiHeadAttention.forward: out overlaps attend; outputs need memory of their own");
 }
 
+TEST(MultiHeadAttentionMessages, AttentionWeightsNeedSavedActivationsTheShapeOfTheMapAndMemoryOfTheirOwn) {
+  const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
+  const Tensor query(DType::f32, {1, 3, 8});
+  Tensor out(DType::f32, query.shape()), weights(DType::f32, {1, 2, 3, 3}), wrong(DType::f32, {1, 2, 3, 4});
+  MultiHeadAttention::Saved saved;
+  const auto refused = [&](TensorView given, MultiHeadAttention::Saved* to) {
+    return error_message([&] { layer.forward({.query = query}, out, {}, to, given); });
+  };
+  EXPECT_EQ(refused(weights, nullptr), "MultiHeadAttention.forward: attention_weights without saved activations");
+  EXPECT_EQ(refused(wrong, &saved), "MultiHeadAttention.forward: attention_weights is [1,2,3,4]; it must be [1,2,3,3]");
+  EXPECT_EQ(refused(TensorView(out.data<float>(), {1, 2, 3, 3}), &saved), "MultiHeadAttention.forward: attention_weights overlaps out; outputs need memory of their own");
+  layer.forward({.query = query}, out, {}, &saved, weights);
+}
+
 TEST(MultiHeadAttentionMessages, AGradientOfTheBiasHasItsShapeWithAddedKeysToo) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .add_bias_kv = true, .seed = 1});
   const Tensor x(DType::f32, {2, 3, 4}), bias(DType::f32, {3, 3});

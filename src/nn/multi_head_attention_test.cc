@@ -122,6 +122,22 @@ TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
 }
 
 // out = concat(heads) Wo with head_i = softmax(Q_i K_i^T / sqrt(H)) V_i, written out for one query.
+// Attention weights of the forward pass are those of the map, and writing them does not change the output.
+TEST(MultiHeadAttention, TheForwardPassWritesAttentionWeightsToo) {
+  for (const Setting& setting : settings()) {
+    SCOPED_TRACE(setting.name);
+    Trial run(setting);
+    run.loss();
+    const Shape shape = run.layer.maps_shape(run.input);
+    Tensor map(DType::f64, shape), weights(DType::f64, shape), out(DType::f64, run.out.shape());
+    SdpaOptions sdpa = run.saved.sdpa;
+    attention_map(run.saved.maps(), map, sdpa);
+    run.layer.forward(run.input, out, run.options, &run.saved, weights);
+    EXPECT_TRUE(same_bits(out, run.out));
+    EXPECT_TRUE(near(weights, map, 1e-14));
+  }
+}
+
 TEST(MultiHeadAttention, IsTheFormula) {
   Trial run({"formula", {.query_width = 4, .heads = 2, .dtype = DType::f64}, {3, 4}});
   run.loss();

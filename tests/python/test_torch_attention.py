@@ -417,7 +417,7 @@ WRONG: dict[str, list[Wrong]] = {
         ({"relative_bias": polyhead.RelativeBias(slopes=torch.ones(2)), "bias": torch.zeros(5, 7)}, ValueError, "bias and relative_bias are both given"),
         ({"relative_bias": polyhead.RelativeBias(table=torch.ones(2, 8), max_distance="x")}, TypeError, "relative_bias.max_distance"),  # type: ignore[arg-type]
         ({"relative_bias": polyhead.RelativeBias(table=torch.ones(2, 8), bidirectional=1)}, TypeError, "relative_bias.bidirectional"),  # type: ignore[arg-type]
-        ({"out": torch.empty(1, 2, 5, 3)}, ValueError, "out is float32"),
+        ({"out": torch.empty(1, 2, 5, 3)}, ValueError, r"out is \[1,2,5,3\]; it must be"),
         ({"out": [1.0]}, TypeError, "out is of type list"),
     ],
 }

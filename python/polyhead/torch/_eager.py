@@ -75,8 +75,13 @@ class _Attention(torch.autograd.Function):
     """Saves a pass that was computed before. Its arguments are (call, results, q, k, v, *tensors), where call is (options without tensors, names of the tensors, number
     of outputs); it returns out, or a tuple of that many outputs."""
 
-    forward = staticmethod(_core.eager_attention_save)
-    backward = staticmethod(_core.eager_attention_backward)
+    forward: Any = staticmethod(_core.eager_attention_save)
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
+        if torch.compiler.is_compiling():  # compiled autograd traces this function
+            return _gradients(ctx, ctx.saved_tensors, d_outputs)
+        return _core.eager_attention_backward(ctx, *d_outputs)
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

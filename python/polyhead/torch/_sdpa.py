@@ -10,6 +10,7 @@ from torch.nn.attention.bias import CausalBias
 
 from .. import _core
 from .._options import Causal, Precision, RelativeBias
+from . import _eager
 from ._attention import attention_of
 from ._functional import autocast
 from ._inputs import causal_diagonal, require, require_memory, require_one_device
@@ -78,10 +79,10 @@ def scaled_dot_product_attention(
     without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
     # A call that needs no conversion; what is wrong with another one is said below.
-    if sink is None and relative_bias is None and not _is_compiling():
-        found: Tensor | None = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
+    if sink is None and relative_bias is None and _eager._READ_BY_C and not _is_compiling():
+        found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
-            return found
+            return found  # type: ignore[no-any-return]
     where = "scaled_dot_product_attention"
     problem = read_arguments(where, query, key, value, attn_mask, is_causal, enable_gqa)
     out = attention_of(
