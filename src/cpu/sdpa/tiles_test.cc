@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <list>
 #include <vector>
 
 #include "polyhead/maps.h"
@@ -44,7 +45,7 @@ class AmxTiles : public testing::Test {
 
   AttentionOutputs attention(DType dtype) {
     Random random(1);
-    AttentionCase c = case_of(random, dtype, {.queries = 30, .keys = 90, .qk_width = 32, .v_width = 32}, &find_backend("cpu"));
+    AttentionCase& c = cases_.emplace_back(case_of(random, dtype, {.queries = 30, .keys = 90, .qk_width = 32, .v_width = 32}, &find_backend("cpu")));
     AttentionOutputs out = c.make_outputs();
     c.run(out);
     return out;
@@ -52,6 +53,7 @@ class AmxTiles : public testing::Test {
 
  private:
   std::vector<char> stack_;
+  std::list<AttentionCase> cases_;  // which own the outputs
 };
 
 TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
