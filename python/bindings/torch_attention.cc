@@ -388,8 +388,8 @@ void bind_torch_attention(nb::module_& m) {
   m.def("eager_attention", &attention, any("q"), any("k"), any("v"), any("options"), nb::arg("return_lse"), nb::arg("return_attention_weights"), any("out"));
   m.def("eager_sdpa", &torch_sdpa, any("query"), any("key"), any("value"), any("attn_mask"), any("dropout_p"), any("is_causal"), any("scale"),
         any("enable_gqa"), any("precision"));
-  m.def("eager_attention_save", &save);
-  m.def("eager_attention_backward", &backward);
+  m.def("eager_attention_save", &save, nb::sig("def eager_attention_save(*args: object) -> object"));
+  m.def("eager_attention_backward", &backward, nb::sig("def eager_attention_backward(*args: object) -> object"));
 }
 
 }  // namespace polyhead::python
