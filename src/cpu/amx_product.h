@@ -153,7 +153,7 @@ inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& produc
   for (int i = 0; i < rows && product.depth == 0; ++i) {
     for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);
   }
-  if (product.depth == 0) return;
+  if (product.depth == 0) return sums.finish();
   for (int j = 0; j < vectors; j += 2) {
     with_tiles(rows / 17 + 1, vectors - j, [&](auto r, auto c) {
       sums.begin(product.c + j * 16, product.c_stride, 16 * product.c_stride, 16);

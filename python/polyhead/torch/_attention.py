@@ -163,7 +163,7 @@ def attention(
         found = _eager.attention(q, k, v, chosen, return_lse, return_attention_weights, out)
         if found is not None:
             if return_attention_weights:
-                return found if return_lse else (found[0], found[2])  # type: ignore[no-any-return]
+                return found if return_lse else (found[0], found[2])
             return found[:2] if return_lse else found  # type: ignore[no-any-return]
     given: dict[str, Any] = DEFAULTS | options
     score_mod, block_mask = given.pop("score_mod", None), given.pop("block_mask", None)

@@ -321,6 +321,7 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
 
 // to += d_x k for the rows of a unit, from row `begin` of the query block on. k has pairs of keys.
 inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
+  if (padded == 0) return;
   alignas(64) float memory[2][kUnitRows * 32];
   TileSums sums(tiles);
   const auto add = [&](const float* group, std::int64_t column) {
