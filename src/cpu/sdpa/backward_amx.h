@@ -12,6 +12,7 @@
 #pragma once
 
 #include "cpu/amx_product.h"
+#include "cpu/power_for_bf16.h"
 #include "cpu/sdpa/differentiate_tiles.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -66,24 +67,12 @@ struct RoundedTiles {
   }
 };
 
-// x becomes exp(x - lse) of scores, which are `factor` x log2(e) in powers of two, with a relative error of 3e-6: it is rounded to bfloat16 or multiplied by
-// numbers of that precision. 0 instead of subnormal results.
+// x becomes exp(factor x - lse), as exact as power_for_bf16(); factor and `reference`, the lse, are in powers of two.
 template <int kCount>
 POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference, float factor) {
-  constexpr float c[] = {1, 0x1.62d6c6p-1F, 0x1.ee2450p-3F, 0x1.abf868p-5F, 0x1.b7f732p-7F};  // 2^f for 0 <= f < 1, minimax
-  Vector<float> f[kCount], power[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) {
-    x[j] = multiply_add<float>(x[j], broadcast(factor), broadcast(-reference));
-    f[j] = fraction(x[j]), power[j] = broadcast(c[4]);
-  }
-#pragma GCC unroll 4
-  for (int i = 3; i >= 0; --i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
+  for (int j = 0; j < kCount; ++j) x[j] = multiply_add<float>(x[j], broadcast(factor), broadcast(-reference));
+  power_for_bf16<kCount>(x);
 }
 
 using PairStrip = TileStrip<float, Bf16Pair>;

@@ -4,6 +4,7 @@
 // reference is the largest: its exponential is 1, which bfloat16 holds without rounding, and exponentials go from registers to pairs in one pass.
 #pragma once
 
+#include "cpu/power_for_bf16.h"
 #include "cpu/sdpa/forward_amx.h"
 #include "cpu/sdpa/forward_strip.h"
 #include "cpu/sdpa/online_softmax.h"
@@ -11,24 +12,13 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// x becomes exp(factor (x - reference)) with an error of 3e-6: a hundredth of the rounding to bfloat16 that follows. 0 for -infinity and for results below 2^-126, NaN
-// for NaN. kSmall: |factor reference| is below 256, so its rounding, which all results of a row share, adds at most 5e-6; a subtraction less.
+// x becomes exp(factor (x - reference)), as exact as power_for_bf16(). kSmall: |factor reference| is below 256, so its rounding, which all results of a row share, adds
+// at most 5e-6; a subtraction less.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
-  constexpr float c[] = {1, 0x1.62d6d0p-1f, 0x1.ee2374p-3f, 0x1.abfe7ep-5f, 0x1.b7ea5cp-7f};  // 2^f for 0 <= f < 1, minimax
-  Vector<float> f[kCount], power[kCount];
 #pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) {
-    x[j] = kSmall ? multiply_add<float>(x[j], broadcast(factor), broadcast(-(reference * factor))) : (x[j] - reference) * factor;
-    f[j] = fraction(x[j]), power[j] = broadcast(c[4]);
-  }
-#pragma GCC unroll 4
-  for (int i = 3; i >= 0; --i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kCount; ++j) power[j] = multiply_add<float>(power[j], f[j], broadcast(c[i]));
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
+  for (int j = 0; j < kCount; ++j) x[j] = kSmall ? multiply_add<float>(x[j], broadcast(factor), broadcast(-(reference * factor))) : (x[j] - reference) * factor;
+  power_for_bf16<kCount>(x);
 }
 
 class AmxScores {
