@@ -146,8 +146,8 @@ struct Outputs {
   nb::object out, lse, attention_weights;  // None if not wanted
 };
 
-// The forward pass; nullopt if something cannot be read: the operator is asked then, and says what is wrong. Errors of the pass itself are raised.
-// fits(call): whether the tensors need no conversion either.
+// Runs the forward pass. Returns nullopt, before anything is computed, if an argument cannot be read or fits(call) is false: then the caller calls the torch operator,
+// which converts tensors and says what is wrong. Errors of the pass itself are raised. fits(call): whether the tensors can be used as they are.
 template <class F>
 std::optional<Outputs> run_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool want_lse, bool want_weights, nb::handle out_given, const F& fits) {
   nb::object options = nb::borrow(given);

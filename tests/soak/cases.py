@@ -345,7 +345,7 @@ class Built:
                               keep=self.keep, dropout=self.dropout, empty_rows=self.case["empty_rows"])  # fmt: skip
 
     def _spoil(self) -> None:
-        """NaN or infinity where no row uses it, or one NaN where rows do."""
+        """Puts NaN or infinity into keys and values that no row attends to; in some cases puts one NaN where rows do attend."""
         self.ahead = oracle.forward(self.problem())
         case, rng = self.case, self.rng("spoil")
         self.dead = ~self.ahead.used.any(-1)

@@ -25,7 +25,7 @@ template <class T, bool kNative>
 struct ForwardStrip {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // score_factor: ScoreScale::factor; a bias is added to products times this.
+  // score_factor: ScoreScale::factor. Where there is a bias, a score is the product q k times this factor, plus the bias.
   ForwardStrip(const ForwardTask& of_task, const Scratch<T>& scratch, T score_factor)
       : task(of_task),
         s(scratch),
