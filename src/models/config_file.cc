@@ -34,6 +34,21 @@ nn::Activation ConfigFile::named_activation(std::string_view key, std::string_vi
   return found->activation;
 }
 
+std::vector<std::string> ConfigFile::layer_types(std::int64_t layers) {
+  const io::Json* given = find("layer_types");
+  if (given == nullptr) return {};
+  const auto* list = given->as<io::Json::Array>();
+  if (list == nullptr || std::ssize(*list) != layers) fail_at("layer_types", cat("is ", io::describe(*given), "; a list of ", layers, " words is needed, one for each layer"));
+  std::vector<std::string> words;
+  for (const io::Json& item : *list) {
+    const auto* word = item.as<std::string>();
+    if (word == nullptr || (*word != "full_attention" && *word != "sliding_attention"))
+      unsupported("layer_types", cat("has ", io::describe(item), "; full_attention and sliding_attention are known"));
+    words.push_back(*word);
+  }
+  return words;
+}
+
 void ConfigFile::require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored, std::string_view remedy) const {
   for (const auto& [key, value] : *object_->as<io::Json::Object>()) {
     const auto is_in = [&name = key](const auto& list) { return std::ranges::find(list, name) != list.end(); };

@@ -60,6 +60,10 @@ class ConfigFile {
   nn::Activation named_activation(std::string_view key, std::string_view name) const;
   // Returns the activation that the value of `key` names; `otherwise` if the key is missing.
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
+  // Returns the words of layer_types, one for each layer; empty if the key is missing.
+  std::vector<std::string> layer_types(std::int64_t layers);
+  // Error that names a key of the object that is not in the list.
+  void allow_only(std::span<const std::string_view> keys) const { file_->allow_only(*object_, keys, where_); }
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
   [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {
     fail(ErrorCode::unsupported, name(), ": ", where_, where_.empty() ? "" : ".", key, " ", message);

@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
+nn::Activation activation_of(ConfigFile& file, const Family& family) {
   const auto read = [&](std::string_view key) { return file.activation(key, family.defaults.activation); };
   const std::string_view key = family.keys.activation, second = family.keys.second_activation;
   nn::Activation activation = read(key);
@@ -20,14 +20,14 @@ nn::Activation activation_of(LanguageConfigFile& file, const Family& family) {
   return activation;
 }
 
-bool has_bias(LanguageConfigFile& file, const Family& family, HasBias rule) {
+bool has_bias(ConfigFile& file, const Family& family, HasBias rule) {
   if (rule == HasBias::by_attention_bias) return file.get<bool>("attention_bias").value_or(family.defaults.attention_bias);
   if (rule == HasBias::by_mlp_bias) return file.get<bool>("mlp_bias").value_or(false);
   return rule == HasBias::yes;
 }
 
 // Which layers have experts: each decoder_sparse_step-th, but not those of mlp_only_layers. Empty: all.
-std::vector<bool> layers_with_experts(LanguageConfigFile& file, std::int64_t layers) {
+std::vector<bool> layers_with_experts(ConfigFile& file, std::int64_t layers) {
   const std::int64_t step = file.size("decoder_sparse_step", 1);
   std::vector<bool> with(static_cast<std::size_t>(layers));
   for (std::int64_t i = 0; i < layers; ++i) with[static_cast<std::size_t>(i)] = (i + 1) % step == 0;
@@ -43,7 +43,7 @@ std::vector<bool> layers_with_experts(LanguageConfigFile& file, std::int64_t lay
   return std::ranges::find(with, false) == with.end() ? std::vector<bool>() : with;
 }
 
-void read_experts(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+void read_experts(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const FamilyExperts& keys = family.experts;
   if (keys.count.empty()) return;
   ExpertsConfig& experts = config.experts.emplace();
@@ -63,7 +63,7 @@ void read_experts(LanguageConfigFile& file, const Family& family, LanguageModelC
   if (config.layer.activation != nn::Activation::silu) file.unsupported(family.keys.activation, "is another function than 'silu', of which the experts use a form of their own");
 }
 
-void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+void read_layer(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const FamilyKeys& keys = family.keys;
   const FamilyDefaults& defaults = family.defaults;
   nn::EncoderLayerConfig& layer = config.layer;
@@ -76,8 +76,8 @@ void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelCon
   if (!given && defaults.head_width_of_heads && layer.width % layer.heads != 0)
     file.fail_at(keys.heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
   layer.head_width = keys.head_width.empty() ? of_heads : file.size(keys.head_width, defaults.head_width_of_heads ? of_heads : 0);
-  if (layer.heads * layer.head_width > LanguageConfigFile::kMostOfAnExtent)
-    file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", LanguageConfigFile::kMostOfAnExtent));
+  if (layer.heads * layer.head_width > ConfigFile::kMostOfAnExtent)
+    file.fail_at(keys.heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kMostOfAnExtent));
   layer.hidden_width = file.size(keys.hidden_width, defaults.hidden_per_width * layer.width);
   layer.activation = activation_of(file, family);
   layer.gated = !family.tensors.gate.empty();
@@ -91,7 +91,7 @@ void read_layer(LanguageConfigFile& file, const Family& family, LanguageModelCon
   if (family.parallel_key && file.get<bool>("use_parallel_residual").value_or(true)) layer.part_order = nn::PartOrder::parallel;
 }
 
-void read_scores(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+void read_scores(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   if (family.gpt2_scores) {
     if (!file.get<bool>("scale_attn_weights").value_or(true)) config.attention_scale = 1;
     config.scale_by_layer = file.get<bool>("scale_attn_by_inverse_layer_idx").value_or(false);
@@ -108,23 +108,7 @@ void read_scores(LanguageConfigFile& file, const Family& family, LanguageModelCo
   config.logit_softcap = cap("final_logit_softcapping");
 }
 
-// The words of layer_types; empty if the key is missing.
-std::vector<std::string> layer_types(LanguageConfigFile& file, std::int64_t layers) {
-  const io::Json* given = file.find("layer_types");
-  if (given == nullptr) return {};
-  const auto* list = given->as<io::Json::Array>();
-  if (list == nullptr || std::ssize(*list) != layers) file.fail_at("layer_types", cat("is ", io::describe(*given), "; a list of ", layers, " words is needed, one for each layer"));
-  std::vector<std::string> words;
-  for (const io::Json& item : *list) {
-    const auto* word = item.as<std::string>();
-    if (word == nullptr || (*word != "full_attention" && *word != "sliding_attention"))
-      file.unsupported("layer_types", cat("has ", io::describe(item), "; full_attention and sliding_attention are known"));
-    words.push_back(*word);
-  }
-  return words;
-}
-
-void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+void read_windows(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   if (family.windows == Windows::none) return;
   const bool last_ones = family.windows == Windows::last_ones || family.windows == Windows::unused;
@@ -137,7 +121,7 @@ void read_windows(LanguageConfigFile& file, const Family& family, LanguageModelC
   const std::int64_t from = last_ones ? file.get<std::int64_t>("max_window_layers").value_or(28) : 0;
   std::int64_t pattern = 0;
   if (family.windows == Windows::all_but_every_nth) pattern = file.size("sliding_window_pattern", file.size("_sliding_window_pattern", 6));
-  const std::vector<std::string> types = family.windows == Windows::all ? std::vector<std::string>() : layer_types(file, config.layers);
+  const std::vector<std::string> types = family.windows == Windows::all ? std::vector<std::string>() : file.layer_types(config.layers);
   for (std::int64_t i = 0; i < config.layers; ++i) {
     bool sliding = false;
     switch (family.windows) {
@@ -171,7 +155,7 @@ std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key) 
   return ids;
 }
 
-std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder) {
+std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder) {
   file.find("eos_token_id");
   const std::filesystem::path generation = folder / "generation_config.json";
   if (io::is_there(generation)) {
@@ -181,7 +165,7 @@ std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesy
   return token_ids(file.file(), "eos_token_id");
 }
 
-std::vector<std::string> rules_not_followed(const LanguageConfigFile& file, const std::filesystem::path& folder) {
+std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder) {
   // Each with the number that changes nothing.
   constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
                                                             {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
@@ -213,7 +197,7 @@ LanguageModelConfig read_language_config(const std::filesystem::path& path, cons
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path folder = is_folder ? path : path.parent_path();
-  LanguageConfigFile file(is_folder ? path / "config.json" : path);
+  ConfigFile file(is_folder ? path / "config.json" : path);
   file.file().require(file.file().root(), "model_type");
   const Family& family = find_family(file.name(), *file.get<std::string>("model_type"));
   LanguageModelConfig config;

@@ -13,18 +13,16 @@
 
 namespace polyhead::models {
 
-using LanguageConfigFile = ConfigFile;
-
 // Returns the token ids of a key: a number or a list of numbers; empty if null or missing.
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // Returns eos_token_id of generation_config.json in the folder, else of `file`.
-std::vector<std::int64_t> end_tokens(LanguageConfigFile& file, const std::filesystem::path& folder);
+std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder);
 // Rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that `generate` does not follow: "num_beams = 4".
-std::vector<std::string> rules_not_followed(const LanguageConfigFile& file, const std::filesystem::path& folder);
+std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder);
 // Ends the Error of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 
 // Sets the rotary positions of `config` from rope_parameters (transformers 5), or from rope_theta, rope_scaling and similar keys (transformers 4).
-void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config);
+void read_rotary(ConfigFile& file, const Family& family, LanguageModelConfig& config);
 
 }  // namespace polyhead::models

@@ -38,7 +38,7 @@ struct Around {
 // One object of rope_parameters, or rope_scaling; `where` names it in messages. rope: nullptr if there is none.
 class RopeReader {
  public:
-  RopeReader(const LanguageConfigFile& file, const Family& family, const LanguageModelConfig& config, const io::Json* rope, std::string_view where)
+  RopeReader(const ConfigFile& file, const Family& family, const LanguageModelConfig& config, const io::Json* rope, std::string_view where)
       : file_(file.file()), family_(family), config_(config), rope_(rope), where_(where) {
     if (rope != nullptr && rope->as<io::Json::Object>() == nullptr) file_.fail_at("", where, cat("is ", io::describe(*rope), "; an object is needed"));
   }
@@ -128,7 +128,7 @@ class RopeReader {
   // In [least, 2^30], so that a cast to int64 and a product with a length do not overflow.
   std::optional<double> bounded(std::string_view key, double least) const {
     const std::optional<double> value = number(key);
-    constexpr std::int64_t kMost = LanguageConfigFile::kMostOfAnExtent;
+    constexpr std::int64_t kMost = ConfigFile::kMostOfAnExtent;
     if (value && !(*value >= least && *value <= static_cast<double>(kMost))) fail_at(key, cat("is ", *value, "; it must be in [", least, ", ", kMost, "]"));
     return value;
   }
@@ -177,7 +177,7 @@ class RopeReader {
 
 }  // namespace
 
-void read_rotary(LanguageConfigFile& file, const Family& family, LanguageModelConfig& config) {
+void read_rotary(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const io::Json *parameters = file.find("rope_parameters"), *scaling = file.find("rope_scaling");
   if (parameters != nullptr && scaling != nullptr) file.fail_at("rope_scaling", "is given beside rope_parameters; one of them is needed");
   if (family.defaults.rope_required && parameters == nullptr && scaling == nullptr)

@@ -17,7 +17,7 @@ struct FeedForwardKind {
 };
 
 // T5 writes "gated-gelu" and means the tanh form; other functions are what they are called, with or without a gate.
-FeedForwardKind feed_forward_of(LanguageConfigFile& file, const SequenceFamily& family) {
+FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) {
   const std::string_view key = family.keys.activation;
   const std::string name = file.get<std::string>(key).value_or(std::string(family.activation));
   if (!family.gated_by_activation) return {file.named_activation(key, name)};
@@ -32,14 +32,14 @@ FeedForwardKind feed_forward_of(LanguageConfigFile& file, const SequenceFamily& 
 
 // What the layers of both sides have in common.
 template <class Layer>
-void read_layer(LanguageConfigFile& file, const SequenceFamily& family, std::string_view heads, std::string_view hidden_width, const FeedForwardKind& kind, Layer& layer) {
+void read_layer(ConfigFile& file, const SequenceFamily& family, std::string_view heads, std::string_view hidden_width, const FeedForwardKind& kind, Layer& layer) {
   const SequenceKeys& keys = family.keys;
   layer.width = file.size(keys.width);
   layer.heads = layer.kv_heads = file.size(heads);
   if (keys.head_width.empty() && layer.width % layer.heads != 0) file.fail_at(heads, cat("is ", layer.heads, "; it must divide ", keys.width, " = ", layer.width));
   layer.head_width = keys.head_width.empty() ? layer.width / layer.heads : file.size(keys.head_width);
-  if (layer.heads * layer.head_width > LanguageConfigFile::kMostOfAnExtent)
-    file.fail_at(heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", LanguageConfigFile::kMostOfAnExtent));
+  if (layer.heads * layer.head_width > ConfigFile::kMostOfAnExtent)
+    file.fail_at(heads, cat("is ", layer.heads, " with heads of ", layer.head_width, "; their product may be at most ", ConfigFile::kMostOfAnExtent));
   layer.hidden_width = file.size(hidden_width);
   layer.activation = kind.activation, layer.gated = kind.gated;
   layer.bias = layer.output_bias = layer.feed_forward_bias = family.bias;
@@ -47,7 +47,7 @@ void read_layer(LanguageConfigFile& file, const SequenceFamily& family, std::str
   layer.epsilon = family.keys.epsilon.empty() ? family.epsilon : file.positive(family.keys.epsilon, family.epsilon);
 }
 
-void read_relative_bias(LanguageConfigFile& file, SequenceToSequenceConfig& config) {
+void read_relative_bias(ConfigFile& file, SequenceToSequenceConfig& config) {
   constexpr const char *kBuckets = "relative_attention_num_buckets", *kDistance = "relative_attention_max_distance";
   config.buckets = file.size(kBuckets, 32, 1 << 20);
   if (config.buckets < 4 || config.buckets % 2 != 0) file.fail_at(kBuckets, cat("is ", config.buckets, "; it must be even and at least 4"));
@@ -77,7 +77,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
   }
 }
 
-AnswerRules read_rules(LanguageConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
+AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
   AnswerRules rules{.end_tokens = end_tokens(file, folder), .not_followed = rules_not_followed(file, folder)};
   const std::filesystem::path path = folder / "generation_config.json";
   const bool own = io::is_there(path);
@@ -98,7 +98,7 @@ AnswerRules read_rules(LanguageConfigFile& file, const SequenceFamily& family, c
 
 // T5's and mT5's output projections are the file's, if it has one: so transformers 5 reads them. transformers 4 reads tie_word_embeddings instead, which T5 needs
 // as long as nothing else tells whether the decoder's hidden states are scaled.
-void read_output(LanguageConfigFile& file, const SequenceFamily& family, SequenceConfigRead& read) {
+void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigRead& read) {
   const bool tied = file.get<bool>("tie_word_embeddings").value_or(true);
   read.config.tied_output = tied;
   if (!family.own_output) {
@@ -128,7 +128,7 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path folder = is_folder ? path : path.parent_path();
-  LanguageConfigFile file(is_folder ? path / "config.json" : path);
+  ConfigFile file(is_folder ? path / "config.json" : path);
   file.file().require(file.file().root(), "model_type");
   const SequenceFamily& family = find_sequence_family(file.name(), *file.get<std::string>("model_type"));
   const SequenceKeys& keys = family.keys;
