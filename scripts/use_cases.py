@@ -92,9 +92,9 @@ def sentiment(program, data):
     words, halves = result["bag_of_words"], result["halves"]
     changes = sorted(result["without"], key=lambda head: -head["change"])
     return [
-        f"Of {result['texts']} texts that were put aside, the side of {result['counted']} that are not rated 0: accuracy **{result['accuracy']:.3f}**, correlation with people's "
+        f"On {result['texts']} texts that were put aside: accuracy **{result['accuracy']:.3f}** (positive or negative, of the {result['counted']} texts that are not rated 0), correlation with people's "
         f"ratings **{result['correlation']:.3f}**; a bag of words and word pairs alone {words['accuracy']:.3f} and {words['correlation']:.3f}.",
-        f"Of {halves['texts']} texts \"A, but B\" made of them, **{halves['both']}** have both halves read: at least 0.45 of the positive head's attention is on the one, as much of the negative head's on the other.",
+        f"Of {halves['texts']} texts \"A, but B\" made of them, **{halves['both']}** have each half read by its own head: at least 0.45 of the positive head's attention is on the positive half, and at least 0.45 of the negative head's on the negative half.",
         "",
         "| without | rating changes by | accuracy changes by |",
         "|---|---|---|",

@@ -44,7 +44,7 @@ struct Adjective {
 struct Verb {
   std::string base, s, ed, ing;  // ing: "" if it has no progressive form
   FrenchVerb french;
-  Text subjects, objects;  // kinds; objects "-": none
+  Text subjects, objects;  // letters of the kinds of nouns (grammar_words.cc) that may stand there; objects is "-" if the verb takes none
   bool with_etre;
 };
 struct Determiner {

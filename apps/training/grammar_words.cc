@@ -44,7 +44,8 @@ constexpr std::string_view kNouns[] = {
     "door porte f o",             "window fenêtre f o",        "box boîte f o",              "bag sac m o",
     "bottle bouteille f o",       "drawer tiroir m o",         "suitcase valise f o",        "cupboard armoire f o"};
 
-// English, French masculine, feminine, masculine plural, masculine before a vowel; "-": regular. < before the noun, > after it. Kinds of noun.
+// Columns: English; French masculine, feminine, masculine plural, masculine before a vowel ("-": regular); < if it stands before the noun, > if after it;
+// kinds of nouns that it may describe.
 constexpr std::string_view kAdjectives[] = {
     "small petit - - - < paftrvbo",          "big grand - - - < paftrvbo",            "fat gros grosse - - < pa",
     "young jeune - - - < pa",                "old vieux vieille - vieil < patrvbo",   "beautiful beau belle beaux bel < patrvbo",
@@ -71,14 +72,14 @@ constexpr std::string_view kAdjectives[] = {
     "secret secret secrète - - > r",         "delicious délicieux délicieuse - - > f", "rotten pourri - - - > f",
     "royal royal - royaux - > rvb",          "national national - nationaux - > rb",  "loyal loyal - loyaux - > pa"};
 
-// English, French masculine, feminine, kinds of noun: words that follow "is" before a place, as in "is parked outside".
+// Participles that stand between "is" and a place, as in "is parked outside". Columns: English; French masculine; French feminine; kinds of nouns.
 constexpr std::string_view kParticiples[] = {
     "parked garé - v",   "hidden caché - atrf",    "lost perdu - patr",       "closed fermé - bo",  "open ouvert ouverte bo",
     "sold vendu - ftrv", "washed lavé - vto",      "painted peint peinte vbo", "forgotten oublié - trfo", "repaired réparé - vt",
     "seated assis assise pa", "built construit construite vb", "cooked cuit cuite f", "invited invité - p"};
 
-// English base form and past tense ("-": regular), French infinitive or all forms: infinitive,je,il,nous,vous,ils,participle. Kinds of
-// subject and object. "e": compound tense with être; "s": no progressive form in English.
+// Columns: English base form; English past tense ("-": regular); French infinitive, or all forms as infinitive,je,il,nous,vous,ils,participle; kinds of
+// nouns that may be its subject; kinds that may be its object ("-": it takes none); "e" if the compound tense takes être, "s" if English has no progressive form.
 constexpr std::string_view kVerbs[] = {
     "sleep slept dormir,dors,dort,dormons,dormez,dorment,dormi pa -",
     "run ran courir,cours,court,courons,courez,courent,couru pa -",
@@ -113,7 +114,7 @@ constexpr std::string_view kDeterminers[] = {
     "their their leur leur leurs",  "every - chaque chaque -",    "- many - - beaucoup",         "- two - - deux",
     "- three - - trois",            "- four - - quatre",          "- five - - cinq",             "- several - - plusieurs"};
 
-// English words, French words, for each French word the index of its English word (absent: the same index); kinds of a noun that follows.
+// Columns: English words; French words; for each French word the index of its English word (absent: the same index); kinds of nouns that may follow.
 constexpr std::string_view kPrepositions[] = {
     "behind|derrière||bvo", "in front of|devant|1|bvo", "near|près de/d'|0 0|bvo", "with|avec||p", "without|sans||pa",
     "next to|à côté de/d'|0 0 1|bvo", "opposite|en face de/d'|0 0 0|b"};
@@ -134,7 +135,7 @@ constexpr std::string_view kPastTimes[] = {"yesterday|hier", "last night|la nuit
                                            "last year|l' année dernière|1 1 0", "this morning|ce matin", "last summer|l' été dernier|1 1 0",
                                            "in January|en janvier", "two days ago|il y a deux jours|2 2 2 0 1"};
 constexpr std::string_view kFrequencies[] = {"often|souvent", "always|toujours", "sometimes|parfois", "rarely|rarement", "already|déjà"};
-// The French forms have the columns of kVerbs.
+// English verb; its French forms, written as in kVerbs.
 constexpr std::string_view kModals[] = {"can pouvoir,peux,peut,pouvons,pouvez,peuvent,pu", "must devoir,dois,doit,devons,devez,doivent,dû",
                                         "want vouloir,veux,veut,voulons,voulez,veulent,voulu"};
 constexpr std::string_view kAspirated[] = {"héros", "hibou", "hiboux", "haut", "haute", "hauts", "hautes"};

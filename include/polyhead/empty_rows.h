@@ -9,7 +9,7 @@ namespace polyhead {
 enum class EmptyRows : std::uint8_t {
   zero,      // out = 0, lse = -inf, zero gradients
   uniform,   // every key has probability 1/S, scores get no gradient: as if masked scores were set to -1e6
-  unmasked,  // the row is computed without its mask: as if 1e9 were subtracted from masked scores in float64 (in float32 that is uniform: docs/maths.md)
+  unmasked,  // the row is computed without its mask: as if 1e9 were subtracted from masked scores in float64; code that does so in float32 gives p of `uniform` (docs/maths.md)
 };
 
 }  // namespace polyhead

@@ -68,7 +68,7 @@ struct Mask {
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
   // Integers [*]: in sequence b the causal and window diagonals run through s = t + diagonal_offsets[b]. This serves queries that continue sequences
-  // of different lengths, for example from a cache: the offset is then the number of keys before them. Needs causal (as top_left), a window or a
+  // of different lengths, for example from a cache: the offset is then the number of keys before the first query. Needs causal (as top_left), a window or a
   // relative bias; the window and the relative bias may name no diagonal. Error together with documents. Each sequence gets the bits of a call with
   // that sequence alone and Diagonal::offset.
   ConstTensorView diagonal_offsets{};

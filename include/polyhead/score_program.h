@@ -25,7 +25,8 @@ struct ScoreTable {
   ConstTensorView values;  // float32 or float64
 };
 
-// A gradient: `derivative` is the register of d(new score)/d(element that instruction `load` reads). Added to sum first + <indices, strides> of the head.
+// A gradient of a table element: register `derivative` holds d(new score) / d(element that instruction `load` reads). The backward pass multiplies it by the
+// gradient of the new score and adds the product to the head's sum number first + <indices of the load, strides>.
 struct ScoreGradient {
   std::int32_t load = -1, derivative = -1;
   std::int64_t first = 0;

@@ -12,7 +12,7 @@
 namespace polyhead {
 
 // Scores of some queries of a head with some keys: row i, column j is of query first_query + i and key first_key + j, as q and k number them,
-// in a packed sequence of documents too. Elements beside `keys` may not be written.
+// in a packed sequence of documents too. Elements of a row after the first `keys` may not be written.
 struct ScoreTile {
   void* scores = nullptr;      // [rows, keys], rows row_stride elements apart: double if `float64`, else float
   bool float64 = false;        // true for float64 tensors; and on the backend `reference`, which computes in float64
@@ -27,9 +27,9 @@ struct ScoreTile {
 struct ScoreRule {
   // Replaces the scores.
   void (*forward)(const ScoreTile& tile, const void* data) = nullptr;
-  // Replaces tile.scores, the gradients of the new scores, by the gradients of the old ones, which are `before`, in the type and with the row_stride of
-  // tile.scores. Of masked pairs both are 0. sums: to be added to, [gradient_count] for this head; nullptr: no gradients are wanted.
-  // nullptr: the rule has no gradient, and sdpa_backward refuses it.
+  // On entry tile.scores holds the gradients of the new scores, and `before` the old scores, in the same type and with the same row_stride; masked pairs
+  // have 0 in both. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that the rule reads to
+  // sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
   void (*backward)(const ScoreTile& tile, const void* before, double* sums, const void* data) = nullptr;
   const void* data = nullptr;  // passed to both
   // Gradients of numbers that the rule reads, for each query head: SdpaBackward::d_score_rule [N, gradient_count].

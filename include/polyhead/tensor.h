@@ -20,7 +20,7 @@ class POLYHEAD_OWNER Tensor {
   Tensor(const Tensor& other);
   // With the shape and dtype of `other` the tensor keeps its memory and the elements are copied there: its views stay valid and show the new
   // elements, and so does every tensor that shares the memory (share()). Otherwise, and where elements of this tensor share memory with each
-  // other, it gets new memory. As after any change of a parameter, clear() workspaces of Parameters::constant. If it throws, nothing has changed.
+  // other, it gets new memory. If the tensor is a parameter, clear() the workspaces of Parameters::constant afterwards. If it throws, nothing has changed.
   Tensor& operator=(const Tensor& other);
   Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` empty
   Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of the memory before are no longer valid

@@ -121,7 +121,7 @@ inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // 
 
 // Decides how a page shows each text, given its number of tokens and the number of heads of all layers together. Returns 0 for a text whose maps are
 // shown pair by pair, else the number of blocks along one side of its pooled maps: at most 512, and at most 2^23 blocks over all heads. Texts of more
-// than `most_numbers` attention weights are always pooled; then those with the most attention weights are, until all texts fit into the page. Error
+// than `most_numbers` attention weights are always pooled. If the page is still too large, the largest of the other texts are pooled, one by one, until all fit. Error
 // if even pooled maps do not fit.
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers = kMaxAttentionWeights);
 

@@ -21,7 +21,7 @@ std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks -
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
-  // Backward: out and d_out beside q, and a gradient for each of q, k and v.
+  // Forward, a row of queries moves q and out, a row of keys k and v. Backward moves twice as much: d_q and d_out too, d_k and d_v too.
   const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width) * (input.backward ? 2 : 1);
   const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};

@@ -144,7 +144,7 @@ TEST(DecoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "DecoderLayer.backward: d_memory overlaps memory; outputs need memory of their own");
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 3, .dtype = DType::f64});
   EXPECT_EQ(error_message([&] { decoder.forward(x, memory, y, {.attention = {.cache = &cache}}); }),
-            "Decoder.forward: a cache belongs to one layer; forward takes the stack's, DecoderCache");
+            "Decoder.forward: the option cache is for one layer; for a stack use DecoderCache");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
 }
 
 inline void require_no_cache(const char* operation, const AttentionOptions& options, const char* type) {
-  require(options.cache == nullptr, operation, ": a cache belongs to one layer; forward takes the stack's, ", type);
+  require(options.cache == nullptr, operation, ": the option cache is for one layer; for a stack use ", type);
 }
 
 // Evaluates the next tokens with a cache. f(i, in, out, options with layer i's cache) computes layer i.

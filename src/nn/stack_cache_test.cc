@@ -244,7 +244,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
   EXPECT_EQ(error_message([&] { other.forward(first(x), first(y), cache); }), "Encoder.forward: the cache has 2 layers; this stack has 1");
   KeyValueCache one({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 4, .dtype = DType::f64});
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.cache = &one}); }),
-            "Encoder.forward: a cache belongs to one layer; forward takes the stack's, EncoderCache");
+            "Encoder.forward: the option cache is for one layer; for a stack use EncoderCache");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache, {.cache = &one}); }),
             "Encoder.forward: a cache is given twice; that in the options belongs to one layer");
 

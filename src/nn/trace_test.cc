@@ -214,7 +214,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       Tensor added(DType::f64, before.shape());
       Shape own = before.shape();
       own[-1] = keys;
-      copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // added keys carry no bias
+      copy(p.memory.back().view().expand(own), added.view().slice(-1, 0, keys));  // keys that the layer adds have no attention bias
       const std::vector<double> bias = to_doubles(added);
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at[TraceKind::bias]);

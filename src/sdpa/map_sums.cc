@@ -13,7 +13,7 @@ namespace {
 
 using reference::store_row;
 
-// Stores the value of a head or, if `row`, a row of a tensor [*,N,S].
+// Stores the result of head n of sequence b: a row of out [*,N,S] if `row`, else one number of out [*,N].
 void store_head(TensorView out, std::int64_t b, std::int64_t n, const double* values, bool row) {
   store_row(row ? out.unsqueeze(-2) : out.unsqueeze(-1).unsqueeze(-1), b, n, 0, values);
 }
@@ -56,7 +56,7 @@ struct KeySums {
   void merge(const KeySums& later) { add_to(sums, later.sums); }
 };
 
-// The blocks of a pooled map that some consecutive queries reach: lines [first, ..) of `width` blocks each.
+// The part of a pooled map that some consecutive queries belong to: its rows from `first` on, of `width` blocks each.
 struct PooledLines {
   const std::int64_t queries, keys, height, width;
   const Pooling pooling;
@@ -97,7 +97,7 @@ struct PairSums {
 // -x log x
 double entropy_term(double x) { return x == 0 ? 0 : -x * std::log(x); }
 
-// The rows of all heads for a few queries, as T.
+// The rows of the attention maps of all heads for a few queries, in type T.
 template <class T>
 class HeadRows {
  public:

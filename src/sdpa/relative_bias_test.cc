@@ -1,5 +1,5 @@
 // ALiBi and T5's buckets (polyhead/relative_bias.h). The random sweeps draw both beside the reference; here are the published numbers, and
-// equality with a bias of every pair.
+// equality with a full bias [*,N,T,S].
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -50,8 +50,8 @@ TEST(AlibiSlopes, AreThoseOfThePaper) {
 using RelativeBiases = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, RelativeBiases, testing::ValuesIn(backends()), name_of_backend);
 
-// The same numbers in a tensor of every pair give the same bits, forward and backward; its gradient, added up, gives that of the slopes or
-// the table.
+// A full bias [*,N,T,S] with the same numbers gives the same bits, forward and backward. Its gradient, summed over the pairs of a head or bucket,
+// is the gradient of the slopes or of the table.
 TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   int compared = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {

@@ -27,7 +27,7 @@ RIGHT = [
     "videoprism_text_model", "vit", "wav2vec2", "whisper",
 ]  # fmt: skip
 
-# Text that the refusal must hold.
+# Families that polyhead refuses, with a text that the error message must contain.
 OWN, SELECTED = "of its own", "selected"
 REFUSED = {
     "bigbird_pegasus": OWN, "blip": OWN, "bloom": OWN, "deepseek_v32": SELECTED, "deepseek_v4": "compressed", "falcon": OWN,
@@ -48,8 +48,8 @@ def test_a_family_equals_eager(family: str) -> None:
     assert result.checks["output"] == result.checks["gradients"] == "equal" and result.checks["maps"] != "missing", result.checks
 
 
-# Families of which a part beyond the smallest configuration reads the mask or has attention: experts with routers, cross attention, position embeddings,
-# adapters. The setting that must be among the parts.
+# Families with an optional part (experts, cross attention, position embeddings, adapters) that reads the mask or has attention, and that the smallest
+# configuration lacks. The value is the setting that adds the part; it must be among those that compare_with_parts() tries.
 PARTS = {"beit": "use_relative_position_bias=True", "bert": "add_cross_attention=True", "nllb-moe": "encoder_sparse_step=1", "wav2vec2": "add_adapter=True"}
 
 

@@ -127,7 +127,7 @@ const CHINESE = {
   "Rating of a text": "文本评分",
   "Rating {0}, {1}": "评分 {0}，{1}",
   "Relative to the largest difference.": "以最大差值为准。",
-  "Rollout is drawn below the mean of all heads, where a text of at least two layers looks at itself and is not too long (six layers: 550 tokens). There is none between two texts, for the decoder of a model that also has an encoder, or for attention weights without the pair bias.": "注意力展开画在所有头的平均的下方，条件是文本至少有两层、看向自身，并且不太长（六层时为 550 个词元）。两段文本之间、带编码器的模型的解码器、以及不含配对偏置的权重没有注意力展开。",
+  "Below the mean of all heads the page draws the rollout, if the attention is self-attention of at least two layers and the text is not too long (six layers: 550 tokens). There is no rollout for attention between two texts, for the decoder of a model that also has an encoder, or for attention weights without the pair bias.": "注意力展开画在所有头的平均的下方，条件是文本至少有两层、看向自身，并且不太长（六层时为 550 个词元）。两段文本之间、带编码器的模型的解码器、以及不含配对偏置的权重没有注意力展开。",
   "Rollout over all layers": "所有层的注意力展开",
   "Rollout: how much of the column word is in the row word after all layers of this page, if each layer takes one half from the word itself and one half from the words that its heads look at on average (Abnar and Zuidema 2020). It leaves out values, projections and feed-forward layers, and treats all heads alike. So it says along which words attention could carry something, not what was carried, nor what decided the answer.": "注意力展开（rollout）：假设每一层一半取自该词自身，一半取自各头平均所看的词，经过本页的所有层之后，行词中含有多少列词（Abnar 与 Zuidema，2020）。它不考虑值、投影和前馈层，并且同等看待所有的头。因此它说明注意力可能沿着哪些词传递信息，而不说明传递了什么，也不说明是什么决定了答案。",
   "Row of tokens {0}.": "词元 {0} 的行。",

@@ -29,7 +29,8 @@ function alignmentNote(text, map) {
   return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));
 }
 
-// The known links between words that are shown: [{ i, j, row, column, sure }], where i and j are the places of the words on the screen.
+// The known links whose two words are both on the screen: [{ row, column, i, j, sure }]. row and column are the words' indices in the text, i and j their
+// places on the screen. sure is false for a link that is only possible.
 function shownLinks(text, { rows, columns }) {
   if (!text.links) return [];
   const at = (indices) => new Map(indices.map((index, place) => [index, place]));

@@ -82,8 +82,8 @@ class AdamW {
 };
 
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the root of the sum of all their squares, and returns norm
-// (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error that names a
-// gradient whose sum of squares is not finite, and if two gradients share memory. If it throws, nothing is changed, as by AdamW::step.
+// (Pascanu et al. 2013, algorithm 1; 1e-6 as torch.nn.utils.clip_grad_norm_). The sum is float64 in a fixed order. Error if the
+// sum of squares of a gradient is not finite (the message names the gradient), or if two gradients share memory. If it throws, nothing is changed, as by AdamW::step.
 double clip_gradients(const NamedParameters& gradients, double max_norm, Executor* executor = nullptr);
 template <VisitsTensors M>
 double clip_gradients(M& gradients, double max_norm, Executor* executor = nullptr) {

@@ -6,8 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The exponential of a task's scores and references m. With softcap or bias they are complete (factor 1); otherwise they lack the part of
-// the scale that is not multiplied into q or k, ScoreScale::factor.
+// Returns the exponential for a task's scores and references m. With softcap or bias these are complete. Otherwise they still lack
+// ScoreScale::factor, the part of the scale that q and k were not multiplied by, and the exponential includes it.
 template <class T>
 const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
