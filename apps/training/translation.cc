@@ -24,7 +24,7 @@ using models::BytePairText;
 using models::BytePairTokenizer;
 using models::Translator;
 
-enum Seed : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // arguments of derive_seed()
+enum Part : std::uint64_t { kModel, kOrder, kSteps, kSentences, kValidation };  // arguments of derive_seed()
 constexpr double kValidationShareOfPairs = 0.05;
 
 std::string lower(std::string text) {

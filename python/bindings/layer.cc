@@ -196,9 +196,6 @@ nn::MultiHeadAttentionConfig read_config(const nb::dict& given) {
     if (value.is_none()) return;
     read_field(name, value, field);
   });
-  if (config.axis == -1) throw nb::value_error("axis is -1, the width's; attention runs along one of the others");
-  if (config.scale && !std::isfinite(*config.scale)) throw nb::value_error("scale is not finite");
-  if (!(config.softcap >= 0) || std::isinf(config.softcap)) throw nb::value_error("softcap must be finite and at least 0");
   return config;
 }
 

@@ -35,7 +35,7 @@ void require_floating(const Operand& output, const Shape& shape) {
 
 }  // namespace
 
-BertEncoder::BertEncoder(const BertConfig& given) : config(given) {
+BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given) {
   constexpr const char* kName = "BertEncoder";
   require(config.vocabulary >= 1 && config.positions >= 1 && config.segments >= 0 && config.layers >= 0, kName, ": vocabulary is ",
           config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
@@ -49,7 +49,7 @@ BertEncoder::BertEncoder(const BertConfig& given) : config(given) {
     own_layers = std::max(own_layers, index + 1);
   }
   const std::int64_t embedding_width = config.embedding_width != 0 ? config.embedding_width : config.width;
-  nn::Initialiser initialiser(config.seed);
+  nn::Initialiser initialiser(seed);
   const auto embedding = [&](std::int64_t count) {
     return nn::Embedding({.count = count, .width = embedding_width, .dtype = config.dtype, .seed = initialiser.child_seed()});
   };

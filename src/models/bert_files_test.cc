@@ -24,8 +24,8 @@ Tensor hidden_of(const BertEncoder& encoder) {
 }
 
 BertEncoder random_encoder(BertConfig config = small_bert()) {
-  BertEncoder encoder(config);
-  test::Random random(config.seed);
+  BertEncoder encoder(config, 3);
+  test::Random random(3);
   encoder.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor); });
   return encoder;
 }

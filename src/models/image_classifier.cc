@@ -21,7 +21,6 @@ void check(const ImageClassifierConfig& c) {
     require(value >= 1, "ImageClassifier: ", name, " is ", value, "; it must be at least 1");
   require(c.height % c.patch == 0 && c.width % c.patch == 0, "ImageClassifier: patches of ", c.patch, " x ", c.patch, " do not divide images of ", c.height, " x ", c.width);
   require(c.white > 0, "ImageClassifier: white is ", c.white, "; it must be above 0");
-  require(c.seed.has_value(), "ImageClassifier: the initialisation needs a seed");
 }
 
 // [B,height,width] -> [B,patches down,patches across,patch,patch]
@@ -34,7 +33,7 @@ ConstTensorView in_patches(const ImageClassifierConfig& c, ConstTensorView image
 
 ImageClassifier::ImageClassifier(const ImageClassifierConfig& given) : config(given) {
   check(config);
-  const auto seed = [&](std::uint64_t part) { return nn::derive_seed(*config.seed, part); };
+  const auto seed = [&](std::uint64_t part) { return nn::derive_seed(config.seed, part); };
   patch = nn::Linear({.in_width = config.patch * config.patch, .out_width = config.model_width, .dtype = config.dtype, .seed = seed(0)});
   positions = nn::Embedding({.count = 1 + config.patches(), .width = config.model_width, .dtype = config.dtype, .seed = seed(1)});
   encoder = nn::Encoder({.width = config.model_width, .heads = config.heads, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = seed(2)}, config.layers);

@@ -168,12 +168,12 @@ std::optional<nn::MixtureOfExpertsConfig> LanguageModelConfig::mixture(std::int6
                                     .normalise = experts->normalise,
                                     .bias = experts->bias,
                                     .router_bias = experts->bias,
-                                    .dtype = layer.dtype};
+                                    .dtype = layer.dtype,
+                                    .seed = 0};
 }
 
-LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
+LanguageModel::LanguageModel(const LanguageModelConfig& given, nn::Seed seed) : config(given) {
   constexpr const char* kName = "LanguageModel";
-  require(config.layer.seed.has_value(), kName, ": the initialisation needs a seed, for example .layer = {.seed = 1}");
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
   require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
@@ -184,7 +184,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
   layer.kv_heads = attention.kv_heads, layer.head_width = attention.head_width;
   if (layer.hidden_width == 0) layer.hidden_width = 4 * layer.width;
-  nn::Initialiser initialiser(*config.layer.seed);
+  layer.seed = seed;
+  nn::Initialiser initialiser(seed);
   const auto embedding = [&](std::int64_t count) {
     Tensor weight(layer.dtype, {count, layer.width});
     initialiser.normal(weight, 0, 0.02);

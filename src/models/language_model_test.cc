@@ -72,7 +72,7 @@ LanguageModelConfig mixture(DType dtype = DType::f32) {
 }
 
 LanguageModel model_of(const LanguageModelConfig& config) {
-  LanguageModel model(config);
+  LanguageModel model(config, 1);
   Random random(5);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.6, 0.8); });
   return model;
@@ -289,12 +289,6 @@ TEST(LanguageModel, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_THAT(message({.ids = ids}, {}, {.cache = &cache}), HasSubstr("the text has 22 tokens; the model has positions for 16"));
   EXPECT_EQ(cache.length(0), kTokens);
   EXPECT_THAT(error_message([&] { model.generate({}, {.max_tokens = 1}); }), HasSubstr("the prompt is empty"));
-  EXPECT_THAT(error_message([] {
-                LanguageModelConfig config = gpt2();
-                config.layer.seed.reset();
-                LanguageModel{config};
-              }),
-              HasSubstr("needs a seed"));
 }
 
 json llama_json() {
@@ -402,7 +396,6 @@ std::vector<io::NamedTensor> llama_tensors(const LanguageModel& model) {
 
 TEST(LoadLanguageModel, ComputesWhatTheSavedOneDidAndRefusesTensorsThatDoNotFit) {
   LanguageModelConfig config = read(llama_json());
-  config.layer.seed = 3;
   const LanguageModel model = model_of(config);
   const auto load = [&](const auto& change) {
     ModelFolder folder;

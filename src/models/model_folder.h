@@ -46,7 +46,7 @@ Config read_model_config(const std::filesystem::path& folder) {
   const JsonFile file(folder / "config.json");
   const auto kind = file.get<std::string>(file.root(), "model_type").value_or("");
   if (kind != Config::kModelType) fail(ErrorCode::unsupported, file.name(), ": model_type is '", kind, "'; '", Config::kModelType, "' is needed here");
-  Config config;
+  Config config{.seed = 0};  // any seed: the file replaces the parameters
   Config::visit_fields(
       [&](std::string_view name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
@@ -69,7 +69,6 @@ Config read_model_config(const std::filesystem::path& folder) {
           if (value > std::max<std::int64_t>(values, 256)) file.fail_at("", name, cat("is ", value, "; model.safetensors has ", values, " values"));
       },
       config);
-  config.seed = 0;  // any seed: the file replaces the parameters
   return config;
 }
 

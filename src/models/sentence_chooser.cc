@@ -42,7 +42,6 @@ void check(const SentenceChooserConfig& c) {
   for (const auto& [name, value] : {std::pair("slots", c.slots), {"model_width", c.model_width}, {"hidden_width", c.hidden_width}, {"layers", c.layers}, {"heads", c.heads}})
     require(value >= 1, "SentenceChooser: ", name, " is ", value, "; it must be at least 1");
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "SentenceChooser: dtype is ", c.dtype, "; it must be float32 or float64");
-  require(c.seed.has_value(), "SentenceChooser: the initialisation needs a seed");
 }
 
 // Lowercase words and single punctuation characters.
@@ -102,9 +101,9 @@ SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(gi
   for (const Rows& count : kPlaces) rows += count.rows;
   places = nn::Embedding(Tensor(config.dtype, {rows, width}));
   // Near 0, so that terms that training did not see hardly count.
-  nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.01, .seed = nn::derive_seed(*config.seed, 0)});
-  encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 1)}, config.layers);
-  output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(*config.seed, 2)});
+  nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.01, .seed = nn::derive_seed(config.seed, 0)});
+  encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(config.seed, 1)}, config.layers);
+  output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(config.seed, 2)});
 }
 
 SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentences) const {

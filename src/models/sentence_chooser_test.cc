@@ -113,9 +113,6 @@ TEST(SentenceChooser, WhatDoesNotFitIsRefused) {
   EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("slots is 0"));
   config = tiny_chooser(DType::bf16);
   EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("dtype is bfloat16"));
-  config = tiny_chooser(DType::f32);
-  config.seed.reset();
-  EXPECT_ERROR(SentenceChooser{config}, invalid_argument, HasSubstr("needs a seed"));
 
   const SentenceChooser model(tiny_chooser(DType::f32));
   EXPECT_ERROR(choose(model, {}), invalid_argument, HasSubstr("there is no sentence"));

@@ -98,7 +98,7 @@ TEST(SentenceEmbedding, OfNoTokensIsZero) {
 TEST(LoadBert, AVocabularyThatIsLargerThanTheModelIsAnError) {
   ModelFolder folder;
   folder.write_json("config.json", config_json(small_bert()));
-  io::save_tensors(folder.path() / "model.safetensors", hf_tensors(BertEncoder(small_bert())));
+  io::save_tensors(folder.path() / "model.safetensors", hf_tensors(BertEncoder(small_bert(), 3)));
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\n");
   EXPECT_EQ(load_bert(folder.path()).run("a b").ids.numel(), 4);
   folder.write("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nc\nd\ne\n");

@@ -131,9 +131,8 @@ void write_logits(const SequenceToSequenceModel& model, ConstTensorView hidden, 
 
 }  // namespace
 
-SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig& given) : config(given) {
+SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig& given, nn::Seed seed) : config(given) {
   constexpr const char* kName = "SequenceToSequenceModel";
-  require(config.encoder.seed.has_value(), kName, ": the initialisation needs a seed, for example .encoder = {.seed = 1}");
   require(config.encoder.width == config.decoder.width && config.encoder.dtype == config.decoder.dtype, kName, ": the encoder is ", config.encoder.width, " wide and ", config.encoder.dtype,
           ", the decoder ", config.decoder.width, " and ", config.decoder.dtype, "; both must be the same");
   if (config.target_vocabulary == 0) config.target_vocabulary = config.vocabulary;
@@ -141,7 +140,8 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
   require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": a shared embedding of ", config.vocabulary, " and ", config.target_vocabulary, " tokens");
   const std::int64_t width = config.encoder.width;
   const DType dtype = config.encoder.dtype;
-  nn::Initialiser initialiser(*config.encoder.seed);
+  config.encoder.seed = seed;
+  nn::Initialiser initialiser(seed);
   const auto table = [&](std::int64_t rows, std::int64_t columns) {
     Tensor weight(dtype, {rows, columns});
     initialiser.normal(weight, 0, 0.02);

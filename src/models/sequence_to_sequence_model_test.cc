@@ -24,7 +24,7 @@ SequenceToSequenceConfig t5(DType dtype) {
   config.encoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
                     .norm = nn::NormKind::rms_norm, .norm_position = nn::NormPosition::pre, .dtype = dtype, .seed = 1};
   config.decoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
-                    .norm = nn::NormKind::rms_norm, .norm_position = nn::NormPosition::pre, .dtype = dtype};
+                    .norm = nn::NormKind::rms_norm, .norm_position = nn::NormPosition::pre, .dtype = dtype, .seed = 0};
   return config;
 }
 
@@ -33,12 +33,12 @@ SequenceToSequenceConfig bart(DType dtype) {
   SequenceToSequenceConfig config{.family = "bart", .vocabulary = 8, .target_vocabulary = kWords, .source_positions = 10, .target_positions = 12, .position_offset = 2, .encoder_layers = 1,
                                   .decoder_layers = 2, .embedding_scale = 3.5, .embedding_norm = true, .shared_embedding = false};
   config.encoder = {.width = 12, .heads = 3, .hidden_width = 20, .dtype = dtype, .seed = 2};
-  config.decoder = {.width = 12, .heads = 2, .hidden_width = 16, .dtype = dtype};
+  config.decoder = {.width = 12, .heads = 2, .hidden_width = 16, .dtype = dtype, .seed = 0};
   return config;
 }
 
 SequenceToSequenceModel model_of(const SequenceToSequenceConfig& config) {
-  SequenceToSequenceModel model(config);
+  SequenceToSequenceModel model(config, 1);
   model.output_bias = Tensor(config.encoder.dtype, {kWords});
   Random random(5);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.6, 0.8); });

@@ -40,7 +40,7 @@ class ModelFolder {
 };
 
 inline BertConfig small_bert() {
-  return {.vocabulary = 7, .positions = 5, .segments = 2, .width = 6, .layers = 2, .heads = 2, .hidden_width = 5, .seed = 3};
+  return {.vocabulary = 7, .positions = 5, .segments = 2, .width = 6, .layers = 2, .heads = 2, .hidden_width = 5};
 }
 
 inline nlohmann::json config_json(const BertConfig& config) {

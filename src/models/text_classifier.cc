@@ -31,7 +31,6 @@ void check(const TextClassifierConfig& c) {
   require(c.terms >= 0, "TextClassifier: terms is ", c.terms, "; it must be at least 0");
   require(c.labels.empty() || c.outputs() > 1, "TextClassifier: there is one class, '", c.labels, "'; a classifier needs two");
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "TextClassifier: dtype is ", c.dtype, "; it must be float32 or float64");
-  require(c.seed.has_value(), "TextClassifier: the initialisation needs a seed");
 }
 
 // Calls f(text, term, share) for each term of a batch.
@@ -99,7 +98,7 @@ ConstTensorView TextClassifier::Saved::masses() const {
 TextClassifier::TextClassifier(const TextClassifierConfig& given) : config(given) {
   check(config);
   const std::int64_t width = config.model_width;
-  const auto seed = [&](std::uint64_t part) { return nn::derive_seed(*config.seed, part); };
+  const auto seed = [&](std::uint64_t part) { return nn::derive_seed(config.seed, part); };
   const auto linear = [&](std::int64_t outputs, std::uint64_t part) { return nn::Linear({.in_width = width, .out_width = outputs, .dtype = config.dtype, .seed = seed(part)}); };
   words = nn::Embedding(Tensor(config.dtype, {config.vocabulary, width}));
   positions = nn::Embedding(Tensor(config.dtype, {config.longest, width}));

@@ -208,7 +208,6 @@ TEST(TextClassifier, WrongInputsAreNamed) {
   refused([](auto& c) { c.layers = 0; }, "layers is 0");
   refused([](auto& c) { c.terms = -1; }, "terms is -1; it must be at least 0");
   refused([](auto& c) { c.labels = "one"; }, "there is one class, 'one'");
-  refused([](auto& c) { c.seed.reset(); }, "needs a seed");
 
   const TextClassifier model(tiny_classifier(DType::f64));
   Example example;

@@ -20,7 +20,6 @@ TranslatorConfig checked(TranslatorConfig config, const BytePairTokenizer& token
     require(value >= 1, "Translator: ", name, " is ", value, "; it must be at least 1");
   require(config.guided_head >= 0 && config.guided_head < config.heads, "Translator: guided_head is ", config.guided_head, "; there are ", config.heads, " heads");
   require(tokenizer.special_tokens() == Translator::special_tokens(), "Translator: the tokenizer's special tokens must be <start> and <end>");
-  require(config.seed.has_value(), "Translator: the initialisation needs a seed");
   return config;
 }
 

@@ -107,7 +107,7 @@ TEST_P(LayerWorkspace, LayersOfAnEncoderWithoutOneFindThatOfTheLayerBefore) {
   const Tensor ids(DType::i64, {8, 512});
   const auto bytes_of = [&](std::int64_t layers) {
     const BertEncoder encoder(
-        {.vocabulary = 1, .positions = 512, .segments = 1, .width = 64, .layers = layers, .heads = 2, .hidden_width = 64});
+        {.vocabulary = 1, .positions = 512, .segments = 1, .width = 64, .layers = layers, .heads = 2, .hidden_width = 64}, 0);
     const std::int64_t before = large;
     encoder.forward({.ids = ids}, {.hidden = y}, {.executor = &threads});
     return large - before;

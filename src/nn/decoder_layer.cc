@@ -60,7 +60,7 @@ void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensor
 
 DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
   constexpr const char* kOperation = "DecoderLayer";
-  const std::uint64_t seed = required_seed(kOperation, config.seed);
+  const std::uint64_t seed = config.seed;
   require_dropout(kOperation, config.dropout);
   const auto attention = [&](std::int64_t key_width, std::uint64_t number) {
     MultiHeadAttentionConfig own = attention_config(config, derive_seed(seed, number));

@@ -52,7 +52,7 @@ Embedding::Embedding(const EmbeddingConfig& config) {
           "; both must be at least 1");
   require(is_floating(config.dtype), "Embedding: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.count, config.width});
-  Initialiser(required_seed("Embedding", config.seed)).normal(weight, 0, 1);
+  Initialiser(config.seed).normal(weight, 0, 1);
 }
 
 Embedding::Embedding(Tensor weight_) : weight(std::move(weight_)) { require_weight("Embedding", weight, 2, "[count,width]"); }

@@ -14,7 +14,7 @@
 namespace polyhead::nn {
 namespace {
 
-enum Seed : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers for derive_seed()
+enum Part : std::uint64_t { kEncoder, kDecoder, kSource, kTarget, kOutput };  // numbers for derive_seed()
 
 void require_ids(const char* operation, const Operand& ids) {
   require(static_cast<bool>(ids.view), operation, ": ", ids.name, " is missing");
@@ -102,7 +102,7 @@ AttentionOptions of_encoder(const EncoderDecoderOptions& options) {
 
 EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config) : dropout(config.dropout) {
   constexpr const char* kOperation = "EncoderDecoder";
-  const std::uint64_t seed = required_seed(kOperation, config.seed);
+  const std::uint64_t seed = config.seed;
   const std::int64_t target_count = config.target_count == 0 ? config.source_count : config.target_count;
   require(config.source_count >= 1 && target_count >= 1 && config.width >= 1, kOperation, ": source_count is ", config.source_count,
           ", target_count ", target_count, " and width ", config.width, "; each must be at least 1");
@@ -136,7 +136,7 @@ void EncoderDecoder::forward(ConstTensorView source, ConstTensorView target, Ten
   const std::uint64_t seed = options.dropout_seed.value_or(0);
   Saved pass;
   pass.source_ids = source, pass.target_ids = target, pass.dropout = dropped, pass.seed = seed;
-  const auto embedded = [&](const Embedding& embedding, ConstTensorView ids, Seed number) {
+  const auto embedded = [&](const Embedding& embedding, ConstTensorView ids, Part number) {
     Tensor x = embed(embedding, ids, from_zero(ids), run);
     if (dropped > 0) nn::dropout(x, x, dropped, derive_seed(seed, number), run.executor);
     return x;
@@ -170,7 +170,7 @@ void EncoderDecoder::backward(const Saved& saved, ConstTensorView d_logits, cons
                    {.x = d_target, .memory = d_memory, .parameters = &grads.decoder, .parameters_write = write, .cross_attention_weights = gradients.source_attention_weights},
                    options);
   encoder.backward(saved.encoder, d_memory, {.x = d_source, .parameters = &grads.encoder, .parameters_write = write}, options);
-  const auto embed_backward = [&](const Embedding& embedding, Embedding& d_embedding, ConstTensorView ids, TensorView d_x, Seed number, bool again) {
+  const auto embed_backward = [&](const Embedding& embedding, Embedding& d_embedding, ConstTensorView ids, TensorView d_x, Part number, bool again) {
     if (saved.dropout > 0) nn::dropout(d_x, d_x, saved.dropout, derive_seed(saved.seed, number), options.executor);
     scale_and_add_positions(d_x, std::sqrt(static_cast<double>(width())), {}, options.executor);
     embedding.backward(ids, d_x, {.parameters = &d_embedding, .parameters_write = again ? Write::add : write}, options);

@@ -193,8 +193,6 @@ TEST(EncoderDecoder, StepsReuseTheirMemory) {
 }
 
 TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .width = 4}); }),
-            "EncoderDecoder: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
   EXPECT_EQ(error_message([] { EncoderDecoder({.width = 4, .seed = 1}); }),
             "EncoderDecoder: source_count is 0, target_count 0 and width 4; each must be at least 1");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .width = 4, .shared_embedding = true, .seed = 1}); }),

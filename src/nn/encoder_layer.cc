@@ -45,7 +45,7 @@ void require_order(const char* operation, const AttentionOptions& options, Const
 
 EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), part_order(config.part_order), dropout(config.dropout) {
   constexpr const char* kOperation = "EncoderLayer";
-  const std::uint64_t seed = required_seed(kOperation, config.seed);
+  const std::uint64_t seed = config.seed;
   require_dropout(kOperation, config.dropout);
   const NormConfig norm{.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype};
   require_part_order(kOperation, part_order, norm_position);

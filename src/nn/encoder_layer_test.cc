@@ -201,8 +201,6 @@ TEST(Encoder, LayersDifferAndRunInOrder) {
 
 TEST(Encoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([] { Encoder({.width = 6, .seed = 1}, 0); }), "Encoder: count is 0; it must be at least 1");
-  EXPECT_EQ(error_message([] { Encoder({.width = 6}, 1); }),
-            "Encoder: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
   const Encoder two({.width = 6, .seed = 1}, 2), three({.width = 6, .seed = 1}, 3);
   Tensor x(DType::f32, {3, 6}), y(DType::f32, {3, 6}), d_x(DType::f32, {3, 6});
   Encoder::Saved saved;
@@ -313,8 +311,6 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "MultiHeadAttention: query_width 6 does not divide into 4 heads; give head_width");
   EXPECT_EQ(error_message([] { EncoderLayer({.width = -1, .seed = 1}); }), "MultiHeadAttention: query_width is -1; it must be at least 1");
   EXPECT_EQ(error_message([] { EncoderLayer({.width = 6, .dropout = 2, .seed = 1}); }), "EncoderLayer: dropout is 2; it must lie in [0,1]");
-  EXPECT_EQ(error_message([] { EncoderLayer({.width = 6}); }),
-            "EncoderLayer: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
   EXPECT_EQ(error_message([&] { layer.forward(x, layer.attention.q.weight.view().slice(0, 0, 3)); }),
             "EncoderLayer.forward: y overlaps the parameter attention.q.weight; outputs need memory of their own");
   EncoderLayerConfig parallel = tiny();

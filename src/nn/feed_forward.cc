@@ -55,17 +55,17 @@ void ChunkedFeedForward::run(std::int64_t chunk, TensorView y, Tensor& scratch, 
 }
 
 FeedForward::FeedForward(const FeedForwardConfig& config) : activation(config.activation) {
-  require(config.width >= 1 && config.hidden_width >= 1 && (config.out_width >= 1 || config.out_width == -1), "FeedForward: width is ",
+  require(config.width >= 1 && config.hidden_width >= 1 && config.out_width >= 0, "FeedForward: width is ",
           config.width, ", hidden_width ", config.hidden_width, ", out_width ", config.out_width,
-          "; each must be at least 1, or out_width -1: as the input");
-  Initialiser initialiser(required_seed("FeedForward", config.seed));
+          "; width and hidden_width must be at least 1, out_width at least 0 (0: width)");
+  Initialiser initialiser(config.seed);
   hidden = Linear({.in_width = config.width,
                    .out_width = config.hidden_width,
                    .bias = config.bias,
                    .dtype = config.dtype,
                    .seed = initialiser.child_seed()});
   output = Linear({.in_width = config.hidden_width,
-                   .out_width = config.out_width == -1 ? config.width : config.out_width,
+                   .out_width = config.out_width == 0 ? config.width : config.out_width,
                    .bias = config.bias,
                    .dtype = config.dtype,
                    .seed = initialiser.child_seed()});

@@ -25,7 +25,6 @@ bool is_attention_gate(const std::string& name, const NamedParameters& list) {
 
 void initialise_normal(const NamedParameters& list, const NormalInitialisation& options) {
   constexpr const char* kOperation = "initialise_normal";
-  require(options.seed.has_value(), kOperation, ": it needs a seed");
   require(options.deviation >= 0 && std::isfinite(options.deviation) && options.residual_layers >= 0, kOperation, ": deviation is ",
           options.deviation, " and residual_layers ", options.residual_layers, "; neither may be negative or infinite");
   std::vector<double> deviations;
@@ -38,7 +37,7 @@ void initialise_normal(const NamedParameters& list, const NormalInitialisation& 
   }
   require(residual || options.residual_layers == 0, kOperation, ": residual_layers is ", options.residual_layers,
           ", but no matrix is added to a residual stream; adds_to_residual says which are");
-  Initialiser initialiser(*options.seed);
+  Initialiser initialiser(options.seed);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& [name, tensor] = list[i];
     if (tensor->shape().size() >= 2) {

@@ -7,7 +7,7 @@
 
 namespace polyhead::nn {
 
-// Returns the seed. Error without one: a default would draw the same numbers for every layer.
+// Returns the seed. Error without one.
 std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed);
 
 }  // namespace polyhead::nn

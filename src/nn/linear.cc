@@ -25,7 +25,7 @@ Linear::Linear(const LinearConfig& config) {
   require(is_floating(config.dtype), "Linear: the parameters must be floating, not ", config.dtype);
   weight = Tensor(config.dtype, {config.out_width, config.in_width});
   if (config.bias) bias = Tensor(config.dtype, {config.out_width});
-  Initialiser(required_seed("Linear", config.seed)).linear(weight, bias);
+  Initialiser(config.seed).linear(weight, bias);
 }
 
 Linear::Linear(Tensor weight_, Tensor bias_) : weight(std::move(weight_)), bias(std::move(bias_)) { require_parameters("Linear", *this); }

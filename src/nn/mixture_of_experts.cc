@@ -108,7 +108,7 @@ MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsConfig& c) : chosen(c.c
   require(c.chosen >= 1 && c.chosen <= c.experts, kName, ": chosen is ", c.chosen, "; it must be in [1, ", c.experts, "], the experts");
   require(c.shared_hidden_width >= 0, kName, ": shared_hidden_width is ", c.shared_hidden_width, "; it must be at least 0");
   if (clamped_gate) require(clamped_gate->limit > 0 && clamped_gate->slope > 0, kName, ": clamped_gate has the slope ", clamped_gate->slope, " and the limit ", clamped_gate->limit, "; both must be above 0");
-  Initialiser initialiser(required_seed(kName, c.seed));
+  Initialiser initialiser(c.seed);
   const auto linear = [&](std::int64_t out, bool bias) { return Linear({.in_width = c.width, .out_width = out, .bias = bias, .dtype = c.dtype, .seed = initialiser.child_seed()}); };
   const auto expert = [&](std::int64_t hidden_width) {
     return FeedForward({.width = c.width, .hidden_width = hidden_width, .activation = c.activation, .gated = true, .bias = c.bias, .dtype = c.dtype, .seed = initialiser.child_seed()});

@@ -295,7 +295,7 @@ Shape without_last_extent(const Shape& shape) { return shape.first(shape.size() 
 PairBias::PairBias(const PairBiasConfig& config) {
   require(config.pair_width >= 1 && config.heads >= 1, "PairBias: pair_width is ", config.pair_width, " and heads ", config.heads, "; both must be at least 1");
   norm = LayerNorm({.width = config.pair_width, .epsilon = config.epsilon, .bias = config.norm_bias, .dtype = config.dtype});
-  projection = Linear({.in_width = config.pair_width, .out_width = config.heads, .bias = config.bias, .dtype = config.dtype, .seed = required_seed("PairBias", config.seed)});
+  projection = Linear({.in_width = config.pair_width, .out_width = config.heads, .bias = config.bias, .dtype = config.dtype, .seed = config.seed});
 }
 
 PairBias::PairBias(LayerNorm norm_, Linear projection_) : norm(std::move(norm_)), projection(std::move(projection_)) { require_pair("PairBias", *this); }

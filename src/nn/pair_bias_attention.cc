@@ -68,7 +68,7 @@ PairBiasAttention::PairBiasAttention(const PairBiasAttentionConfig& config) : sc
           "; the first three must be at least 1, the others not negative");
   require(config.head_width > 0 || config.width % config.heads == 0, "PairBiasAttention: width ", config.width, " is not a multiple of heads = ", config.heads,
           "; give head_width");
-  Initialiser initialiser(required_seed("PairBiasAttention", config.seed));
+  Initialiser initialiser(config.seed);
   const std::int64_t merged = config.heads * (config.head_width > 0 ? config.head_width : config.width / config.heads);
   const std::int64_t key_width = config.key_width > 0 ? config.key_width : config.width;
   const auto linear = [&](std::int64_t in, std::int64_t out, bool bias) {

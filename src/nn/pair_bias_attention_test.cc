@@ -344,7 +344,6 @@ TEST(PairBiasAttention, Messages) {
   EXPECT_EQ(error_message([&] { c.layer.backward(saved, c.d_out, {.pair_bias = d_bias}); }),
             "PairBiasAttention.backward: the gradient of pair_bias is asked for, which forward was not given");
   EXPECT_EQ(error_message([] { PairBiasAttention layer({.width = 6, .pair_width = 4, .heads = 4, .seed = 1}); }), "PairBiasAttention: width 6 is not a multiple of heads = 4; give head_width");
-  EXPECT_NE(error_message([] { PairBiasAttention layer({.width = 6, .pair_width = 4, .heads = 2}); }).find("seed"), std::string::npos);
   EXPECT_NE(error_message([] { PairBias pair({.heads = 4, .seed = 1}); }), "");
 }
 

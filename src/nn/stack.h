@@ -16,7 +16,7 @@ namespace polyhead::nn {
 template <class Layer, class Config>
 std::vector<Layer> make_layers(const char* operation, const Config& config, std::int64_t count) {
   require(count >= 1, operation, ": count is ", count, "; it must be at least 1");
-  const std::uint64_t seed = required_seed(operation, config.seed);
+  const std::uint64_t seed = config.seed;
   std::vector<Layer> layers;
   for (std::int64_t i = 0; i < count; ++i) {
     Config own = config;

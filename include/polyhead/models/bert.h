@@ -31,7 +31,6 @@ struct BertConfig {
   nn::Activation activation = nn::Activation::gelu;  // hidden_act
   double epsilon = 1e-12;                            // layer_norm_eps
   DType dtype = DType::f32;
-  std::uint64_t seed = 0;  // seed of the random initial parameters
 
   std::string family{"bert"};                       // model_type
   std::int64_t embedding_width = 0;                 // width of the embeddings, which a linear layer projects to E (ELECTRA, ALBERT); 0: E, no projection
@@ -114,7 +113,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   };
 
   BertEncoder() = default;
-  explicit BertEncoder(const BertConfig& config);
+  BertEncoder(const BertConfig& config, nn::Seed seed);  // random parameters
 
   // Learned positions allow config.longest() tokens. Padding has hidden states too, but no token attends to it.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;

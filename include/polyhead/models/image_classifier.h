@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,7 +22,7 @@ struct ImageClassifierConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  nn::Seed seed;  // of the initialisation
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 
@@ -36,7 +35,7 @@ struct ImageClassifierConfig {
 
 // logits = output(encoder(x)[0]): token 0 is the class token, token 1 + i patch i in row-major order. Pre-norm layers.
 struct ImageClassifier : nn::Module<ImageClassifier> {
-  ImageClassifierConfig config;
+  ImageClassifierConfig config{.seed = 0};
   nn::Linear patch;         // pixels of a patch, row major, -> E
   nn::Embedding positions;  // [1 + patches,E]; row 0 is the class token
   nn::Encoder encoder;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +22,7 @@ struct SentenceChooserConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  nn::Seed seed;  // of the initialisation
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -41,7 +40,7 @@ struct SentenceTerms {
 
 // x[s] = sum of terms[slots of s] / sqrt(their number) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
 struct SentenceChooser : nn::Module<SentenceChooser> {
-  SentenceChooserConfig config;
+  SentenceChooserConfig config{.seed = 0};
   nn::Embedding terms;   // [slots,E]
   nn::Embedding places;  // [places,E]
   nn::Encoder encoder;

@@ -46,8 +46,8 @@ struct SequenceToSequenceConfig {
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: maximum number of tokens of a text; 0: no limit
   std::int64_t position_offset = 0;     // rows of the learned positions before the first one
   std::int64_t encoder_layers = 0, decoder_layers = 0;
-  nn::EncoderLayerConfig encoder;       // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
-  nn::DecoderLayerConfig decoder;
+  nn::EncoderLayerConfig encoder{.seed = 0};  // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::DecoderLayerConfig decoder{.seed = 0};
   double embedding_scale = 1;           // factor of the embedded tokens: sqrt(E) with scale_embedding
   bool embedding_norm = false;          // the sum of embedded tokens and positions is normalised
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
@@ -113,7 +113,7 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   Tensor output_bias;  // [C]: final_logits_bias; absent: none
 
   SequenceToSequenceModel() = default;
-  explicit SequenceToSequenceModel(const SequenceToSequenceConfig& config);  // random parameters from config.encoder.seed, which is required
+  SequenceToSequenceModel(const SequenceToSequenceConfig& config, nn::Seed seed);  // random parameters; seeds in the config have no effect
 
   void encode(const SourceInput& input, const SourceOutput& output, const SequenceToSequenceOptions& options = {}) const;
   void decode(const TargetInput& input, const TargetOutput& output, const SequenceToSequenceOptions& options = {}) const;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,7 +29,7 @@ struct TextClassifierConfig {
   std::int64_t terms = 0;  // number of terms that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  nn::Seed seed;  // of the initialisation
 
   std::vector<std::string> label_list() const;
   std::int64_t outputs() const;  // C: 1 for ratings, else the number of classes
@@ -56,7 +55,7 @@ struct AttentionPooling : nn::Module<AttentionPooling> {
 // answers = output(heads of pooling(encoder(embedded tokens))) + share (sum of the scores of terms). The scores are a bag of words inside the
 // model. Pre-norm layers.
 struct TextClassifier : nn::Module<TextClassifier> {
-  TextClassifierConfig config;
+  TextClassifierConfig config{.seed = 0};
   nn::Embedding words, positions;
   nn::Encoder encoder;
   AttentionPooling pooling;

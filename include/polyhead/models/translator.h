@@ -3,7 +3,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +26,7 @@ struct TranslatorConfig {
   std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  nn::Seed seed;  // of the initialisation
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -42,7 +41,7 @@ struct Translator {
   static constexpr std::int64_t kStart = 0, kEnd = 1;
   static std::vector<std::string> special_tokens() { return {"<start>", "<end>"}; }
 
-  TranslatorConfig config;
+  TranslatorConfig config{.seed = 0};
   BytePairTokenizer tokenizer;
   nn::EncoderDecoder network;  // pre-norm, with one embedding for both languages and the output
 

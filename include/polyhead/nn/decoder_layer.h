@@ -3,6 +3,7 @@
 #pragma once
 
 #include "polyhead/nn/encoder_layer.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -28,7 +29,7 @@ struct DecoderLayerConfig {
   double dropout = 0;            // in training: dropout of what each part adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  Seed seed;  // of the initialisation
 };
 
 struct DecoderOptions {

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <optional>
-
 #include "polyhead/nn/module.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -11,7 +10,7 @@ struct EmbeddingConfig {
   std::int64_t count = 0;  // ids are 0 … count - 1
   std::int64_t width = 0;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
+  Seed seed;  // of the initialisation
 };
 
 struct EmbeddingOptions {

@@ -12,6 +12,7 @@
 
 #include "polyhead/nn/decoder_layer.h"
 #include "polyhead/nn/embedding.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -40,7 +41,7 @@ struct EncoderDecoderConfig {
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
   bool tied_output = false;       // the output projection's weight is the target's embedding; without it there is a bias too
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  Seed seed;  // of the initialisation
 };
 
 struct EncoderDecoderOptions {

@@ -1,7 +1,6 @@
 // Layers of a Transformer encoder, and their stack (Vaswani et al. 2017, section 3.1).
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "polyhead/nn/feed_forward.h"
@@ -9,6 +8,7 @@
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -34,7 +34,7 @@ struct EncoderLayerConfig {
   double dropout = 0;            // in training: dropout of what each part adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer: derive_seed(seed, i)
+  Seed seed;  // of the initialisation
 };
 
 // Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.

@@ -2,6 +2,7 @@
 
 #include "polyhead/nn/activation.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -9,12 +10,12 @@ namespace polyhead::nn {
 struct FeedForwardConfig {
   std::int64_t width = 0;  // width of the input
   std::int64_t hidden_width = 0;
-  std::int64_t out_width = -1;  // -1: width
+  std::int64_t out_width = 0;  // 0: width
   Activation activation = Activation::gelu;
   bool gated = false;  // with Activation::silu: SwiGLU
   bool bias = true;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
+  Seed seed;  // of the initialisation
 };
 
 // y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2). Gated:

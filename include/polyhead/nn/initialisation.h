@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
 #include "polyhead/nn/module.h"
 #include "polyhead/nn/seed.h"
@@ -15,7 +14,7 @@ struct NormalInitialisation {
   // Above 0: matrices whose products are added to a residual stream get deviation / sqrt(2 residual_layers), because residual_layers layers add two
   // outputs each to the stream (Radford et al. 2019, section 2.3). Error if there is no such matrix.
   std::int64_t residual_layers = 0;
-  std::optional<std::uint64_t> seed{};  // required
+  Seed seed;
   // Tells which matrices these are; absent: those whose names end in "attention.output.weight" or "feed_forward.output.weight", as encoder and
   // decoder layers name them.
   std::function<bool(const std::string& name, const Tensor& parameter)> adds_to_residual{};

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <optional>
-
 #include "polyhead/nn/module.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -12,7 +11,7 @@ struct LinearConfig {
   std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
+  Seed seed;  // of the initialisation
 };
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -30,7 +31,7 @@ struct MixtureOfExpertsConfig {
   bool bias = false;      // whether the experts have biases
   bool router_bias = false;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required
+  Seed seed;  // of the initialisation
 };
 
 // p = softmax(router(x)) over the C experts; y = sum of p[i] * experts[i](x) over the `chosen` experts with the largest p (the first of equal ones).

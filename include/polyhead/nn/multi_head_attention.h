@@ -57,7 +57,7 @@ struct MultiHeadAttentionConfig {
   EmptyRows empty_rows = EmptyRows::zero;
   Precision precision = Precision::native;  // of attention, if dtype is bfloat16; projections do not depend on it
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // seed of the initialisation; required, another one for each layer (derive_seed)
+  std::optional<std::uint64_t> seed{};  // of the initialisation; the constructor requires it, make_attention does not read it
 };
 
 struct AttentionInput {

@@ -15,6 +15,7 @@
 #include "polyhead/empty_rows.h"
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/linear.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -26,7 +27,7 @@ struct PairBiasConfig {
   bool norm_bias = true;
   bool bias = false;            // of the projection
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  Seed seed;  // of the initialisation
 };
 
 // The bias of attention scores that a pair tensor gives: its norm, projected to heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.

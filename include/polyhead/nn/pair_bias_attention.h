@@ -2,6 +2,7 @@
 #pragma once
 
 #include "polyhead/nn/pair_bias.h"
+#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
@@ -18,7 +19,7 @@ struct PairBiasAttentionConfig {
   std::optional<double> scale{};  // 1/sqrt(H) when not given
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; required, another one for each layer (derive_seed)
+  Seed seed;  // of the initialisation
 };
 
 // Algorithm 24 from its second line on: the norm of the query input, or its conditioning, is the caller's, and so is what gates the output of a diffusion.
