@@ -42,7 +42,7 @@ struct ViewOptions {
   std::optional<viewer::Language> language;
   std::string engine;
   bool mean = false, truncate = false, json = false, live = false;
-  double values = viewer::Page().vector_megabytes;
+  double vector_megabytes = viewer::Page().vector_megabytes;
 };
 
 // Refuses wrong combinations of options and unwritable outputs before any input is read.
@@ -152,7 +152,7 @@ class View {
     read();
     const bool keep = !o_.page.empty() || !o_.arrays.empty();
     const bool draw = o_.page.empty() && !o_.json;
-    viewer::VectorBudget budget(o_.values);
+    viewer::VectorBudget budget(o_.vector_megabytes);
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
@@ -309,7 +309,7 @@ class View {
     if (texts_.size() > 1) page.title += cat(" (+", texts_.size() - 1, ")");
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);
-    page.vector_megabytes = o_.values;
+    page.vector_megabytes = o_.vector_megabytes;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
@@ -353,7 +353,7 @@ void view_live(const ViewOptions& o, const Parser& parser) {
 
 void view_given_images(ViewOptions& o) {
   check(o);
-  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .values = o.values});
+  view_images({.model = o.model, .images = o.images, .text = o.texts.empty() ? std::nullopt : std::optional(o.texts[0]), .page = o.page, .arrays = o.arrays, .layer = o.layer, .head = o.head, .mean = o.mean, .json = o.json, .language = o.language, .vector_megabytes = o.vector_megabytes});
 }
 
 }  // namespace
@@ -374,7 +374,7 @@ Subcommand declare_view(Parser& parser) {
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
   parser.add_option("--without", o->without, "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")->type_name("L.H|all");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
-  add_value(parser, "--values", &o->values,
+  add_value(parser, "--vector-megabytes", &o->vector_megabytes,
             [](const std::string& word) {
               const double megabytes = read_number(word);
               if (megabytes < 0) throw UsageError(cat("'", word, "' is below 0; it is a size in MB"));

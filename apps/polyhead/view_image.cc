@@ -65,7 +65,7 @@ class Viewed {
     const models::VisionConfig& c = encoder_.config;
     choice_ = choose_head(o_.layer, o_.head, o_.mean, c.layers, c.layer.heads);
     if (!o_.page.empty()) require_page_of_images(c, std::ssize(o_.images));
-    viewer::VectorBudget budget(o_.values);
+    viewer::VectorBudget budget(o_.vector_megabytes);
     if (o_.text) text_ = read_text_beside(o_.model, *o_.text, o_.page.empty() ? nullptr : &budget);
     Json list = Json::array();
     for (const std::string& path : o_.images) {
@@ -170,7 +170,7 @@ class Viewed {
     if (seen_.size() > 1) page.title += cat(" (+", seen_.size() - 1, ")");
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);
-    page.vector_megabytes = o_.values;
+    page.vector_megabytes = o_.vector_megabytes;
     page.start = start_of_images(c);
     std::vector<Tensor> shown;
     for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));

@@ -18,7 +18,7 @@ struct ImageView {
   std::optional<std::int64_t> layer, head;
   bool mean = false, json = false;
   std::optional<viewer::Language> language;
-  double values = 0;  // Page::vector_megabytes
+  double vector_megabytes = 0;
 };
 
 void view_images(const ImageView& given);

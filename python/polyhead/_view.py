@@ -78,9 +78,9 @@ def view(
     without_measure: tuple[str, str] | None = None,
     causal: Causal = None,
     pooling: Literal["largest", "mean", "sum"] | None = None,
-    blocks: int | None = None,
+    pooled_blocks: int | None = None,
     progress: Callable[[int, int], object] | None = None,
-    values: float = 4.0,
+    vector_megabytes: float = 4.0,
     path: str | os.PathLike[str] | None = None,
     truncate: bool = False,
     generate: int = 0,
@@ -138,9 +138,9 @@ def view(
             keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
             gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` where the
             maps do not fit. Of what `capture` took: pool all maps; those over its budget are means.
-        blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
+        pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
         progress: without source: as of `maps`.
-        values: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
+        vector_megabytes: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
             says so. 0 leaves them out.
         title: of the page.
         path: also write the page there.
@@ -164,10 +164,10 @@ def view(
         raise TypeError(f"generate is of type {type(generate).__name__}; it must be an int")
     if generate < 0:
         raise ValueError(f"generate is {generate}; it must be 0 tokens or more")
-    if isinstance(values, bool) or not isinstance(values, (int, float)):
-        raise TypeError(f"values is of type {type(values).__name__}; it must be a number of megabytes")
-    if not 0 <= values < float("inf"):
-        raise ValueError(f"values is {values}; it must be 0 megabytes or more")
+    if isinstance(vector_megabytes, bool) or not isinstance(vector_megabytes, (int, float)):
+        raise TypeError(f"vector_megabytes is of type {type(vector_megabytes).__name__}; it must be a number of megabytes")
+    if not 0 <= vector_megabytes < float("inf"):
+        raise ValueError(f"vector_megabytes is {vector_megabytes}; it must be 0 megabytes or more")
     if without_measure is not None:
         if without is None or isinstance(source, (str, os.PathLike)):
             raise ValueError("without_measure names the numbers in without, which are not given" if without is None else "without_measure: for attention weights; of a model, without measures 1 - cosine")
@@ -177,14 +177,14 @@ def view(
     if source is None:
         if q is None or k is None:
             raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given")
-        source, pooling, attend, T, S = computed(q, k, bias, attend, scale, causal, pooling, blocks, progress)
+        source, pooling, attend, T, S = computed(q, k, bias, attend, scale, causal, pooling, pooled_blocks, progress)
         if pooling is not None:
             if v is not None:
                 raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
             tokens = [str(place) for place in range(T)] if tokens is None else tokens
             keys = [str(place) for place in range(S)] if keys is None and T != S else keys
             q = k = bias = attend = scale = None  # the page does not show how cells of pooled maps are computed
-    elif wrong := [name for name, value in {"causal": causal, "blocks": blocks, "progress": progress}.items() if value is not None]:
+    elif wrong := [name for name, value in {"causal": causal, "pooled_blocks": pooled_blocks, "progress": progress}.items() if value is not None]:
         raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
     vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}
     if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
@@ -201,12 +201,12 @@ def view(
                 raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both")
             images = images_of_model(image)
             names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-            page = Page(_core.image_page(source, images, names, names[0] if title is None else title, lang, values))
+            page = Page(_core.image_page(source, images, names, names[0] if title is None else title, lang, vector_megabytes))
             if path is not None:
                 page.save(path)
             return page
         assert text is not None
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, values, heads_off(without), generate))
+        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, vector_megabytes, heads_off(without), generate))
     else:
         if pair is not None:
             raise ValueError("pair is for a model, and source is not the folder of one")
@@ -223,7 +223,7 @@ def view(
             texts = captured_sets(tabs, given, {"axes": axes, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "without": without, **vectors})
         else:
             texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, image, patches, vectors, without, pooling)
-        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, values, without_measure))
+        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, vector_megabytes, without_measure))
     if path is not None:
         page.save(path)
     return page

@@ -41,9 +41,9 @@ def _blocks(blocks: Any, heads: int) -> int:
     if blocks is None:
         return block_limit(heads)
     if isinstance(blocks, bool) or not isinstance(blocks, int):
-        raise TypeError(f"blocks is of type {type(blocks).__name__}; it must be an int")
+        raise TypeError(f"pooled_blocks is of type {type(blocks).__name__}; it must be an int")
     if not 1 <= blocks <= most:
-        raise ValueError(f"blocks is {blocks}; with {heads} heads it must be from 1 to {most}, so that the page holds the maps")
+        raise ValueError(f"pooled_blocks is {blocks}; with {heads} heads it must be from 1 to {most}, so that the page holds the maps")
     return blocks
 
 

@@ -65,7 +65,7 @@ class MiniLm(ProgramTest):
 
     def test_the_page_has_72_heads_and_stays_small(self):
         page = self.folder / "fox.html"
-        self.assertIn("72 heads", self.succeeds("view", self.model, "--text", FOX, "-o", page, "--values", "0").stderr.decode())
+        self.assertIn("72 heads", self.succeeds("view", self.model, "--text", FOX, "-o", page, "--vector-megabytes", "0").stderr.decode())
         self.assertLess(page.stat().st_size, 400_000)
         without = page.stat().st_size
         self.succeeds("view", self.model, "--text", FOX, "-o", page)

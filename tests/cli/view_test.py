@@ -213,9 +213,9 @@ class Files(ViewTest):
         numbers = [3 * 2 * tokens * tiny_model.WIDTH for tokens in (4, 6)]  # of q, k and v in two layers
         kept = lambda *arguments: [("vectors" in text, round(text.get("left_out", 0) * 3e6 / 16)) for text in texts(*arguments)]
         self.assertEqual(kept(), [(True, 0), (True, 0)])
-        self.assertEqual(kept("--values", "0.0015"), [(True, 0), (False, numbers[1])])
-        self.assertEqual(kept("--values", "0"), [(False, numbers[0]), (False, numbers[1])])
-        self.fails(2, "view", self.model, "--text", "a", "-o", "-", "--values", "-1", mentions=["--values: '-1' is below 0"])
+        self.assertEqual(kept("--vector-megabytes", "0.0015"), [(True, 0), (False, numbers[1])])
+        self.assertEqual(kept("--vector-megabytes", "0"), [(False, numbers[0]), (False, numbers[1])])
+        self.fails(2, "view", self.model, "--text", "a", "-o", "-", "--vector-megabytes", "-1", mentions=["--vector-megabytes: '-1' is below 0"])
 
     def test_the_page_says_its_language(self):
         for options, written in (([], None), (["--lang", "en"], "en"), (["--lang", "zh"], "zh")):

@@ -316,7 +316,7 @@ def test_a_wrong_number_of_words_is_named_with_its_text():
 def test_pooled_pages_have_the_blocks_of_the_whole_map(pooling, of):
     q, k = random.standard_normal((2, 3, 50, 8)).astype(np.float32), random.standard_normal((2, 3, 34, 8)).astype(np.float32)
     bias = random.standard_normal((2, 1, 50, 34)).astype(np.float32)
-    (entry,) = sets_of(polyhead.view(q=q, k=k, bias=bias, pooling=pooling, blocks=7))
+    (entry,) = sets_of(polyhead.view(q=q, k=k, bias=bias, pooling=pooling, pooled_blocks=7))
     expected = pooled(reference(q, k, bias=bias), 7, 7, of)
     assert entry["pooled"] == ("largest" if pooling == "largest" else "share") and entry["blocks"] == [7, 7]
     assert np.abs(pooled_weights(entry) - expected).max() <= BOUND + 1e-6
@@ -344,7 +344,7 @@ def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
     q = k = random.standard_normal((2, 40, 8)).astype(np.float32)
     source, words = maps(2, 4, 4), [str(place) for place in range(40)]
     with pytest.raises(ValueError, match="v is for the computation of a single weight"):
-        polyhead.view(q=q, k=k, v=k, blocks=4)
+        polyhead.view(q=q, k=k, v=k, pooled_blocks=4)
     with pytest.raises(ValueError, match="pooling needs tokens"):
         polyhead.view(source, pooling="largest")
     with pytest.raises(ValueError, match="q, k: for the computation of a single weight"):
@@ -352,8 +352,8 @@ def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
     for name, value in {"special": [0] * 40, "segments": [0] * 40, "links": [(0, 0)], "block_keys": [0] * 40, "gate": maps(2, 40, 3), "pair_bias": source}.items():
         with pytest.raises(ValueError, match=f"{name}: for single tokens"):
             polyhead.view(source, tokens=words, pooling="largest", **{name: value})
-    with pytest.raises(ValueError, match="blocks is 9000; with 2 heads it must be from 1 to 5792"):
-        polyhead.view(q=q, k=k, blocks=9000)
+    with pytest.raises(ValueError, match="pooled_blocks is 9000; with 2 heads it must be from 1 to 5792"):
+        polyhead.view(q=q, k=k, pooled_blocks=9000)
     with pytest.raises(TypeError, match="source is None"):
         polyhead.view(k=k)
     with pytest.raises(ValueError, match="q has 1 layers and k 2"):

@@ -99,8 +99,8 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
         ({"bias": given["bias"][:3]}, r"bias is float32 \[3,3,5\]"),
         ({"attend": given["attend"].astype(np.float32)}, "attend is float32"),
         ({"k": None}, "q, v, bias, attend, scale: q and k are both needed"),
-        ({"values": -1}, "values is -1"),
-        ({"values": float("nan")}, "values is nan"),
+        ({"vector_megabytes": -1}, "vector_megabytes is -1"),
+        ({"vector_megabytes": float("nan")}, "vector_megabytes is nan"),
     ]:
         with pytest.raises(ValueError, match=message):
             polyhead.view(weights, **{**given, **spoilt})
@@ -113,7 +113,7 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
 def test_what_does_not_fit_into_the_budget_is_left_out_and_said(worked):
     weights, given = worked
     megabytes = sum(np.asarray(given[name]).size for name in ("q", "k", "v", "bias", "attend")) * 16 / 3e6
-    for values in (0, 0.99 * megabytes):
-        data = data_of(polyhead.view(weights, **given, values=values))
-        assert "vectors" not in data["texts"][0] and data["texts"][0]["left_out"] == pytest.approx(megabytes) and data["limit"] == values
-    assert "vectors" in data_of(polyhead.view(weights, **given, values=1.01 * megabytes))["texts"][0]
+    for budget in (0, 0.99 * megabytes):
+        data = data_of(polyhead.view(weights, **given, vector_megabytes=budget))
+        assert "vectors" not in data["texts"][0] and data["texts"][0]["left_out"] == pytest.approx(megabytes) and data["limit"] == budget
+    assert "vectors" in data_of(polyhead.view(weights, **given, vector_megabytes=1.01 * megabytes))["texts"][0]

@@ -270,7 +270,7 @@ const CHINESE = {
   "previous token": "前一个词元",
   "q of “{0}”": "“{0}”的 q",
   "q × k, feature by feature": "q × k，逐个特征",
-  "q, k and v of this text are not in the page: they would take {0} MB, and at most {1} MB were allowed (polyhead view --values MB).": "这段文本的 q、k 和 v 不在页面中：它们会占 {0} MB，而最多允许 {1} MB（polyhead view --values MB）。",
+  "q, k and v of this text are not in the page: they would take {0} MB, and at most {1} MB were allowed (polyhead view --vector-megabytes N).": "这段文本的 q、k 和 v 不在页面中：它们会占 {0} MB，而最多允许 {1} MB（polyhead view --vector-megabytes N）。",
   "query ↓": "查询 ↓",
   "rollout": "注意力展开",
   "row word": "行词",
