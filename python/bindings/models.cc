@@ -331,7 +331,7 @@ void bind_models(nb::module_& m) {
   nb::class_<HeldSequenceModel>(m, "SequenceToSequenceModel")
       .def("run", &run_sequence_model, any("source"), any("target"), any("attend_source"), any("attend_target"), any("outputs"), any("num_threads"))
       .def("generate", &write_target, any("source"), any("prompt"), nb::arg("options"))
-      .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.not_followed; })
+      .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.rules_not_followed; })
       .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));

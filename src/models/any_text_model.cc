@@ -223,7 +223,7 @@ class AnyTwoSides final : public AnyTextModel {
               .width = c.encoder.width,
               .target_layers = c.decoder_layers,
               .target_heads = c.decoder.heads,
-              .rules_not_followed = c.answer.not_followed,
+              .rules_not_followed = c.answer.rules_not_followed,
               .longest = c.source_positions > 0 ? std::optional(c.source_positions) : std::nullopt};
   }
 

@@ -41,7 +41,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
           config.vocabulary, ", positions ", config.positions, ", segments ", config.segments, ", layers ", config.layers,
           "; the first two must be at least 1 and the others at least 0");
   require(config.longest() >= 1, kName, ": positions is ", config.positions, "; it must be above padding_token + 1");
-  require(config.windows.empty() || std::ssize(config.windows) == config.layers, kName, ": ", config.windows.size(), " windows for ", config.layers, " layers");
+  require(config.window_reach.empty() || std::ssize(config.window_reach) == config.layers, kName, ": ", config.window_reach.size(), " entries of window_reach for ", config.layers, " layers");
   require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
   std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
   for (const std::int64_t index : config.shared_layers) {
@@ -93,7 +93,7 @@ BertEncoder::RotaryTables BertEncoder::rotary_tables(std::int64_t tokens) const 
 
 nn::AttentionOptions BertEncoder::attention_options(std::int64_t layer, const RotaryTables& tables) const {
   nn::AttentionOptions options;
-  const std::int64_t window = config.windows.empty() ? 0 : config.windows.at(static_cast<std::size_t>(layer));
+  const std::int64_t window = config.window_reach.empty() ? 0 : config.window_reach.at(static_cast<std::size_t>(layer));
   if (window > 0) options.mask.window = {.left = window, .right = window};
   const std::optional<nn::RotaryTables>& rotary = window > 0 && tables.local ? tables.local : tables.all;
   if (rotary) options.rotary = rotary->rotary();

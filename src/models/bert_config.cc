@@ -126,12 +126,12 @@ void Reader::read_modernbert(BertConfig& config) {
   const std::int64_t window = file_.size("local_attention", 128) / 2;
   if (window == 0) file_.fail_at("local_attention", "is 1; it must be at least 2");
   const std::int64_t every = file_.size("global_attn_every_n_layers", 3);
-  config.windows.resize(static_cast<std::size_t>(config.layers));
+  config.window_reach.resize(static_cast<std::size_t>(config.layers));
   for (std::int64_t i = 0; i < config.layers; ++i)
-    if (i % every != 0) config.windows[static_cast<std::size_t>(i)] = window;
+    if (i % every != 0) config.window_reach[static_cast<std::size_t>(i)] = window;
   const std::vector<std::string> types = file_.layer_types(config.layers);
-  for (std::size_t i = 0; i < types.size(); ++i) config.windows[i] = types[i] == "sliding_attention" ? window : 0;
-  if (std::ranges::count(config.windows, 0) == config.layers) config.local_rotary.reset();
+  for (std::size_t i = 0; i < types.size(); ++i) config.window_reach[i] = types[i] == "sliding_attention" ? window : 0;
+  if (std::ranges::count(config.window_reach, 0) == config.layers) config.local_rotary.reset();
 }
 
 BertConfig Reader::read() {

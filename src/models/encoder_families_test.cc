@@ -43,7 +43,7 @@ std::vector<std::pair<const char*, BertConfig>> configs() {
   });
   add("ESM, learned positions", [](BertConfig& c) { c.padding_token = 1, c.segments = 0, c.norm_position = nn::NormPosition::pre, c.mask_token = 5, c.zero_padding = true; });
   add("ModernBERT", [&](BertConfig& c) {
-    c.rotary = rotary, c.local_rotary = local, c.windows = {0, 1, 2}, c.segments = 0, c.norm_position = nn::NormPosition::pre, c.first_norm = false;
+    c.rotary = rotary, c.local_rotary = local, c.window_reach = {0, 1, 2}, c.segments = 0, c.norm_position = nn::NormPosition::pre, c.first_norm = false;
     c.gated = true, c.bias = c.feed_forward_bias = c.norm_bias = false;
   });
   return all;
@@ -138,12 +138,12 @@ TEST(EncoderFamilies, LayersWithAWindowHaveTheLocalAngles) {
   BertConfig local = tiny_encoder(), plain = tiny_encoder();
   local.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 100};
   local.local_rotary = plain.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 10};
-  local.windows = {9, 9, 9};  // wider than the text
+  local.window_reach = {9, 9, 9};  // wider than the text
   Tensor a(DType::f64, {2, 5, 8}), b(DType::f64, {2, 5, 8});
   random_encoder(local, 12).forward({.ids = kTwoTexts}, {.hidden = a});
   random_encoder(plain, 12).forward({.ids = kTwoTexts}, {.hidden = b});
   EXPECT_TRUE(test::near(a, b, 1e-12));
-  local.windows = {0, 0, 0};
+  local.window_reach = {0, 0, 0};
   random_encoder(local, 12).forward({.ids = kTwoTexts}, {.hidden = a});
   EXPECT_FALSE(test::near(a, b, 1e-3));
 }
@@ -167,7 +167,7 @@ TEST(EncoderFamilies, BiasAndWindowsComeWithTheHeadVectors) {
     const SentenceModel model{kTokenizer, random_encoder(config, 10)};
     const SentenceResult result = model.run(TokenizedText{.ids = {2, 3, 4, 6, 2}, .pieces = {"a", "b", "c", "d", "e"}, .segments = {0, 0, 0, 1, 1}}, {.head_vectors = true});
     EXPECT_EQ(static_cast<bool>(result.bias), config.relative_buckets > 0);
-    EXPECT_EQ(static_cast<bool>(result.attend), !config.windows.empty());
+    EXPECT_EQ(static_cast<bool>(result.attend), !config.window_reach.empty());
     Tensor scores(DType::f64, {3, 2, 5, 5});
     const auto at = [](const Tensor& tensor, std::initializer_list<std::int64_t> place) {
       std::int64_t offset = 0, d = 0;
@@ -262,7 +262,7 @@ TEST(EncoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(read_encoder("albert", "embedding_size", 8).embedding_width, 8);
   EXPECT_EQ(read_encoder("electra", "embedding_size", 8).embedding_width, 0);
   EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers does not read_encoder it
-  EXPECT_THAT(read_encoder("modernbert", "num_hidden_layers", 5).windows, ElementsAre(0, 64, 64, 0, 64));
+  EXPECT_THAT(read_encoder("modernbert", "num_hidden_layers", 5).window_reach, ElementsAre(0, 64, 64, 0, 64));
   EXPECT_EQ(read_encoder(config_of("modernbert")).rotary->base, 160000);
   EXPECT_EQ(read_encoder(config_of("modernbert")).local_rotary->base, 10000);
   EXPECT_EQ(read_encoder("modernbert", "local_rope_theta", nullptr).local_rotary->base, 160000);

@@ -78,7 +78,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
 }
 
 AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std::filesystem::path& folder) {
-  AnswerRules rules{.end_tokens = end_tokens(file, folder), .not_followed = rules_not_followed(file, folder)};
+  AnswerRules rules{.end_tokens = end_tokens(file, folder), .rules_not_followed = rules_not_followed(file, folder)};
   const std::filesystem::path path = folder / "generation_config.json";
   const bool own = io::is_there(path);
   const JsonFile generation = own ? JsonFile(path) : file.file();

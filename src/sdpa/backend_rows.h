@@ -1,4 +1,4 @@
-// The backends, a row each. A table of one operation takes its column: a program links the kernels of the operations that it calls.
+// The backends, a row each. The file of an operation names its own functions only, so that a program links the kernels that it calls and no others.
 #pragma once
 
 #include <array>

@@ -10,7 +10,7 @@
 
 namespace polyhead {
 
-// `memory` receives what the problem points to besides the caller's tensors, such as the rules of the mask.
+// `memory` owns what the problem points to, such as the rules of the mask; the tensors are the caller's.
 #pragma GCC visibility push(default)  // components call these
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);

@@ -57,7 +57,7 @@ MUTANTS = [
     # Sink logits
     Mutant("sink left out of the sum", ROW, "  sum += std::exp(row.sink - largest);", "  sum += 0 * std::exp(row.sink - largest);", "the softmax' sum has a term of the sink", CORE),
     Mutant("d_sink of the other sign", BACKWARD, "-p_sink * delta;", "p_sink * delta;", "d_sink = -p_sink delta", CORE),
-    Mutant("d_sink of the last row alone", "src/sdpa/sdpa.cc", "sum[at[0]] += row[at[1]];", "sum[at[0]] = row[at[1]];", "d_sink is summed over rows", CORE),
+    Mutant("d_sink of the last row alone", "src/sdpa/sink_gradient.cc", "sum[at[0]] += row[at[1]];", "sum[at[0]] = row[at[1]];", "d_sink is summed over rows", CORE),
     Mutant("kernel: sink left out of the sum", "src/cpu/sdpa/sink.h", "sum = l + exp_of(difference, scale);", "sum = l;", "a row's sum has a term of the sink",
            KERNEL),
     Mutant("kernel: sums below their sink not rescaled", "src/cpu/sdpa/sink.h", "sum = l * share + T{1};", "sum = l + T{1};",

@@ -41,7 +41,7 @@ struct BertConfig {
   std::int64_t relative_buckets = 0;                            // buckets of a relative bias that all layers add to their scores (MPNet); 0: no such bias
   std::optional<nn::RotaryEmbeddingConfig> rotary{};            // replaces the position table (ESM-2)
   std::optional<nn::RotaryEmbeddingConfig> local_rotary{};      // rotary positions of the layers with a window (ModernBERT); absent: `rotary`
-  std::vector<std::int64_t> windows{};                          // [L]: layer i attends to the keys at most windows[i] away; 0 or an empty list: to all
+  std::vector<std::int64_t> window_reach{};                     // [L]: layer i attends to the keys at most window_reach[i] away on each side; 0 or an empty list: to all
   nn::NormPosition norm_position = nn::NormPosition::post;      // post or pre; pre ends with one more norm
   bool embedding_norm = true;
   bool first_norm = true;  // false: layer 0 does not norm the input of its attention (ModernBERT)

@@ -137,7 +137,7 @@ struct LanguageModel : nn::Module<LanguageModel> {
 
   void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
 
-  // Of a text without a cache: what the attention of a layer gets beside its input, the layer's normed hidden states. It has views of `tables`.
+  // Options of the attention of a layer for a text without a cache; its input is the layer's normed hidden states. They have views of `tables`.
   struct RotaryTables {
     std::optional<nn::RotaryTables> all, local;  // local: of layers with a window, if they differ; neither: learned positions
   };

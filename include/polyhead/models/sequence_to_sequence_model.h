@@ -33,7 +33,7 @@ struct AnswerRules {
   std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start token, unless the prompt has more than one token
   std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
   std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
-  std::vector<std::string> not_followed{};       // rules that choose other tokens in transformers, and that generate() does not follow: "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};  // rules that choose other tokens in transformers, and that generate() does not follow: "num_beams = 4"
   std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
 };
 

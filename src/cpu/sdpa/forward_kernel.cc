@@ -75,7 +75,7 @@ class Forward {
   }
 
   // Bit i: each boolean mask leaves some row of the pass one of the kMaskBlockKeys keys from strip_.first_key + i kMaskBlockKeys on. The other keys, which one mask skips for
-  // all rows, are not packed. Not asked for each row with all masks together: a strip computes keys that each mask leaves to some of its rows.
+  // all rows, are not packed. Each mask is examined alone: a key is packed if every mask leaves it to some row, even if no row has it from all masks.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
