@@ -81,7 +81,7 @@ struct Mask {
   // out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
-  // Counted in the packed sequence where there are documents.
+  // With documents, blocks count positions of the packed sequence.
   BlockLists blocks{};
 
   // The table of tensors: calls f(name, view) for each, given or not. `mask` is a Mask or a const Mask. A new member does not compile until it

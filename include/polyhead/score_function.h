@@ -21,7 +21,7 @@ namespace polyhead {
 
 namespace score {
 
-// Sources of one program may have other flags: each length has functions of its own.
+// Source files of one program may be compiled with different flags, so the functions of each vector length have a namespace of their own.
 #if defined(__AVX512F__)
 inline namespace vectors_of_64_bytes {
 inline constexpr int kVectorBytes = 64;

@@ -39,7 +39,7 @@ struct ScoreProgramCode {
   std::int32_t result = -1;                  // register of the new score
   std::int32_t slope = -1;                   // register of its derivative by the old score; -1: no backward pass
   std::vector<ScoreGradient> gradients;
-  std::int64_t gradient_count = 0;           // sums of a head
+  std::int64_t gradient_count = 0;           // number of sums of each head
 };
 
 // Checks the code once. The tables, and the program or a copy of it, must live as long as its rule.

@@ -77,7 +77,7 @@ struct SdpaOptions {
   ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; products of bfloat16 are exact then
   // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
   // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys
-  // gives out = 0 and lse = sink. -inf is no sink; NaN and +inf make a row that has keys NaN. Only with EmptyRows::zero.
+  // gives out = 0 and lse = sink. -inf means no sink; NaN or +inf makes every row that has keys NaN. Only with EmptyRows::zero.
   ConstTensorView sink{};
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;

@@ -32,7 +32,7 @@ void require_answer(const Answering& call, std::size_t prompt, std::int64_t posi
   require(options.temperature.has_value() || (options.top_k == 0 && options.top_p == 1), operation, ": top_k or top_p without a temperature; the likeliest token needs neither");
   require(!options.temperature || options.seed, operation, ": a temperature needs a seed, for example .seed = 1");
   const auto longest = static_cast<std::int64_t>(prompt) + options.max_tokens - 1;
-  require(positions == 0 || longest <= positions, operation, ": ", prompt, " tokens and an answer of up to ", options.max_tokens, " need ", longest, " positions; the model has ", positions);
+  require(positions == 0 || longest <= positions, operation, ": a prompt of ", prompt, " and an answer of up to ", options.max_tokens, " tokens need ", longest, " positions (the last token needs none); the model has ", positions);
   for (const std::optional<std::int64_t>& forced : {call.rules.forced_first, call.rules.forced_last})
     require(!forced || (*forced >= 0 && *forced < call.vocabulary), operation, ": the forced token ", forced.value_or(0), " is not in the vocabulary of ", call.vocabulary);
 }

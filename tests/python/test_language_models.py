@@ -299,7 +299,7 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
         model.run([3], outputs=["weights"])
     with pytest.raises(ValueError, match="the text has 65 tokens; the model has positions for 64"):
         model.run(np.zeros(65, np.int64))
-    with pytest.raises(ValueError, match="60 tokens and an answer of up to 6 need 65 positions; the model has 64"):
+    with pytest.raises(ValueError, match="a prompt of 60 and an answer of up to 6 tokens need 65 positions .the last token needs none.; the model has 64"):
         model.generate([0] * 60, 6)
     with pytest.raises(ValueError, match="the prompt is empty"):
         model.generate([], 6)

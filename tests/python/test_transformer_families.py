@@ -19,7 +19,7 @@ import polyhead.transformers  # noqa: E402
 
 polyhead.transformers.register()
 
-# Every kind of model, and those whose mask transformers leaves out for layers that are causal unless told otherwise, or are not but need it.
+# At least one model of each kind, and models for whose layers transformers passes no mask: some of these layers are causal without one, others must not be.
 RIGHT = [
     "aimv2_text_model", "albert", "align_text_model", "bart", "bert", "clap_text_model", "clip", "codegen", "cohere2", "colpali", "deepseek_v3",
     "distilbert", "electra", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "internvl", "llama", "longt5", "mistral", "modernbert", "nllb-moe",

@@ -274,7 +274,7 @@ def test_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
         model.run(texts(2, 3), texts(1, 4))
     with pytest.raises(ValueError, match="the text has 25 tokens; the model has positions for 24"):
         model.run(np.zeros(25, np.int64), [3])
-    with pytest.raises(ValueError, match="1 tokens and an answer of up to 25 need 25 positions; the model has 24"):
+    with pytest.raises(ValueError, match="a prompt of 1 and an answer of up to 25 tokens need 25 positions .the last token needs none.; the model has 24"):
         model.generate([3], 25)
     with pytest.raises(ValueError, match="the source is empty"):
         model.generate([], 6)
