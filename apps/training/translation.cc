@@ -80,7 +80,7 @@ class Source {
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
   virtual std::vector<std::string> texts() const = 0;  // texts to train the tokenizer on
-  virtual models::TranslatorConfig config() const = 0;
+  virtual models::TranslatorConfig config(nn::Seed seed) const = 0;
   virtual std::int64_t vocabulary() const = 0;
   virtual Plan plan() const = 0;
   virtual std::string description() const = 0;
@@ -101,7 +101,7 @@ class GrammarSource final : public Source {
     for (const AlignedPair& pair : sentences(0)) texts.push_back(sentence_text(pair.source, Language::english)), texts.push_back(sentence_text(pair.target, Language::french));
     return texts;
   }
-  models::TranslatorConfig config() const override { return {.longest = 48, .model_width = 64, .hidden_width = 192, .layers = 2, .heads = 4, .dropout = 0.1}; }
+  models::TranslatorConfig config(nn::Seed seed) const override { return {.longest = 48, .model_width = 64, .hidden_width = 192, .layers = 2, .heads = 4, .dropout = 0.1, .seed = seed}; }
   std::int64_t vocabulary() const override { return 2600; }
   Plan plan() const override { return {.steps = 3600, .validate_every = 600, .peak_rate = 4e-3, .warmup_steps = 200, .average = 0.99}; }
   std::string description() const override { return cat("sentences of the teaching grammar: ", kSentencesOfEpoch, " new ones in each epoch, ", validation_.size(), " with other combinations of words to validate"); }
@@ -172,7 +172,7 @@ class FileSource final : public Source {
     for (const SentencePair& pair : training_) texts.push_back(pair.source), texts.push_back(pair.target);
     return texts;
   }
-  models::TranslatorConfig config() const override { return {.longest = 100, .model_width = 128, .hidden_width = 512, .layers = 3, .heads = 4, .dropout = 0.2}; }
+  models::TranslatorConfig config(nn::Seed seed) const override { return {.longest = 100, .model_width = 128, .hidden_width = 512, .layers = 3, .heads = 4, .dropout = 0.2, .seed = seed}; }
   std::int64_t vocabulary() const override { return 4000; }
   Plan plan() const override { return {.steps = 7000, .validate_every = 1000, .peak_rate = 2e-3, .warmup_steps = 400, .average = 0.998, .optimizer{.weight_decay = 0.02}}; }
   std::string description() const override { return cat(training_.size(), " sentence pairs to train, ", validation_.size(), " sentences to validate"); }
@@ -271,8 +271,7 @@ class Translating final : public Task {
 
  private:
   Translator make_model() const {
-    models::TranslatorConfig config = source_->config();
-    config.seed = nn::derive_seed(seed_, kModel);
+    models::TranslatorConfig config = source_->config(nn::derive_seed(seed_, kModel));
     config.heads = heads_.value_or(config.heads);
     return Translator(config, BytePairTokenizer::train(source_->texts(), {.vocabulary = source_->vocabulary(), .special_tokens = Translator::special_tokens()}));
   }

@@ -81,11 +81,11 @@ Embedding make_embedding(std::int64_t count, const EncoderDecoderConfig& config,
 
 template <class C>
 C layer_config(const EncoderDecoderConfig& config, std::uint64_t seed) {
-  C layer;
+  C layer{.seed = seed};
   layer.width = config.width, layer.heads = config.heads, layer.kv_heads = config.kv_heads, layer.head_width = config.head_width, layer.hidden_width = config.hidden_width;
   layer.bias = config.bias, layer.output_bias = config.output_bias, layer.feed_forward_bias = config.feed_forward_bias, layer.qk_norm = config.qk_norm;
   layer.activation = config.activation, layer.gated = config.gated, layer.norm = config.norm, layer.norm_position = config.norm_position, layer.epsilon = config.epsilon;
-  layer.dropout = config.dropout, layer.attention_dropout = config.attention_dropout, layer.dtype = config.dtype, layer.seed = seed;
+  layer.dropout = config.dropout, layer.attention_dropout = config.attention_dropout, layer.dtype = config.dtype;
   return layer;
 }
 

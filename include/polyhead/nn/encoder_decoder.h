@@ -10,6 +10,8 @@
 //   model.decode(tokens, logits, cache);             // in a step of greedy_tokens() or beam_search()
 #pragma once
 
+#include <optional>
+
 #include "polyhead/nn/decoder_layer.h"
 #include "polyhead/nn/embedding.h"
 #include "polyhead/nn/seed.h"

@@ -12,6 +12,8 @@
 // query input, each of the same extent or 1: samples share it, and its gradient is their sum.
 #pragma once
 
+#include <optional>
+
 #include "polyhead/empty_rows.h"
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/linear.h"

@@ -1,6 +1,8 @@
 // A layer of attention with the bias of a pair tensor: AttentionPairBias of models of proteins. polyhead/nn/pair_bias.h has the formula, the letters and the memory.
 #pragma once
 
+#include <optional>
+
 #include "polyhead/nn/pair_bias.h"
 #include "polyhead/nn/seed.h"
 
