@@ -172,7 +172,7 @@ std::optional<nn::MixtureOfExpertsConfig> LanguageModelConfig::mixture(std::int6
                                     .seed = 0};
 }
 
-LanguageModel::LanguageModel(const LanguageModelConfig& given, nn::Seed seed) : config(given) {
+LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   constexpr const char* kName = "LanguageModel";
   require(config.vocabulary >= 1 && config.layers >= 1, kName, ": vocabulary is ", config.vocabulary, " and layers ", config.layers, "; both must be at least 1");
   require(config.rotary || config.positions >= 1, kName, ": positions is ", config.positions, "; learned positions need at least 1, or give rotary");
@@ -184,8 +184,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given, nn::Seed seed) : 
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
   layer.kv_heads = attention.kv_heads, layer.head_width = attention.head_width;
   if (layer.hidden_width == 0) layer.hidden_width = 4 * layer.width;
-  layer.seed = seed;
-  nn::Initialiser initialiser(seed);
+  nn::Initialiser initialiser(layer.seed);
   const auto embedding = [&](std::int64_t count) {
     Tensor weight(layer.dtype, {count, layer.width});
     initialiser.normal(weight, 0, 0.02);

@@ -72,7 +72,7 @@ LanguageModelConfig mixture(DType dtype = DType::f32) {
 }
 
 LanguageModel model_of(const LanguageModelConfig& config) {
-  LanguageModel model(config, 1);
+  LanguageModel model(config);
   Random random(5);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.6, 0.8); });
   return model;

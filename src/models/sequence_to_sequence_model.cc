@@ -131,7 +131,7 @@ void write_logits(const SequenceToSequenceModel& model, ConstTensorView hidden, 
 
 }  // namespace
 
-SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig& given, nn::Seed seed) : config(given) {
+SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig& given) : config(given) {
   constexpr const char* kName = "SequenceToSequenceModel";
   require(config.encoder.width == config.decoder.width && config.encoder.dtype == config.decoder.dtype, kName, ": the encoder is ", config.encoder.width, " wide and ", config.encoder.dtype,
           ", the decoder ", config.decoder.width, " and ", config.decoder.dtype, "; both must be the same");
@@ -140,8 +140,7 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
   require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": a shared embedding of ", config.vocabulary, " and ", config.target_vocabulary, " tokens");
   const std::int64_t width = config.encoder.width;
   const DType dtype = config.encoder.dtype;
-  config.encoder.seed = seed;
-  nn::Initialiser initialiser(seed);
+  nn::Initialiser initialiser(config.encoder.seed);
   const auto table = [&](std::int64_t rows, std::int64_t columns) {
     Tensor weight(dtype, {rows, columns});
     initialiser.normal(weight, 0, 0.02);

@@ -38,7 +38,7 @@ SequenceToSequenceConfig bart(DType dtype) {
 }
 
 SequenceToSequenceModel model_of(const SequenceToSequenceConfig& config) {
-  SequenceToSequenceModel model(config, 1);
+  SequenceToSequenceModel model(config);
   model.output_bias = Tensor(config.encoder.dtype, {kWords});
   Random random(5);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.6, 0.8); });

@@ -1,5 +1,6 @@
 // Arguments that a layer refuses, with the texts of its messages.
 #include <array>
+#include <limits>
 
 #include "polyhead/nn/multi_head_attention.h"
 #include "support/compare.h"
@@ -75,6 +76,20 @@ TEST(MultiHeadAttentionMessages, WidthsWhoseProductIsNoNumberAreRefused) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   EXPECT_EQ(error_message([&] { completed({.query_width = 8, .heads = kMany, .head_width = kMany}); }),
             "the extents [1099511627776,1099511627776] have a product beyond 2^63 - 1");
+}
+
+TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefused) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto made = [](auto change) {
+    MultiHeadAttentionConfig config{.query_width = 8, .seed = 1};
+    change(config);
+    return error_message([&] { MultiHeadAttention{config}; });
+  };
+  EXPECT_EQ(made([](auto& c) { c.axis = -1; }), "MultiHeadAttention: axis is -1, the width's; attention runs along one of the others");
+  EXPECT_EQ(made([&](auto& c) { c.scale = infinity; }), "MultiHeadAttention: scale is inf; it must be finite");
+  EXPECT_EQ(made([&](auto& c) { c.softcap = infinity; }), "MultiHeadAttention: softcap is inf; it must be finite and at least 0");
+  EXPECT_EQ(made([](auto& c) { c.softcap = -1; }), "MultiHeadAttention: softcap is -1; it must be finite and at least 0");
+  EXPECT_EQ(made([](auto& c) { c.scale = -0.5; }), "");
 }
 
 // As many sequences as heads: [2,3,3] could mean either, for masks as for biases.

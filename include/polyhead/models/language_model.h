@@ -133,7 +133,7 @@ struct LanguageModel : nn::Module<LanguageModel> {
   nn::Linear output;        // [C,E]; absent with tied_output
 
   LanguageModel() = default;
-  LanguageModel(const LanguageModelConfig& config, nn::Seed seed);  // random parameters; seeds in the config have no effect
+  explicit LanguageModel(const LanguageModelConfig& config);  // random parameters from config.layer.seed
 
   void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
 

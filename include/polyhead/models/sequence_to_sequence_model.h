@@ -113,7 +113,7 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   Tensor output_bias;  // [C]: final_logits_bias; absent: none
 
   SequenceToSequenceModel() = default;
-  SequenceToSequenceModel(const SequenceToSequenceConfig& config, nn::Seed seed);  // random parameters; seeds in the config have no effect
+  explicit SequenceToSequenceModel(const SequenceToSequenceConfig& config);  // random parameters from config.encoder.seed
 
   void encode(const SourceInput& input, const SourceOutput& output, const SequenceToSequenceOptions& options = {}) const;
   void decode(const TargetInput& input, const TargetOutput& output, const SequenceToSequenceOptions& options = {}) const;
