@@ -111,7 +111,7 @@ SentenceResult SentenceModel::run(TokenizedText tokens, const SentenceOptions& o
   }
   if (options.all_hidden) result.all_hidden = Tensor(config.dtype, {config.layers + 1, length, config.width});
   if (options.head_vectors && encoder.relative_bias) result.bias = bias_of_pairs(encoder, length, results);
-  if (options.head_vectors && std::ranges::any_of(config.windows, [](std::int64_t window) { return window > 0; })) result.attend = pairs_of_windows(config.windows, length);
+  if (options.head_vectors && std::ranges::any_of(config.window_reach, [](std::int64_t window) { return window > 0; })) result.attend = pairs_of_windows(config.window_reach, length);
   encoder.forward({.ids = result.ids, .segments = config.segments > 0 ? ConstTensorView(segments) : ConstTensorView()},
                   {.hidden = result.hidden, .all_hidden = result.all_hidden, .attentions = result.attentions, .pooled = result.pooled, .q = result.q, .k = result.k, .v = result.v},
                   {.backend = options.backend, .executor = options.executor, .workspace = options.workspace});
