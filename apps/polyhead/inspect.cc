@@ -12,6 +12,7 @@
 #include "polyhead/io/attention_parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/models/model_families.h"
 #include "terminal.h"
 #include "text_layout.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct InspectOptions {
   std::string path;
-  bool json = false;
+  bool families = false, json = false;
 };
 
 std::uint64_t bytes_of(const Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()) * info(tensor.dtype()).size; }
@@ -151,7 +152,33 @@ bool is_scale(const io::TensorFile& file, std::string_view name) {
   return rows != nullptr && rows->dtype() == DType::i8;
 }
 
+// The families of models, in columns or as JSON.
+void show_families(const InspectOptions& o) {
+  if (!o.path.empty()) throw UsageError("--families lists what opens; it reads no file, but PATH is given");
+  const std::vector<models::ModelFamily> families = models::model_families();
+  if (o.json) {
+    Json rows = Json::array();
+    for (const models::ModelFamily& family : families) {
+      rows.push_back({{"kind", family.kind}, {"model_type", family.model_type}});
+      rows.back()["refused"] = family.refused.empty() ? Json() : Json(family.refused);
+    }
+    return print_json({{"families", rows}});
+  }
+  std::size_t longest = 0;
+  for (const models::ModelFamily& family : families) longest = std::max(longest, columns(family.model_type));
+  std::string text;
+  std::string_view kind;
+  for (const models::ModelFamily& family : families) {
+    if (family.kind != kind) append(text, cat(text.empty() ? "" : "\n", family.kind, "\n"));
+    kind = family.kind;
+    append(text, family.refused.empty() ? cat("  ", family.model_type, "\n") : hang(cat("  ", family.model_type), cat("refused: ", family.refused), 2 + longest + 2, table_width()));
+  }
+  print(text);
+}
+
 void inspect(const InspectOptions& o) {
+  if (o.families) return show_families(o);
+  if (o.path.empty()) throw UsageError("PATH is required: a file of tensors or a model's folder; only --families needs none");
   if (o.path == "-") throw UsageError("standard input cannot be inspected; give a file (./- is the one called -)");
   const io::TensorFile file = io::open_tensors(o.path);
   Json config = Json::object();
@@ -171,15 +198,17 @@ void inspect(const InspectOptions& o) {
 Subcommand declare_inspect(Parser& parser) {
   const auto o = std::make_shared<InspectOptions>();
   const std::string extensions = join(io::formats(), &io::FormatDescription::extension);
-  parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"))->required();
+  parser.add_option("PATH", o->path, cat("a file of tensors (", extensions, "), or a model's folder"));
+  parser.add_flag("--families", o->families, "list the families of models that open, by the model_type of their config.json, and some that are refused, with the reason");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
       .examples = {{"polyhead inspect model.safetensors", "format, attention layers, metadata and all tensors"},
                    {"polyhead inspect MODEL_DIR", "the same for a model's folder, with its configuration and, of one trained here, its number of parameters"},
+                   {"polyhead inspect --families", "which models open"},
                    {"polyhead inspect arrays.npz --json | jq .tensors", "JSON for other programs"}},
       .notes =
           "JSON: {path, format, bytes, config: {layers, heads, width, vocabulary, ...}, attention: [{layout, prefix, heads, kv_heads, "
-          "tensors}], metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null if the file does not say it.\n",
+          "tensors}], metadata, tensors: [{name, dtype, shape, bytes}]}; heads is null if the file does not say it. --families: {families: [{kind, model_type, refused}]}; refused is null for a family that opens.\n",
       .run = [o] { inspect(*o); },
   };
 }

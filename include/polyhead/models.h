@@ -15,6 +15,7 @@
 #include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/models/model_families.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/sentence_model.h"
 #include "polyhead/models/sequence_to_sequence_model.h"

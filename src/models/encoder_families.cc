@@ -61,30 +61,29 @@ constexpr std::array kFamilies{
                   .modernbert = true},
 };
 
-struct Refused {
-  std::string_view model_type, reason;
-};
-constexpr Refused kRefused[] = {
-    {"deberta", "its scores also multiply contents and relative positions"},
-    {"deberta-v2", "its scores also multiply contents and relative positions"},
-    {"longformer", "its windows have global tokens with projections of their own"},
-    {"big_bird", "its layers attend to random blocks of keys"},
-    {"funnel", "its layers shorten the text"},
-    {"convbert", "its layers have convolutions"},
-    {"xlm-roberta-xl", "its layers norm their inputs, unlike those of xlm-roberta"},
-    {"roberta-prelayernorm", "its layers norm their inputs, unlike those of roberta"},
+constexpr ModelFamily kRefused[] = {
+    {"encoder", "deberta", "its scores also multiply contents and relative positions"},
+    {"encoder", "deberta-v2", "its scores also multiply contents and relative positions"},
+    {"encoder", "longformer", "its windows have global tokens with projections of their own"},
+    {"encoder", "big_bird", "its layers attend to random blocks of keys"},
+    {"encoder", "funnel", "its layers shorten the text"},
+    {"encoder", "convbert", "its layers have convolutions"},
+    {"encoder", "xlm-roberta-xl", "its layers norm their inputs, unlike those of xlm-roberta"},
+    {"encoder", "roberta-prelayernorm", "its layers norm their inputs, unlike those of roberta"},
 };
 
 }  // namespace
 
 std::span<const EncoderFamily> encoder_family_rows() { return kFamilies; }
 
+std::span<const ModelFamily> refused_encoder_families() { return kRefused; }
+
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type) {
   const auto found = std::ranges::find(kFamilies, model_type, &EncoderFamily::model_type);
   if (found != kFamilies.end()) return *found;
-  const auto refused = std::ranges::find(kRefused, model_type, &Refused::model_type);
+  const auto refused = std::ranges::find(kRefused, model_type, &ModelFamily::model_type);
   const std::string known = join(kFamilies, &EncoderFamily::model_type);
-  if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->reason, "; known encoders are ", known);
+  if (refused != std::end(kRefused)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", refused->refused, "; known encoders are ", known);
   if (!refused_sequence_family(model_type).empty()) find_sequence_family(file, model_type);  // an Error with the reason
   std::vector<std::string_view> names = language_families();
   const std::vector<std::string_view> two_sides = sequence_to_sequence_families();

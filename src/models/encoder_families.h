@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "polyhead/models/model_families.h"
 #include "polyhead/nn/residual.h"
 
 namespace polyhead::models {
@@ -47,6 +48,7 @@ struct EncoderFamily {
 };
 
 std::span<const EncoderFamily> encoder_family_rows();
+std::span<const ModelFamily> refused_encoder_families();
 // Error that lists the known families, with the reason for some that are refused.
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
 

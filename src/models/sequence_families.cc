@@ -120,25 +120,24 @@ constexpr std::array kSequenceFamilies{
     of_whisper(),
 };
 
-struct RefusedSequence {
-  std::string_view model_type, reason;
-};
-constexpr RefusedSequence kRefusedSequences[] = {
-    {"umt5", "each of its layers has biases by distance of its own, unlike those of mt5"},
-    {"longt5", "its encoder attends to blocks of the text and to their sums"},
-    {"switch_transformers", "its feed-forward parts are mixtures of experts"},
-    {"m2m_100", "its positions are counted after the padding, unlike those of marian"},
-    {"prophetnet", "its decoder predicts several tokens at once"},
-    {"led", "its encoder has windows with global tokens"},
+constexpr ModelFamily kRefusedSequences[] = {
+    {"two sides", "umt5", "each of its layers has biases by distance of its own, unlike those of mt5"},
+    {"two sides", "longt5", "its encoder attends to blocks of the text and to their sums"},
+    {"two sides", "switch_transformers", "its feed-forward parts are mixtures of experts"},
+    {"two sides", "m2m_100", "its positions are counted after the padding, unlike those of marian"},
+    {"two sides", "prophetnet", "its decoder predicts several tokens at once"},
+    {"two sides", "led", "its encoder has windows with global tokens"},
 };
 
 }  // namespace
 
 std::span<const SequenceFamily> sequence_family_rows() { return kSequenceFamilies; }
 
+std::span<const ModelFamily> refused_sequence_families() { return kRefusedSequences; }
+
 std::string_view refused_sequence_family(std::string_view model_type) {
-  const auto refused = std::ranges::find(kRefusedSequences, model_type, &RefusedSequence::model_type);
-  return refused == std::end(kRefusedSequences) ? std::string_view() : refused->reason;
+  const auto refused = std::ranges::find(kRefusedSequences, model_type, &ModelFamily::model_type);
+  return refused == std::end(kRefusedSequences) ? std::string_view() : refused->refused;
 }
 
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type) {

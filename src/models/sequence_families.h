@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "polyhead/models/model_families.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
 
 namespace polyhead::models {
@@ -81,6 +82,7 @@ SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const
 std::span<const SequenceFamily> sequence_family_rows();
 // Error that lists the known families and names the nearest.
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
+std::span<const ModelFamily> refused_sequence_families();
 // Returns the reason why a family with two sides is not supported; empty if it is supported or unknown.
 std::string_view refused_sequence_family(std::string_view model_type);
 

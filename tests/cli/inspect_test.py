@@ -1,14 +1,27 @@
 import json
 import os
+import pathlib
 import struct
+import sys
 import unittest
 
 from program import ProgramTest
 from tensor_files import save_safetensors
 import tiny_model
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "docs"))
+import model_families
+
 
 class Inspect(ProgramTest):
+    def test_families_are_listed_as_docs_model_families_says(self):
+        told = json.loads(self.succeeds("inspect", "--families", "--json").stdout)["families"]
+        self.assertEqual(model_families.PAGE.read_text(), model_families.page(told), "write it again: tests/docs/model_families.py PROGRAM --write")
+        text = self.succeeds("inspect", "--families").stdout.decode()
+        for family in told:
+            self.assertRegex(text, rf"(?m)^  {family['model_type']}( +refused: {family['refused'][:12]}|)" + ("" if family["refused"] else "$"))
+        self.fails(2, "inspect", self.folder, "--families", mentions=["PATH is given"])
+
     def test_a_model_folder_shows_configuration_attention_metadata_and_tensors(self):
         model = tiny_model.write(self.folder / "model")
         text = self.succeeds("inspect", model).stdout.decode()

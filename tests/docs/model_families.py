@@ -1,0 +1,35 @@
+"""Writes docs/model-families.md, the table of the families of models, from what the program says; tests/cli/inspect_test.py compares.
+
+    python3 tests/docs/model_families.py PROGRAM --write
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs/model-families.md"
+
+BEFORE = """# Families of models
+
+Which models open, by the `model_type` of their config.json, and some that are refused. `polyhead inspect --families` prints this list; `tests/docs/model_families.py` writes the table from it.
+What differs between the families, and what else is refused: [encoders](encoders.md), [decoders](language-models.md), [models with two sides](two-sided-models.md), [models of images](image-models.md).
+
+| kind | opens | refused |
+|---|---|---|
+"""
+
+
+def page(families):
+    rows = []
+    for kind in dict.fromkeys(family["kind"] for family in families):
+        of_kind = [family for family in families if family["kind"] == kind]
+        opens = ", ".join(f"`{family['model_type']}`" for family in of_kind if family["refused"] is None)
+        refused = "; ".join(f"`{family['model_type']}`: {family['refused']}" for family in of_kind if family["refused"])
+        rows.append(f"| {kind} | {opens} | {refused} |\n")
+    return BEFORE + "".join(rows)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[2] != "--write":
+        sys.exit(__doc__)
+    PAGE.write_text(page(json.loads(subprocess.run([sys.argv[1], "inspect", "--families", "--json"], capture_output=True, check=True).stdout)["families"]))
