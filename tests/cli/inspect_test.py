@@ -19,7 +19,8 @@ class Inspect(ProgramTest):
         self.assertEqual(model_families.PAGE.read_text(), model_families.page(told), "write it again: tests/docs/model_families.py PROGRAM --write")
         text = self.succeeds("inspect", "--families").stdout.decode()
         for family in told:
-            self.assertRegex(text, rf"(?m)^  {family['model_type']}( +refused: {family['refused'][:12]}|)" + ("" if family["refused"] else "$"))
+            refused = f" +refused: {family['refused'][:12]}" if family["refused"] else "$"
+            self.assertRegex(text, rf"(?m)^  {family['model_type']}{refused}")
         self.fails(2, "inspect", self.folder, "--families", mentions=["PATH is given"])
 
     def test_a_model_folder_shows_configuration_attention_metadata_and_tensors(self):
