@@ -68,7 +68,7 @@ inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, st
   return to + before;
 }
 
-// Multiplies the row's numbers at the keys `own` by dropout's factors of p.
+// Multiplies the row's values at the keys `own` by 1/(1 - p) where dropout keeps the key, and by 0 elsewhere.
 template <class T>
 void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
   const T kept = static_cast<T>(group.dropout_scale);

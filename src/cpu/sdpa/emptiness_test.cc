@@ -25,7 +25,7 @@ AttentionSizes without(AttentionSizes sizes, std::int64_t AttentionSizes::*exten
   return sizes;
 }
 
-// Cuts [0, end) into parts of these shares.
+// Cuts [0, end) into parts in proportion to `shares`, and returns the offsets of the parts.
 Tensor offsets_of(const std::vector<std::int64_t>& shares, std::int64_t end) {
   std::int64_t total = 0, sum = 0;
   for (const std::int64_t share : shares) total += share;

@@ -29,7 +29,7 @@ struct HeadGroup : KeySet {
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;
   const ScoreRule* rule = nullptr;  // nullptr: none
-  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // what the rule counts the sequence, head 0, query 0 and key 0 as
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices of the sequence, head 0, query 0 and key 0 that the rule sees
 
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
@@ -68,8 +68,8 @@ struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
-  // For a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are
-  // not written.
+  // If the task is a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are not
+  // written.
   void* partial = nullptr;
 };
 
@@ -89,8 +89,8 @@ struct BackwardTask : HeadGroup {
   bool write_d_bias = false;
   bool part_of_keys = false;    // lse and out were computed from more keys than these: use them as given (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_row = 0, rows = 0;       // begin and end with a split of rows
-  std::int64_t first_key = 0, last_key = 0;   // begin and end with a split of keys
+  std::int64_t first_row = 0, rows = 0;       // whole splits of rows
+  std::int64_t first_key = 0, last_key = 0;   // whole splits of keys
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split: whole blocks
 
   // Sums in the compute type, not yet multiplied by the scale.

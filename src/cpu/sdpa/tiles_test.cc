@@ -53,7 +53,7 @@ class AmxTiles : public testing::Test {
 
  private:
   std::vector<char> stack_;
-  std::list<AttentionCase> cases_;  // which own the outputs
+  std::list<AttentionCase> cases_;  // own the outputs
 };
 
 TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
