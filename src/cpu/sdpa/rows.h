@@ -166,7 +166,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too, because score_exp_of() is the same for all rows
+  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: score_exp_of() is one for all rows
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
     const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);
