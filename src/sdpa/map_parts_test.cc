@@ -1,4 +1,4 @@
-// Parts of maps: rectangles, windows, mass on sets of keys, sums over queries, divergence of heads, against the whole map.
+// Compares parts of maps with the whole map: rectangles, windows, mass on sets of keys, sums over queries, divergence of heads.
 #include <gmock/gmock.h>
 
 #include <thread>

@@ -1,5 +1,5 @@
-// ALiBi and T5's buckets (polyhead/relative_bias.h). The random sweeps draw both beside the reference; here are the published numbers, and
-// equality with a full bias [*,N,T,S].
+// Tests ALiBi and T5's buckets (polyhead/relative_bias.h): the published numbers, and equality with a full bias [*,N,T,S]. The random tests
+// compare both with the reference.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -82,7 +82,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_*: a gradient of the bias that pairs share may change which rows and keys run together
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_* may differ in rounding: a bias gradient that pairs share may change which rows and keys run together
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());
@@ -96,7 +96,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   EXPECT_GE(compared, 40);
 }
 
-// Far and near sequences: distances in several ranges, or all in one.
+// The diagonals of sequences are far apart or near: distances form several ranges, or all lie in one.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
