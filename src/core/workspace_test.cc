@@ -61,7 +61,7 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each is too large for the memory of the earlier ones
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each block is too large for the memory of the earlier blocks
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
     EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest blocks are dropped, not the last
@@ -75,7 +75,7 @@ TEST(Workspace, ClearGivesEverythingBack) {
   { const Tensor other = workspace.tensor(DType::u8, {kMany}); }
   workspace.clear();
   EXPECT_EQ(workspace.idle_bytes(), 0);
-  fill(kept, 3);  // is still there
+  fill(kept, 3);  // clear() left its memory valid
   kept = Tensor();
   EXPECT_EQ(workspace.idle_bytes(), kMany);
 }

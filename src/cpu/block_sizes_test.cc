@@ -1,4 +1,4 @@
-// Block sizes for described machines; results must have the same bits with all of them.
+// Tests block sizes for described machines. Results must have the same bits with all of these sizes.
 #include "cpu/block_sizes.h"
 
 #include <gmock/gmock.h>

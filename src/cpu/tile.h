@@ -11,7 +11,7 @@ namespace {
 
 inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the widest tile
 inline constexpr int kTileRows = 6;
-// Rows of a strip: those of an AMX tile, or of two of these tiles.
+// Rows of a strip: the rows of an AMX tile, or of two tiles of kTileRows.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
 // Rows of the largest strip: with AMX the forward pass multiplies two blocks of rows together.
 inline constexpr int kMostStripRows = kHasAmx ? 2 * kStripRows : kStripRows;
@@ -45,7 +45,7 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
   const T* correction = nullptr;                      // if given (with bfloat16 pairs): a b is multiplied by it first; one per row
-  const float* b_scale = nullptr;                     // for int8 b: one per term
+  const float* b_scale = nullptr;                     // scales of int8 b: one per term
   std::int64_t b_scale_stride = 0;
 };
 

@@ -1,4 +1,4 @@
-// Packed documents: forward, backward and maps equal those of each document alone, bit for bit, on every backend.
+// Tests packed documents: forward, backward and maps equal those of each document alone, bit for bit, on every backend.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"

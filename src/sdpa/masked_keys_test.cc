@@ -348,7 +348,7 @@ TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
     rule.c.options.empty_rows = uniform ? EmptyRows::uniform : EmptyRows::unmasked;
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
     rule.c.options.mask.key_lengths = lengths;
-    if (uniform) {  // sequence 0: scores that are one constant
+    if (uniform) {  // sequence 0: all scores are one constant
       fill(plain.q.select(0, 0), 0);
       fill(plain.bias.select(0, 0), -1e6);
     }

@@ -35,7 +35,7 @@ TEST(RelativeBuckets, AreThoseOfT5) {
   EXPECT_EQ(back(-128), 31);
 }
 
-// The slopes of ALiBi's table for 8 heads, and those of its code for 12: eight, then every second one of sixteen.
+// The slopes of ALiBi's table for 8 heads, and of its code for 12 heads: the slopes for 8, then every second slope for 16.
 TEST(AlibiSlopes, AreThoseOfThePaper) {
   const Tensor eight = alibi_slopes(8), twelve = alibi_slopes(12);
   for (int i = 0; i < 8; ++i) {
@@ -116,7 +116,7 @@ TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   }
 }
 
-// A window that begins at the bottom right may be given with a relative bias whose diagonal says the same.
+// A window that begins at the bottom right may be given together with a relative bias that has the same diagonal.
 TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   Random random(8);
   AttentionCase c;

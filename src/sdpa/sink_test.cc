@@ -1,4 +1,4 @@
-// Sink logits on every backend: one more term in the sum of the softmax (docs/maths.md, section 2).
+// Tests sink logits on every backend: one more term in the sum of the softmax (docs/maths.md, section 2).
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"

@@ -88,7 +88,7 @@ class TilesOfA {
       }
     }
     if (!copies) return;
-    // One block of terms of all tiles at a time, so that memory is read in order where rows are adjacent.
+    // Copies one block of terms of all tiles at a time, so that memory is read in order where rows are adjacent.
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const std::int64_t term = terms.first + block * kTileTerms;
       for (int i = 0; i < tiles; ++i) {

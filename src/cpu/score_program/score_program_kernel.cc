@@ -133,7 +133,7 @@ class Interpreter {
     }
   }
 
-  // exp of any number: the square of exp(a / 2), whose range is larger than that of the result.
+  // exp of any number: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
   static POLYHEAD_INLINE Vector<T> power(Vector<T> a) {
     constexpr T kMost = sizeof(T) == 8 ? T{720} : T{100};
     const Vector<T> half = (a > kMost ? broadcast(kMost) : a) * T{0.5};

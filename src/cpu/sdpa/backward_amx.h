@@ -363,7 +363,7 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
 // if an element is not finite.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
-  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // an exponent of all ones carries into its half's sign bit
+  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // an exponent of ones carries into the half's sign
   for (std::int64_t row = 0; row < count; row += 32, rows += 16 * width, to += 16 * width) {
     for (std::int64_t column = 0; column < width; column += 32) {
       Vector<std::int32_t> even[kLanes<float>], odd[kLanes<float>];

@@ -116,7 +116,7 @@ class Backward {
     return true;
   }
 
-  // Whether lse is too large for exp(score - lse). With a part of the keys the sum cannot be computed again, so lse is used as it is.
+  // Whether lse is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again, so it uses lse as it is.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.

@@ -1,4 +1,4 @@
-// The backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
+// Tests the backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
 #include <gtest/gtest.h>
 
 #include "cpu/sdpa/schedule.h"

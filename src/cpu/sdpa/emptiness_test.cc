@@ -1,7 +1,6 @@
-// Every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both;
-// sequences, heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the
-// bits of one thread. Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs,
-// stays fast.
+// Tests every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both; sequences,
+// heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the bits of one thread.
+// Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs, stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"

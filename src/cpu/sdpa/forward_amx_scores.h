@@ -1,7 +1,8 @@
 // The scores of a strip with the whole key block by AMX, then their exponentials as bfloat16 pairs. For kernel sources only.
 //
-// Other kernels take the largest score of a row's first tile as its reference and raise it where they must (online_softmax.h). Here all scores come first, and the
-// reference is the largest: its exponential is 1, which bfloat16 holds without rounding, and exponentials go from registers to pairs in one pass.
+// Other kernels take the largest score of a row's first tile as its reference and raise it where they must (online_softmax.h). Here all scores are computed
+// first, and the reference is the largest of them. The exponential of the largest score is 1, which bfloat16 holds without rounding, and exponentials go from
+// registers to pairs in one pass.
 #pragma once
 
 #include "cpu/power_for_bf16.h"

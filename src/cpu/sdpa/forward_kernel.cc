@@ -129,7 +129,7 @@ class Forward {
     if constexpr (kUsesAmx<Operand>) {
       AmxScores scores(strip_, s_, operands_);
       scores.find(keys);
-      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // these read the exponentials again, in float32
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // exponentials are read again in float32
       scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
     } else {
       exponentiate_strip(rows, keys);
@@ -373,7 +373,7 @@ class Forward {
     }
   }
 
-  // The rest of exponentiate_tile() for a tile in memory some of whose scores exceed their row's reference too far.
+  // Completes exponentiate_tile() for a tile in memory in which some score exceeds its row's reference too far.
   __attribute__((noinline)) void exponentiate_raised(int row, int rows, std::int64_t begin, std::int64_t end) {
     for (int i = row; i < row + rows; ++i) {
       raise_row(i, begin, end);

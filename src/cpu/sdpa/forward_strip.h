@@ -25,7 +25,7 @@ template <class T, bool kNative>
 struct ForwardStrip {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // score_factor: ScoreScale::factor. Where there is a bias, a score is the product q k times this factor, plus the bias.
+  // score_factor: ScoreScale::factor. If there is a bias, a score is the product q k times this factor, plus the bias.
   ForwardStrip(const ForwardTask& of_task, const Scratch<T>& scratch, T score_factor)
       : task(of_task),
         s(scratch),
@@ -40,7 +40,7 @@ struct ForwardStrip {
   const Scores scores;
   // These describe the key block. Keys are counted from first_key.
   std::int64_t first_key = 0;
-  KeyRange block{0, 0};  // the keys of the block that the task has
+  KeyRange block{0, 0};  // the task's keys within the block
   // These describe the strip.
   std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
@@ -127,7 +127,7 @@ struct ForwardStrip {
  private:
   static Scores scores_of(const ForwardTask& of_task) {
     bool in_registers = of_task.softcap <= 0 && of_task.row_kinds == nullptr &&
-                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // kNative reads both float32 and bfloat16 in registers
+                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // kNative: float32 or bfloat16
     for (int i = 0; i < of_task.plane_count; ++i) in_registers &= of_task.planes[i].column == 1;
     if (!in_registers) return Scores::general;
     return of_task.bias.data != nullptr ? Scores::biased : of_task.plane_count != 0 ? Scores::masked : Scores::plain;

@@ -1,5 +1,5 @@
-// Sums of d_q, d_k and d_v of a task. d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to those of the splits before
-// (docs/maths.md, section 7). For kernel sources only.
+// Sums of d_q, d_k and d_v of a task. d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to the sums of the earlier
+// splits (docs/maths.md, section 7). For kernel sources only.
 #pragma once
 
 #include "core/interrupted.h"

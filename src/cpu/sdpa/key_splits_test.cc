@@ -1,4 +1,4 @@
-// Few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
+// Tests few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
 #include "support/case_part.h"
@@ -131,7 +131,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   }
 }
 
-// A masked value is not used, NaN or not; an unmasked one is, also in a split in which every score is -infinity.
+// A masked value is not used, even if it is NaN. An attended value is used, even in a split in which every score is -infinity.
 TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);

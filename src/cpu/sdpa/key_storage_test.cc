@@ -1,4 +1,4 @@
-// Keys and values in another storage type than q: compared with the reference, and bit for bit with the same values in float32.
+// Tests keys and values in another storage type than q: compares results with the reference, and bit for bit with the same values in float32.
 #include "polyhead/quantize.h"
 #include "support/kernel_case.h"
 #include "support/seeds.h"

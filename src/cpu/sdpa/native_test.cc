@@ -84,7 +84,7 @@ double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
 // With a sharp softmax one weight is most of a row's sum. Rounding that weight would change the result as much as rounding the result does, so the
 // largest weight is not rounded.
 TEST(Native, TheLargestWeightIsExact) {
-  for (const std::int64_t queries : {5, 100}) {  // values read as they are stored, and packed
+  for (const std::int64_t queries : {5, 100}) {  // 5: values are read as they are stored; 100: they are packed
     Random random(3);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 1000, .qk_width = 64, .v_width = 64}, 4);
     AttentionCase wide = in_float64(c);

@@ -133,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // Sets the operands of a call other than q and the outputs: f applied to the keys, values and scales.
+  // Returns a call with all operands except q and the outputs: f applied to the keys, values and scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};

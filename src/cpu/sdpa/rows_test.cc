@@ -1,4 +1,4 @@
-// A row has the same bits at every place of a tile, and beside rows that are computed by another path of the kernels.
+// Tests that a row has the same bits at every place of a tile, and beside rows that another path of the kernels computes.
 #include "support/kernel_case.h"
 
 namespace polyhead::test {

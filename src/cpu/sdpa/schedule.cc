@@ -12,7 +12,7 @@ namespace {
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Costs besides those of the products, in multiply-adds. docs/experiments.md says how they were measured.
+// Costs other than those of the products, in multiply-adds. docs/experiments.md says how they were measured.
 constexpr double kPackElement = 26;  // packing an element of k or v for the backward pass
 constexpr double kLoadElement = 12;  // to load an element of q, out or d_out, and to add to d_q, for a block of keys
 constexpr double kReadElement = 12;  // to read and pack an element of k or v for the forward pass

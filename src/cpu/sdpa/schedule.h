@@ -21,7 +21,7 @@ struct AttentionSizes {
   std::int64_t rows() const { return group * queries; }
 
   std::int64_t batch = 1, kv_heads = 1, group = 1;                                   // group: query heads of a key/value head
-  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: of the compute type
+  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: size of the compute type
   bool banded = false;                                                               // query t has the keys [t + lower, t + upper) only
   std::int64_t lower = 0, upper = 0;
 };

@@ -1,6 +1,6 @@
-// Attention by the kernels, in floating-point operations per second, beside what multiplications alone reach in the same run (`roof`):
-// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` is one query against a cache, in
-// bytes of keys and values per second, beside `read`, which only reads as many bytes.
+// Measures attention by the kernels in floating-point operations per second, and in the same run what multiplications alone reach (`roof`):
+// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query against a
+// cache, in bytes of keys and values per second; `read` only reads as many bytes.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

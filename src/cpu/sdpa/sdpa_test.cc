@@ -55,7 +55,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
       const AttentionOutputs expected = reference_run(c);
-      // float32 keeps |level| 2^-24 of a score; where that is more than the scores themselves, all keys weigh the same.
+      // The bias rounds a float32 score by up to |level| 2^-24. If that is more than the scores themselves, all keys have the same weight.
       const double lost = std::abs(level) * 0x1p-23;
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
@@ -91,7 +91,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   });
 }
 
-// Scales of any size: their power of two is multiplied into q, and the rest is left to the exponential.
+// Tests scales of any size: q is multiplied by the power of two of the scale, and the remaining factor is left to the exponential.
 TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);

@@ -65,7 +65,7 @@ TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
     Random random(seed + 7'000'000);
     SecondCase second = draw_second(random, seed);
     AttentionCase& c = second.c;
-    c.options.dropout = {};  // the kernels replace what is dropped, the reference multiplies it by 0
+    c.options.dropout = {};  // the kernels set dropped entries to 0, the reference multiplies them by 0
     const auto poisoned = [&](const ConstTensorView& view) -> ConstTensorView {
       if (!view || view.numel() == 0 || random.integer(0, 3) != 0) return view;
       const TensorView copy = c.keep(Tensor::copy_of(view));

@@ -47,7 +47,7 @@ class StripBlocks {
     return result;
   }
 
-  // `keys`, relative to key `first`, without the skipped blocks at both ends.
+  // Returns `keys`, relative to key `first`, without the skipped blocks at both ends.
   POLYHEAD_INLINE KeyRange without_skipped(std::int64_t first, KeyRange keys) const {
     while (!keys.empty() && at(first + keys.first) == BlockKind::skip)
       keys.first = ((first + keys.first) / kMaskBlockKeys + 1) * kMaskBlockKeys - first;
