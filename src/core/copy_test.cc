@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // for a copy to a narrower dtype in the same memory
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // memory for a copy to a narrower dtype in place
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);
@@ -172,7 +172,7 @@ TEST(Tensor, AssignmentOfSharedMemory) {
   rows = reversed;  // the same memory, backwards
   EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
   EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
-  // One element three times cannot hold three values.
+  // An element that is repeated three times cannot hold three values.
   Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
   repeated = Tensor::copy_of(later);
   EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));

@@ -90,8 +90,8 @@ TYPED_TEST(SixteenBits, EveryPatternWidensToItsValueAndBack) {
   }
 }
 
-// For every two neighbours: their middle rounds to the even one, a value beside the middle to the nearer one. The upper neighbour of the largest
-// finite value, infinity, counts as the next power of two.
+// Of every two neighbours, the middle rounds to the even one, and a value beside the middle rounds to the nearer one. Infinity, the upper
+// neighbour of the largest finite value, counts as the next power of two.
 TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
   for (std::uint32_t low = 0; low < format.infinity(); ++low) {
@@ -112,7 +112,7 @@ TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
 
 TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
-  std::map<double, std::uint32_t> values;  // of the finite patterns that are not negative
+  std::map<double, std::uint32_t> values;  // values of the finite patterns that are not negative
   for (std::uint32_t pattern = 0; pattern < format.infinity(); ++pattern) values[format.value(pattern)] = pattern;
   test::Random random(1);
   for (int i = 0; i < 200000; ++i) {

@@ -2,7 +2,7 @@
 // the compiler seconds and hundreds of megabytes. A byte after the last one keeps the labels of an empty file apart.
 #pragma once
 
-#ifdef __wasm__  // a section for each file and sizes of its symbols, without which there are none in its object files
+#ifdef __wasm__  // wasm needs a section for each file, and sizes of the symbols, without which they are missing from its object files
 #define POLYHEAD_EMBED_OPEN(label) ".section .rodata." #label ",\"\",@\n.p2align 4\n.type " #label ",@object\n.type " #label "_end,@object\n"
 #define POLYHEAD_EMBED_CLOSE(label) ".size " #label ", " #label "_end-" #label "\n.size " #label "_end, 1\n.text\n"
 #else

@@ -52,7 +52,7 @@ InterruptWatch* current_watch();
 // Returns the time of a clock that is cheap to read and has a resolution of some milliseconds.
 std::int64_t coarse_nanoseconds();
 
-// While it exists, this thread works on a task of the operation that `watch` belongs to.
+// While a WatchedTask exists, its thread works on a task of the operation that `watch` belongs to.
 class WatchedTask {
  public:
   explicit WatchedTask(InterruptWatch* watch);

@@ -10,7 +10,7 @@
 namespace polyhead::inline internal {
 namespace {
 
-constexpr std::less<const char*> before;  // a total order also for pointers into different allocations
+constexpr std::less<const char*> before;  // a total order, even for pointers into different allocations
 
 bool meet(const MemorySpan& x, const MemorySpan& y) {
   return x.first != x.last && y.first != y.last && before(x.first, y.last) && before(y.first, x.last);

@@ -30,7 +30,7 @@ TensorView random_view(Random& random, Tensor& memory, DType dtype) {
   }
 }
 
-// How often each byte is touched.
+// Returns how often the view touches each byte.
 std::map<const char*, int> bytes_of(ConstTensorView view) {
   std::map<const char*, int> bytes;
   const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
@@ -80,7 +80,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   EXPECT_FALSE(overlaps({}, {}));
 }
 
-// For random views into 100 numbers: counts how often each number occurs in the view, and in distinct_elements() of the view.
+// Counts, for random views into 100 numbers, how often each number occurs in the view and in distinct_elements() of the view.
 TEST(Overlap, DistinctElementsAreTheSameOnes) {
   struct Case {
     const char* name;

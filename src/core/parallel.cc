@@ -95,7 +95,7 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // also if nullptr: a thread that helps another operation must not use its own watch there
+    const WatchedTask watched(watch);  // even if watch is nullptr: a thread that helps another operation must not use its own watch there
     if (watch != nullptr) check_interrupt();
     task(piece);
   };

@@ -35,7 +35,7 @@ using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(300);
 #ifdef __SANITIZE_THREAD__
-constexpr bool kThreadSanitizer = true;  // has a thread of its own and does not let a forked child make more
+constexpr bool kThreadSanitizer = true;  // ThreadSanitizer has a thread of its own and does not let a forked child make more
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
@@ -50,7 +50,7 @@ std::int64_t threads_of_this_process() {
   return count;
 }
 
-// How often each index was visited.
+// Returns how often each index was visited.
 std::vector<int> visits(std::int64_t count, std::int64_t grain, Executor* executor = nullptr) {
   std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count));
   parallel_for(count, grain, executor, [&](std::int64_t first, std::int64_t last) {
@@ -59,7 +59,7 @@ std::vector<int> visits(std::int64_t count, std::int64_t grain, Executor* execut
   return {seen.begin(), seen.end()};
 }
 
-// Two pieces that each wait until the other has begun: it ends only when two threads run them at the same time.
+// Runs two pieces that each wait until the other has begun, for at most kPatience. Returns true if two threads ran them at the same time.
 bool two_pieces_meet() {
   std::atomic<int> begun{0};
   std::atomic<bool> met{true};
@@ -123,7 +123,7 @@ class EndsAt : public InterruptWatch {
 
 void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
-// Work without end: after each task of 5 ms follows another.
+// The work never ends by itself: each task of 5 ms is followed by another.
 TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   for (const int threads : {1, 3}) {
@@ -220,7 +220,7 @@ TEST_F(ParallelFor, NestedCallsEnd) {
   EXPECT_EQ(runs, 200 * 8 * 8 * 8);
 }
 
-// The highest number of pieces that ran at once.
+// Measures the highest number of pieces that run at once.
 TEST_F(ParallelFor, NestedCallsUseNoMoreThreadsThanOneCall) {
   std::atomic<int> running{0}, most{0};
   parallel_for(16, 1, nullptr, [&](std::int64_t, std::int64_t) {

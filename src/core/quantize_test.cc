@@ -1,4 +1,4 @@
-// int8 rows with a scale: the error bound, rounding, special rows, strides and what is refused.
+// Tests int8 rows with a scale: the error bound, rounding, special rows, strides and what is refused.
 #include "polyhead/quantize.h"
 
 #include <gmock/gmock.h>

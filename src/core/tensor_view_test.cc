@@ -215,7 +215,7 @@ TEST(TensorView, NoMemoryNeedsNoPointer) {
   EXPECT_EQ(empty.reshape({0}).shape(), (Shape{0}));
 }
 
-// Every shape with `elements` elements and at most four axes, from the given factors.
+// Returns a random shape with `elements` elements.
 Shape random_shape(Random& random, std::int64_t elements) {
   Shape shape;
   while (elements > 1) {

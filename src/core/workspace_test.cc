@@ -16,7 +16,7 @@
 
 namespace {
 
-// A thread that sets the first waits inside its next allocation, while the second is true.
+// A thread that sets hold_next_allocation waits inside its next allocation while `holding` is true.
 thread_local bool hold_next_allocation = false;
 std::atomic<bool> holding{false};
 
@@ -43,7 +43,7 @@ TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
   const Workspace workspace;
   const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
   EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
-  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // of another type and shape, in as many bytes
+  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // another type and shape, with as many bytes
   EXPECT_EQ(place_of(again), first);
   EXPECT_EQ(again.shape(), (Shape{kMany / 4, 2}));
   EXPECT_EQ(workspace.idle_bytes(), 0);
@@ -61,7 +61,7 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each is too large for the memory of the earlier ones
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each block is too large for the memory of the earlier blocks
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
     EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest blocks are dropped, not the last
@@ -75,7 +75,7 @@ TEST(Workspace, ClearGivesEverythingBack) {
   { const Tensor other = workspace.tensor(DType::u8, {kMany}); }
   workspace.clear();
   EXPECT_EQ(workspace.idle_bytes(), 0);
-  fill(kept, 3);  // is still there
+  fill(kept, 3);  // clear() left its memory valid
   kept = Tensor();
   EXPECT_EQ(workspace.idle_bytes(), kMany);
 }
@@ -110,7 +110,7 @@ TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   for (int round = 0; round < 3; ++round) {
     Tensor tensor = workspace.tensor(DType::u8, {kMany}), lost = workspace.tensor(DType::u8, {kMany});
     std::thread holder([&] {
-      hold_next_allocation = true;  // the one under the lock
+      hold_next_allocation = true;  // the allocation under the lock
       tensor = Tensor();
     });
     while (!holding) std::this_thread::yield();
@@ -150,7 +150,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   Tensor parameter(DType::f32, {4, 4}), other(DType::f32, {4, 4});
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(parameter, &b), 2);  // for another use
+  EXPECT_EQ(ask(parameter, &b), 2);  // the same parameter for another use
   EXPECT_EQ(ask(other, &a), 3);
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the memory
@@ -158,7 +158,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   EXPECT_EQ(ask(parameter, &a), 5);
 }
 
-// Otherwise a new parameter could get the same address and hit the old cache entry.
+// A cached result keeps its parameter alive. Otherwise a new parameter could get the same address and hit the old cache entry.
 TEST(Workspace, AParameterLivesAsLongAsWhatIsKeptOfIt) {
   const Workspace workspace(Parameters::constant);
   const int use = 0;

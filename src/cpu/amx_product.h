@@ -1,4 +1,4 @@
-// c = a b of bfloat16 pairs by AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
+// Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
 // Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns may hold
 // anything, because it affects only rows and columns of c that are not stored. A block of terms is summed from 0 before it is added to c, so the bits
 // of a sum depend on where blocks begin: callers begin at multiples of kTermBlock.
@@ -16,8 +16,8 @@ inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the block of b that begins at term k. Four products of 16 cycles cover
-// five loads of 8.
+// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the block of b that begins at term k. Four products of 16 cycles each hide five
+// loads of 8 cycles each.
 template <int Columns, class F>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
   static_assert(Columns <= 4);  // four registers of sums, one of a, three of b
@@ -32,7 +32,8 @@ void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std:
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. Then calls f(count, row, column) for its `count` vectors.
+// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. After each block calls f(count, row, column), where `count`
+// is the block's number of vectors.
 template <class To, class F>
 void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors, const To& to, std::int64_t stride, const F& f) {
   for (int done = 0; done < vectors; done += kTileVectors) {
@@ -47,13 +48,13 @@ void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, i
   }
 }
 
-// Computes c, rounded up to whole blocks of 16 rows, for which c has memory.
+// Computes c in whole blocks of 16 rows. c must have memory for all rows of the last block.
 inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   const auto to = [&](int row, std::int64_t column) { return product.c + row * product.c_stride + column; };
   multiply_blocks(tiles, product, rows, vectors, to, product.c_stride, [](auto, int, std::int64_t) {});
 }
 
-// Computes `rows` rows of `Columns` vectors of the product from their sums, which are kTileVectors vectors apart.
+// Stores `rows` rows of `Columns` vectors of the product as its members say. Rows of `sums` are kTileVectors vectors apart.
 template <int Columns>
 void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int row, int rows, std::int64_t column) {
   for (const int end = row + rows; row < end; ++row, sums += kTileVectors * kLanes<float>) {
@@ -63,7 +64,7 @@ void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int 
   }
 }
 
-// multiply() (cpu/tile.h) for a that is not transposed.
+// Does the work of multiply() (cpu/tile.h) for an a that is not transposed.
 inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   alignas(64) float sums[kRowBlock * kTileVectors * kLanes<float>];
   multiply_blocks(tiles, product, rows, vectors, [&](int, std::int64_t) { return sums; }, kTileVectors * kLanes<float>, [&](auto count, int row, std::int64_t column) {
@@ -71,13 +72,13 @@ inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& p
   });
 }
 
-// Up to 2 x 2 tiles of sums in registers 0 to 3: row i % 2, column i / 2. They are stored just before their registers are set again, because a store directly
-// after the last product waits for it, and all later products wait for the store.
+// Up to 2 x 2 tiles of sums in registers 0 to 3: register i has row i % 2 and column i / 2. A register is stored just before it is set again, because a store
+// directly after the last product waits for it, and all later products wait for the store.
 class TileSums {
  public:
   explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // The next products begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
+  // Makes the next add() begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
   POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
     earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
@@ -141,13 +142,13 @@ class TileSums {
   Place now_, earlier_;
 };
 
-// Calls f(Rows, Columns), each 1 or 2, for the tiles that are left.
+// Calls f with the number of rows and of columns of tiles to compute next: 2, or 1 if no more are left.
 template <class F>
 POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
   with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
 }
 
-// c = a b for up to 32 rows, rounded up to 16 or 32, for which c has memory. The last sums are in c only after the next product or sums.finish(). b is read past the
+// c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is read past the
 // first-level cache.
 inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int i = 0; i < rows && product.depth == 0; ++i) {
@@ -163,7 +164,7 @@ inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& produc
   }
 }
 
-// multiply() (cpu/tile.h) for at most 32 rows of an a that is not transposed.
+// Does the work of multiply() (cpu/tile.h) for at most 32 rows of an a that is not transposed.
 inline void multiply_unit_and_store(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   constexpr std::int64_t kStride = kTileVectors * kLanes<float>;
   alignas(64) float tiles[2 * kRowBlock * kStride];

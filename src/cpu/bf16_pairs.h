@@ -39,7 +39,7 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
   sum = multiply_bf16_pairs(sum, a, b);
 }
 
-// Rows and terms that an AMX tile has. Terms are padded with zeros to whole blocks, and rows are allocated to whole blocks.
+// Rows and terms of an AMX tile; 1 without AMX. Terms are padded with zeros to whole blocks, and rows are allocated to whole blocks.
 inline constexpr int kRowBlock = kHasAmx ? 16 : 1, kTermBlock = kHasAmx ? 16 : 1;
 
 // Returns the number of pairs for `terms` terms, padding included.
@@ -158,7 +158,7 @@ POLYHEAD_INLINE float round_to_bf16(const float* from, std::int64_t begin, std::
   return sum_of_lanes<float>(sum);
 }
 
-// Rounds two rows of float32 into pairs: column s of both. second == nullptr: the second row is 0.
+// Rounds two rows of float32 into pairs: a pair has column s of both rows. second == nullptr: the second row is 0.
 POLYHEAD_INLINE void round_rows_to_bf16(const float* first, const float* second, std::int64_t begin, std::int64_t end, Bf16Pair* to) {
   for (; begin < end; begin += kLanes<float>) {
     const Vector<float> b = second == nullptr ? Vector<float>{} : load_vector(second + begin);

@@ -10,9 +10,9 @@ namespace polyhead::cpu {
 // Bytes of second-level cache for one core: cores that share a cache get equal shares. 1 MiB if unknown.
 std::int64_t second_cache(const Cpu& cpu);
 
-// Holds only sizes that do not affect the order of a sum, so that an instruction set gives the same bits on every machine. Key blocks (512 and
-// 256 keys) and runs of terms in gemm do affect it and are constants. They also fix how much of the first-level cache is used: a strip's scores are 6
-// rows x 512 keys x 4 bytes = 12 KiB, and the cache has at least 32 KiB.
+// Sizes that do not affect the order of a sum, so that an instruction set gives the same bits on every machine. Key blocks (512 and 256 keys) and
+// runs of terms in gemm do affect the order and are constants. These constants also fix how much of the first-level cache is used: a strip's scores
+// are 6 rows x 512 keys x 4 bytes = 12 KiB, and the cache has at least 32 KiB.
 struct BlockSizes {
   std::int64_t query_bytes;     // attention: queries and output sums of a query block
   std::int64_t row_bytes;       // gemm: a block's rows of a

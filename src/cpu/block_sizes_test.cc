@@ -1,4 +1,4 @@
-// Block sizes for described machines; results must have the same bits with all of them.
+// Tests block sizes for described machines. Results must have the same bits with all of these sizes.
 #include "cpu/block_sizes.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +85,7 @@ TEST(BlockSizes, OfEachMachineFitItsCache) {
   });
 }
 
-// Compares the results of f on this machine with one thread with those for each described machine and its number of threads.
+// Computes f with one thread on this machine, then as on each described machine with its number of threads, and compares the results.
 template <class F>
 void expect_same_bits_on_each_machine(const F& f) {
   const std::vector<Tensor> expected = [&] {
@@ -98,7 +98,7 @@ void expect_same_bits_on_each_machine(const F& f) {
   });
 }
 
-// 96 queries are one block of rows with 1 MiB and two with 256 KiB.
+// 96 queries are one block of rows if the second-level cache has 1 MiB, and two blocks if it has 256 KiB.
 TEST(BlockSizes, AttentionHasTheSameBitsWithAnyCache) {
   for (const auto& [queries, keys] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{96, 5000}, {900, 1000}}) {
     SCOPED_TRACE(queries);

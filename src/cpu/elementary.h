@@ -50,8 +50,8 @@ POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
   return one[0];
 }
 
-// exp(factor x) = 2^(high x + low x) with high + low = factor log2(e). Two constants, because the rounding of one would be the largest
-// error.
+// exp(factor x) = 2^(high x + low x) with high + low = factor log2(e). The factor has two parts, because the rounding of a single one would
+// be the largest error.
 template <class T>
 struct ExpFactor {
   explicit ExpFactor(T of_x)

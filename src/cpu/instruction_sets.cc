@@ -51,7 +51,7 @@ struct Answer {
   unsigned int registers[4] = {};
 };
 
-// All zero for a leaf that the processor does not have.
+// Returns zeros for a leaf that the processor does not have.
 Answer cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
   Answer a;
   if (__get_cpuid_count(leaf, subleaf, &a.registers[eax], &a.registers[ebx], &a.registers[ecx], &a.registers[edx]) == 0) return {};

@@ -17,8 +17,8 @@ namespace {
 using Block = ScratchMemory::Block;
 using Blocks = std::array<Block, 3>;
 
-// Page aligned. At other offsets, attention of 64 queries and keys takes 10 % longer if the kernel's stores and its loads of the inputs are
-// a multiple of 4096 bytes apart.
+// Blocks are aligned to a page. At other offsets, attention of 64 queries and keys takes 10 % longer if the kernel's stores and its loads
+// of the inputs are a multiple of 4096 bytes apart.
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::align_val_t kPage{kPageBytes};
 // Largest block that is kept, in bytes. Calls that need more take 1 ms or longer, so a new allocation does not matter.
@@ -29,7 +29,7 @@ thread_local constinit Blocks kept{};
 thread_local constinit bool freed_at_exit = false;
 
 #ifdef POLYHEAD_NO_THREADS
-// The one thread keeps its blocks to the end.
+// The only thread keeps its blocks until the process ends.
 struct ThreadExit {
   bool covers_this_thread() { return freed_at_exit = true; }
 } thread_exit;

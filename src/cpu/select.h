@@ -35,17 +35,16 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };
 
-// Returns the set named `forced`. If `forced` is empty, returns the first set that is not passed over; if AMX tiles are refused, only sets without
-// them count. Error for an
-// unknown name and for a set that the processor cannot run. Depends on its arguments only, so that tests can describe other machines.
+// Returns the set named `forced`. If `forced` is empty, returns the first set that is not passed over; if AMX tiles are refused, only sets without them count.
+// Error for an unknown name and for a set that the processor cannot run. Depends on its arguments only, so that tests can describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
 // Returns the set given to set_kernel_instruction_set(), else that in the environment variable POLYHEAD_ISA, else the first that is not passed over.
 const KernelSet& current_kernels();
 
-// The same for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests them from Linux. Afterwards Linux
-// refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without them is
-// the current one from then on. Both sets have the same base, so the other kernels stay the same.
+// Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests them from Linux.
+// Afterwards Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next
+// set without them is the current one from then on. Both sets have the same base, so the other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
 // Returns the kernels of one kind for a set. Each kind has its own table in a source that CMakeLists.txt generates, so that a program links only the

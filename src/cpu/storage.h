@@ -26,7 +26,7 @@ POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   }
 }
 
-// The same for k and v, which may be int8.
+// Does the work of with_storage() for k and v, which may also be int8.
 template <class T, class F>
 POLYHEAD_INLINE auto with_key_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,4 +1,4 @@
-// c = a b, c += a b and c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
+// Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
 //
 // 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads; a cycle can do two of each. 16 registers
 // hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
@@ -11,7 +11,7 @@ namespace {
 
 inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the widest tile
 inline constexpr int kTileRows = 6;
-// Rows of a strip: those of an AMX tile, or of two of these tiles.
+// Rows of a strip: the rows of an AMX tile, or of two tiles of kTileRows.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
 // Rows of the largest strip: with AMX the forward pass multiplies two blocks of rows together.
 inline constexpr int kMostStripRows = kHasAmx ? 2 * kStripRows : kStripRows;
@@ -45,17 +45,16 @@ struct Product {
   std::int64_t quotient_stride = 0;
   const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
   const T* correction = nullptr;                      // if given (with bfloat16 pairs): a b is multiplied by it first; one per row
-  const float* b_scale = nullptr;                     // for int8 b: one per term
+  const float* b_scale = nullptr;                     // scales of int8 b: one per term
   std::int64_t b_scale_stride = 0;
 };
 
-// The cache that holds b. From the second-level cache b is prefetched eight terms (100 cycles) ahead. If kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles. From memory b is prefetched in two steps: far
-// ahead into the second-level cache, which can have more outstanding misses, then nearer into the first. memory_finite: as memory, but NaN and
-// infinities count as 0.
+// Where b is, which decides what is prefetched. second_cache: b, eight terms (100 cycles) ahead; if kTransposed a instead, for the tile after
+// the next, because one cache line has the rows of two or three tiles. memory: b in two steps, far ahead into the second-level cache, which can
+// have more outstanding misses, then nearer into the first. memory_finite: as memory, but NaN and infinities of b count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
-// Returns earlier c + own x. So a key block's product with v is joined to those of earlier blocks (cpu/sdpa/join_blocks.h).
+// Returns earlier c + own x, which joins a key block's product with v to those of earlier blocks (cpu/sdpa/join_blocks.h).
 template <class T>
 POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own) {
   return multiply_add<T>(c, broadcast(earlier), x * own);
@@ -86,7 +85,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
       if constexpr (kFrom == From::memory) {
         constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kNear = 128 / static_cast<int>(sizeof(B)), kFar = 4 * kNear;
-        if (j * kBytes % 64 < kBytes) {  // one for each cache line
+        if (j * kBytes % 64 < kBytes) {  // one prefetch for each cache line
           __builtin_prefetch(b + kNear * product.b_stride + j * kWidth);
           __builtin_prefetch(b + kFar * product.b_stride + j * kWidth, 0, 2);
         }
@@ -135,7 +134,7 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-// Stores the sums of a tile in the way that the members of Product ask for.
+// Stores the sums of a tile as the members of Product say.
 template <int Rows, int Columns, class T, class B>
 POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   T* const c = product.c + row * product.c_stride + column;
@@ -195,7 +194,7 @@ void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) 
   }
 }
 
-// Computes all of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1, because loads limit a tile of one column.
+// Computes all of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1, because loads limit the speed of a tile of one column.
 template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
 void multiply(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {

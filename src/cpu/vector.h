@@ -21,7 +21,7 @@ POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reci
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
     return rest == rest ? guess + rest * reciprocal : guess;  // for an infinite x the rest is NaN
   } else {
-    return x / divisor + T{0};  // -0 becomes 0, as above: its sign may depend on how many zeros were added
+    return x / divisor + T{0};  // -0 becomes 0, as with FMA: the sign of 0 may depend on how many zeros were added
   }
 }
 

@@ -79,8 +79,8 @@ POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::in
   return true;
 }
 
-// The kinds of the blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block of listed blocks has
-// listed_queries queries, any other kMaskBlockQueries.
+// Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. With listed blocks a
+// block has listed_queries queries, else kMaskBlockQueries.
 POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
   return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
 }

@@ -36,8 +36,8 @@ struct Document {
   Band band{};  // set if banded or with a relative bias; positions count from the start of the document. With KeyRules::bands: encloses the bands of all sequences
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if their element equals `attend`. With listed.queries > 0
-// it is [*,N, blocks of queries, blocks of keys]: which blocks are listed.
+// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if the element of the pair equals `attend`. With
+// listed.queries > 0 the tensor is [*,N, blocks of queries, blocks of keys] and says which blocks are listed.
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
@@ -68,11 +68,11 @@ struct KeyRules {
 // Memory, other than the caller's tensors, that a problem points to; owned by the caller of normal_form().
 struct ProblemMemory {
   KeyRules rules;
-  Tensor sink;  // sink logits in the dtype of lse, if those of the caller have another
+  Tensor sink;  // sink logits in the dtype of lse, if the caller's have another dtype
   Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
   Distances distances;
   Tensor relative_bias;  // [N,L], a value for each of the L distances
-  Tensor sink_tangent, relative_bias_tangent;  // the same for their tangents
+  Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form
 };
 
 // Indices that dropout's generator gives to the first sequence, query head, query and key of a problem that is a part of a larger one.
@@ -98,7 +98,7 @@ struct Problem {
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
   ScoreRule score_rule;                 // changes scale <q,k>, or absent
-  bool native = false;                  // q, k and v are bfloat16 and may be multiplied as such
+  bool native = false;                  // q, k and v are bfloat16 and may be multiplied without widening them
   const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
   std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent
@@ -134,12 +134,12 @@ struct BackwardProblem : Problem {
   TensorView d_bias_given;   // the caller's tensor in its own shape; it is set to zero first
   TensorView d_relative_bias;  // float64 [N,L]; written
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
-  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: of all
-  // The keys are a part of those that lse and out were computed from. p = exp(score - lse) and delta = <d_out, out> are then taken from them as
-  // they are; otherwise a row's own sums cancel their rounding. Of all parts only one is given the sink.
+  TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: sums of all sequences
+  // True if the keys are only a part of those from which lse and out were computed. p = exp(score - lse) and delta = <d_out, out> then take lse and
+  // out as they are; otherwise a row's own sums cancel the rounding of lse and out. Only one of the parts is given the sink.
   bool part_of_keys = false;
 
-  // Where the score rule's gradients of sequence b are added, from query head n on. nullptr if nobody requested them.
+  // Returns where the score rule's gradients of sequence b are added, from query head n on; nullptr if they are not computed.
   double* score_rule_sums(std::int64_t b, std::int64_t n) const {
     return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
   }
@@ -151,7 +151,7 @@ struct BackwardProblem : Problem {
   }
 };
 
-// Tensors beside the inputs of a problem, in the same shapes; an absent one is zero.
+// Tangents of the inputs of a problem, in the shapes of the inputs; an absent one is zero.
 struct Tangents {
   ConstTensorView q, k, v;
   ConstTensorView bias;           // [*,N,T,S]
@@ -208,7 +208,7 @@ struct MapRow {
   std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
   KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
-  double entropy;                  // of the attention weights: -sum p log p, in nats
+  double entropy;                  // of the row's attention weights: -sum p log p, in nats
 };
 
 // Receives the rows of the requested queries, in their order.

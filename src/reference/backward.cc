@@ -15,7 +15,8 @@ double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int6
   return std::inner_product(out.begin(), out.end(), d_out.begin(), 0.0);
 }
 
-// Turns d_x, the gradients of a row's new scores, into those of its scaled scores. Gradients of 0 stay: those of masked pairs, whose scores may be NaN.
+// Turns d_x, the gradients of a row's new scores, into those of its scaled scores. A gradient of 0 stays 0, because a masked pair has a gradient of 0
+// and its score may be NaN.
 void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<double> scaled, std::vector<double>& d_x) {
   const std::vector<double> d_new = d_x;
   for (std::size_t s = 0; s < d_x.size(); ++s) scaled[s] = d_new[s] == 0 ? 0 : scaled[s];

@@ -30,7 +30,7 @@ void for_each_kv_head(const BackwardProblem& problem, const std::function<void(s
     d_bias.store();
     return;
   }
-  // Sequences may add to the same sums of a score rule's gradients.
+  // With gradients of a score rule one thread runs all heads, because sequences may add to the same sums.
   parallel_for(count, problem.d_score_rule ? count : 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t head = first; head < last; ++head) f(head / problem.kv_heads, head % problem.kv_heads, nullptr);
   });

@@ -1,4 +1,4 @@
-// The gradient of a bias, and the loop over key/value heads, which is serial if there is such a gradient.
+// Sums the gradient of a bias, and loops over key/value heads, on one thread if there is such a gradient.
 #pragma once
 
 #include <functional>

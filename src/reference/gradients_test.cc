@@ -1,4 +1,4 @@
-// Every gradient of attention by central differences in float64, one option at a time and all together.
+// Compares every gradient of attention with central differences in float64, for one option at a time and for all together.
 #include "support/gradients.h"
 
 #include "support/attention_case.h"

@@ -33,7 +33,7 @@ class RowMaker {
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
   void softmax(Row& row) const;                  // sets p and lse, from score and sink
-  void softmax(double lse, Row& row) const;      // the same with a given lse
+  void softmax(double lse, Row& row) const;      // sets p from `lse` and score
   void dropout(std::int64_t t, Row& row) const;  // sets dropped, from p
   double dropout_factor(const Row& row, std::int64_t s) const;  // the factor by which dropout() multiplied p[s]
 

@@ -1,5 +1,5 @@
-// Forward mode and the gradient of the backward pass: against differences of the naive formula over random problems, and against central differences of
-// sdpa_forward and sdpa_backward for every input.
+// Tests forward mode and the gradient of the backward pass: compares them with differences of the naive formula over random problems, and with central
+// differences of sdpa_forward and sdpa_backward for every input.
 #include "support/second_derivatives.h"
 
 #include "support/gradients.h"
@@ -47,8 +47,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// Differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input. Unlike the test above this does not rely on
-// the symmetry of second derivatives.
+// Compares with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input. Unlike the test above this test
+// does not rely on the symmetry of second derivatives.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

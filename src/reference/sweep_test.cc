@@ -1,5 +1,5 @@
-// The reference against the naive formula of tests/support, over random problems. The reference computes in float64, so a result may differ
-// by the rounding of its storage and no more.
+// Compares the reference with the naive formula of tests/support, over random problems. The reference computes in float64, so a result may
+// differ only by the rounding of its storage.
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
 
@@ -99,7 +99,7 @@ TEST(ReferenceSweep, KeysAndValuesInAStorageOfTheirOwn) {
   for (const DType storage : {DType::bf16, DType::f16, DType::i8}) EXPECT_GE(seen[storage], 50) << info(storage).name;
 }
 
-// The sweep must reach every rule: counts how often each of these occurs.
+// Counts how often each rule occurs in the random problems. Every rule must occur.
 TEST(ReferenceSweep, CoversEveryRule) {
   std::map<std::string, int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {

@@ -36,8 +36,8 @@ std::string_view name_of(Operation operation);
 const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation);
 [[noreturn]] void fail_unserved();
 
-// The forced backend (Error when it declines), else the first in the list that serves the problem. Links every operation of every backend;
-// a pass alone takes choose_pass() of backend_rows.h.
+// Returns the forced backend (Error if it declines), else the first in the list that serves the problem. Links every operation of every backend; a program
+// with a single pass uses choose_pass() of backend_rows.h instead.
 [[gnu::visibility("default")]] const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

@@ -1,4 +1,4 @@
-// Choosing a backend, forcing one, and what explain() says about it.
+// Tests how a backend is chosen, how one is forced, and what explain() says about it.
 #include <gmock/gmock.h>
 
 #include "sdpa/backend.h"

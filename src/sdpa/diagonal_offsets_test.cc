@@ -1,5 +1,4 @@
-// A diagonal for each sequence: forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every
-// backend.
+// With a diagonal for each sequence, forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every backend.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -63,7 +62,7 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
   }
 }
 
-// Queries that continue sequences of 3, 0 and 5 keys: each row is the last of a causal square.
+// New queries continue sequences of 3, 0 and 5 keys. The last query attends to all keys, as at the bottom right of a causal mask.
 TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
   Random random(3);
   constexpr std::int64_t kNew = 2, kKeys = 7;

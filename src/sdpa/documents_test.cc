@@ -1,4 +1,4 @@
-// Packed documents: forward, backward and maps equal those of each document alone, bit for bit, on every backend.
+// Tests packed documents: forward, backward and maps equal those of each document alone, bit for bit, on every backend.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -85,7 +85,7 @@ TEST_P(DocumentsOf, ShareNothing) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EXPECT_TRUE(near(chosen.view().select(2, static_cast<std::int64_t>(i)), o.attention_weights.select(2, rows[i]), 1e-6));
   }
-  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // of the key of a document without queries
+  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // gradients of a key whose document has no queries
     for (const double x : to_doubles(ConstTensorView(gradient).select(-2, 3))) EXPECT_EQ(x, 0);
   }
 }

@@ -1,4 +1,5 @@
-// Same bits whatever the threads, the strides and the neighbours; outputs that overlap inputs refused, interleaved views accepted.
+// Tests that results have the same bits for any threads, strides and neighbours, that outputs which overlap inputs are refused,
+// and that interleaved views are accepted.
 #include <gmock/gmock.h>
 
 #include <thread>

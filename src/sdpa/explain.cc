@@ -34,7 +34,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
-// Returns the facts which backend computes which derivative.
+// Returns which backend computes which derivative.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
@@ -71,7 +71,7 @@ std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (set.why_not_used.empty()) break;  // what comes after the one in use is slower
+    if (set.why_not_used.empty()) break;  // the sets after the one in use are slower
     append(set.available ? others : lacking, set.available ? cat("; ", set.name, ": ", set.why_not_used) : cat(" ", set.name));
   }
   if (!lacking.empty()) others = cat("; not in this processor:", lacking, others);

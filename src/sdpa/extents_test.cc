@@ -1,4 +1,4 @@
-// Every extent may be 0 or 1; extreme scores; shapes that need no special case.
+// Tests extents of 0 and 1, extreme scores, and shapes that need no special case.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"

@@ -1,4 +1,4 @@
-// Parts of maps: rectangles, windows, mass on sets of keys, sums over queries, divergence of heads, against the whole map.
+// Compares parts of maps with the whole map: rectangles, windows, mass on sets of keys, sums over queries, divergence of heads.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -150,7 +150,7 @@ TEST_P(MapParts, DivergenceIsTheMeanJensenShannonDivergenceOfTheRowsOfTwoHeads) 
   EXPECT_GT(pairs, 100);
 }
 
-// Sums over more rows than one chunk of the walk, by threads that take turns: the bits are those of one thread.
+// Sums over more rows than one chunk of the walk, on threads that take turns, have the bits of one thread.
 TEST_P(MapParts, OfManyRowsDoNotDependOnThreads) {
   Random random(5);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 3, .queries = 1300, .keys = 37, .qk_width = 4, .v_width = 1}, GetParam());

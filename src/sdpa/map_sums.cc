@@ -103,7 +103,8 @@ class HeadRows {
  public:
   HeadRows(const MapWalk& walk, std::int64_t b, std::int64_t most) : walk_(walk), b_(b), most_(most), rows_(size(walk.problem.heads * most)), p_(rows_.size() * size(stride())) {}
 
-  // Returns the number of rows computed at a time: up to 32 MiB of them, and at least one strip, so that packing the keys costs less than the rest.
+  // Returns the number of rows computed at a time. The rows take at most 32 MiB, but there is at least one strip, so that packing the keys costs
+  // less than the rest.
   static std::int64_t most(const MapsProblem& p) {
     const std::int64_t bytes = std::max<std::int64_t>(1, p.heads * (p.keys + 16) * static_cast<std::int64_t>(sizeof(T)));
     return std::clamp<std::int64_t>((std::int64_t{32} << 20) / bytes / 12 * 12, 12, 504);

@@ -51,7 +51,7 @@ class MapWalk {
     });
   }
 
-  // Calls row(b, n, row) for queries[row.index] of every head, from several threads.
+  // Calls of_row(b, n, row) for the row of queries[row.index] of every head, from several threads.
   template <class F>
   void for_each_row(std::span<const std::int64_t> queries, const F& of_row) const {
     for_each_chunk(static_cast<std::int64_t>(queries.size()), [&](std::int64_t b, std::int64_t n, std::int64_t first, std::int64_t last) {
@@ -75,7 +75,8 @@ class MapWalk {
                [&](std::int64_t head, const auto& sums) { done(head / problem.heads, head % problem.heads, sums); });
   }
 
-  // The same for `count` sums over chunks [first, last) of the queries: add(sums, i, first, last) and done(i, sums).
+  // Sums over chunks [first, last) of the queries, for each of `count` items: add(sums, i, first, last) adds a chunk to item i, and done(i,
+  // sums) is called once for each item. Chunks are merged in their order.
   template <class New, class Add, class Done>
   void sum_chunks(std::int64_t count, const New& fresh, const Add& add, const Done& done) const {
     using Sums = decltype(fresh());
@@ -85,7 +86,7 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // for a chunk before them; as many as there are threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; at most as many as there are threads
     std::int64_t next = 0;
     std::vector<Sums> total;  // sums of the item to which `next` belongs
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
@@ -116,7 +117,7 @@ class MapWalk {
     require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
             kind == DTypeKind::floating ? "floating" : "an integer");
   }
-  // The last extent of an output that chooses it: `out` must be [*,N,..,last].
+  // Returns the last extent of an output, which the caller chooses: `out` must be [*,N,..,last].
   std::int64_t last_extent(TensorView out, const char* name, const char* letters) const {
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
     require(out.rank() >= 2, op_, ": ", name, " is ", out.shape(), "; it must be ", letters);
@@ -142,7 +143,7 @@ class MapWalk {
   const Backend& backend;
 
  private:
-  // Rows of a chunk: the kernel packs all keys once for each, which takes about as long as 10 rows.
+  // Rows of a chunk. The kernel packs all keys once for each chunk, which takes about as long as 10 rows.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 

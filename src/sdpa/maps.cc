@@ -32,7 +32,7 @@ class Largest {
 
   std::span<const std::int64_t> of(const MapRow& row) {
     if (count_ == 0) return {};
-    // All other keys have probability 0. They come into question only where fewer than count keys have more.
+    // All other keys have probability 0. They are selected only if fewer than `count` keys have a larger one.
     if (row.keys.last - row.keys.first >= count_) {
       select(row, row.keys);
       if (row.values[static_cast<std::size_t>(keys_.back())] != 0) return keys_;
@@ -49,9 +49,9 @@ class Largest {
     select_any(row, range);
   }
 
-  // The keys with at least the bound that about count_ maxima of short groups have, in the order of their ranks; without a branch for each key, as
-  // which keys are large cannot be foreseen. False if some values are equal, or too many keys have the bound. A group has every eighth of a block's keys, so
-  // that vectors of maxima need no reduction.
+  // Selects the keys that reach a bound, in the order of their ranks, without a branch for each key, because the processor cannot predict which keys are
+  // large. The bound is one that about count_ of the maxima of short groups of keys reach. Returns false if some values are equal or too many keys reach the
+  // bound. A group has every eighth of a block's keys, so that vectors of maxima need no reduction.
   bool select_few(const double* p, KeyRange range) {
     const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
@@ -59,7 +59,8 @@ class Largest {
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
     if (std::ssize(maxima_) < count_) return false;
     auto [least, most] = extremes_of(maxima_.data(), std::ssize(maxima_));
-    // Positive doubles have the order of their bits, so this halves the range of exponents too. The bound stays one that count_ maxima reach.
+    // The bits of positive doubles have the order of the numbers, so bisection of the bits halves the range of exponents too. At least count_ maxima always
+    // reach the bound.
     for (std::int64_t low = std::bit_cast<std::int64_t>(least), high = std::bit_cast<std::int64_t>(most) + 1; high - low > 1;) {
       const std::int64_t middle = low + (high - low) / 2, reached = count_of(maxima_.data(), std::ssize(maxima_), std::bit_cast<double>(middle));
       (reached >= count_ ? low : high) = middle;
@@ -98,7 +99,7 @@ class Largest {
     const std::int64_t size = range.last - range.first;
     keys_.clear(), maxima_.clear();
     const std::int64_t block = std::clamp<std::int64_t>(size / (4 * count_) / 8 * 8, 8, 64);
-    const bool finite = !std::isnan(row.entropy);  // else each candidate may be NaN: sort all
+    const bool finite = !std::isnan(row.entropy);  // if not finite, each candidate may be NaN: sort all
     for (std::int64_t s = range.first; s < range.last && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, range.last)));
     double bound = -1;
     if (std::ssize(maxima_) >= count_) {

@@ -42,7 +42,7 @@ struct Writable {
   }
 };
 
-// Pairs whose values the formula uses: attended pairs, and whole empty rows if empty_rows lets them attend to every key.
+// Returns the pairs whose values the formula uses: attended pairs, and whole empty rows if empty_rows lets them attend to every key.
 std::vector<bool> used_pairs(const AttentionCase& c) {
   std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
   const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
@@ -53,7 +53,7 @@ std::vector<bool> used_pairs(const AttentionCase& c) {
   return used;
 }
 
-// The elements of the relative bias that no used pair reads.
+// Returns the elements of the relative bias that no used pair reads.
 std::vector<std::int64_t> unused_elements(const AttentionCase& c, const std::vector<bool>& used) {
   const RelativeBias& bias = c.options.relative_bias;
   const std::int64_t per_head = bias.slopes ? 1 : bias.table.extent(1);
@@ -157,7 +157,7 @@ TEST_P(MaskedKeys, WhatIsInThemChangesNoBitOfAnyResult) {
   EXPECT_GT(poisoned_pairs, 2000);
 }
 
-// Rows of out, lse and d_q that may differ after one value became NaN; every other row keeps its bits.
+// Checks that out, lse and d_q have the same bits as before one value became NaN, except in the `rows` that are true.
 void expect_only_rows(const Writable& w, const Everything& before, const Everything& after, const std::vector<bool>& rows,
                       bool scores_change) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
@@ -218,7 +218,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
         } else {
           w.set(w.v, key * sizes.v_width, kNaN);
         }
-        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv counts over the batch too, as its group of rows does
+        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv counts the key/value heads of all sequences
         for (std::int64_t i = 0; i < sizes.group * sizes.queries; ++i) {
           const std::int64_t reader = kv * sizes.group * sizes.queries + i;
           reached[static_cast<std::size_t>(reader)] = used[static_cast<std::size_t>(reader * sizes.keys + s)];
@@ -232,7 +232,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
 
 constexpr EmptyRows kModes[] = {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked};
 
-// The row does not contribute to d_k and d_v: they equal the gradients of the same problem without it.
+// Checks that row t does not contribute to d_k and d_v: they equal the gradients of the same problem without the row.
 void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
   const auto row = [&](TensorView view) { return ConstTensorView(view).select(w.c.sizes.lead.size() + 1, t); };
   for (const double x : to_doubles(row(all.o.out))) EXPECT_EQ(x, 0);
@@ -260,7 +260,7 @@ TEST_P(EmptyRow, WithoutAnyKeyIsZeroAndHasNoGradient) {
   const Everything all = compute(w.c, GetParam());
   expect_empty_row(w, all, 1);
 
-  Writable without(kSmall(), 1);  // the same without what query 1 asks for
+  Writable without(kSmall(), 1);  // the same problem with q = 0 in query 1
   without.c.options.mask.key_lengths = lengths;
   fill(without.q.select(2, 1), 0);
   without.c.d_out = without.c.keep(Tensor::copy_of(without.c.d_out));
@@ -287,7 +287,7 @@ TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAre
     Writable w(kSmall(), 3);
     w.c.options.empty_rows = mode;
     w.c.options.mask.causal = Causal::top_left();
-    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // query 1 keeps keys 0 and 1
+    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // the causal mask leaves query 1 the keys 0 and 1
     expect_empty_row(w, compute(w.c, GetParam()), 1);
   }
 }
@@ -315,7 +315,7 @@ TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
     Writable w(kSmall(), 5, dtype);
     fill(w.bias.select(2, 1), -1e38);
     const Everything all = compute(w.c, GetParam());
-    // Beside 1e38 the scores vanish in rounding: every key weighs the same.
+    // A bias of 1e38 rounds the scores away: every key has the same weight.
     for (const double p : to_doubles(all.maps[1].view().select(2, 1))) EXPECT_NEAR(p, 0.25, 1e-6);
     for (const double x : to_doubles(ConstTensorView(all.o.lse).select(2, 1))) EXPECT_NEAR(x, -1e38, 1e36);
     const ConstTensorView mean = w.v;
@@ -348,7 +348,7 @@ TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
     rule.c.options.empty_rows = uniform ? EmptyRows::uniform : EmptyRows::unmasked;
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
     rule.c.options.mask.key_lengths = lengths;
-    if (uniform) {  // sequence 0: scores that are one constant
+    if (uniform) {  // sequence 0: all scores are one constant
       fill(plain.q.select(0, 0), 0);
       fill(plain.bias.select(0, 0), -1e6);
     }

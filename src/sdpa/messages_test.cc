@@ -607,7 +607,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }
 
-// By every operation, however small the problem, before anything is written.
+// Every operation refuses an executor without threads, however small the problem, before it writes anything.
 TEST(Messages, OfAnExecutorWithoutThreads) {
   for (const int threads : {0, -1}) {
     for (const std::int64_t queries : {3, 700}) {

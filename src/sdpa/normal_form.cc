@@ -23,7 +23,7 @@ class Builder {
   Builder(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
       : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
-  // q, k, v, the options and out of a forward or backward pass.
+  // Checks and sets q, k, v, the options and out of a forward or backward pass.
   template <class P, class Tensors>
   void attention(P& p, const Tensors& tensors) const {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
@@ -35,7 +35,7 @@ class Builder {
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
   }
 
-  // The same where derivatives are taken: k and v in the dtype of q, and lse is needed.
+  // Does the work of attention() for passes that take derivatives: k and v must have the dtype of q, and lse must be given.
   template <class P, class Tensors>
   void differentiable(P& p, const Tensors& tensors) const {
     attention(p, tensors);
@@ -61,7 +61,7 @@ class Builder {
     }
   }
 
-  // Checks tangents, of these names, and adds them to the inputs that no output may overlap.
+  // Checks tangents, which messages call `names`, and adds them to the inputs that no output may overlap.
   Tangents tangents(const Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const SdpaTangents& given,
                     const TangentNames& names, std::vector<Operand>& inputs) const {
     if (given.q) expect(given.q, q.shape(), p.dtype, names.q, "the shape of q");
@@ -200,7 +200,7 @@ class Builder {
     return broadcast(view, shape(p, {p.heads, p.queries, p.keys}), name, "[*,N,T,S]");
   }
 
-  // The sink logits as [*,N,T,1] in the dtype of lse.
+  // Returns the sink logits as [*,N,T,1] in the dtype of lse.
   ConstTensorView sink(const Problem& p) const {
     const ConstTensorView& given = options_.sink;
     if (!given) return {};
@@ -213,7 +213,7 @@ class Builder {
     return rows_of_logits(p, given, memory_.sink, "sink");
   }
 
-  // Sink logits or their tangents as [*,N,T,1] in the dtype of lse, in `copy` unless they have it.
+  // Returns sink logits or their tangents as [*,N,T,1] in the dtype of lse. If they have another dtype, converts them to `copy`.
   ConstTensorView rows_of_logits(const Problem& p, const ConstTensorView& given, Tensor& copy, const char* name) const {
     const DType dtype = accumulation_dtype(p.dtype);
     if (given.dtype() != dtype) copy = Tensor::copy_of(given, dtype);
@@ -254,7 +254,7 @@ class Builder {
     listed[-1] = columns;
     memory_.listed_blocks = Tensor(DType::boolean, listed);
     std::uint8_t* row = static_cast<std::uint8_t*>(memory_.listed_blocks.view().data());
-    std::int64_t left = count;  // of the list of `row`
+    std::int64_t left = count;  // number of entries left in the list of `row`
     for_each_integer(lists, [&](auto block) {
       if (left == 0) row += columns, left = count;
       --left;
@@ -280,7 +280,7 @@ class Builder {
 
   __extension__ using Wide = __int128;  // sums with the caller's offset may not fit in 64 bits
 
-  // Causal diagonal and window of each document as one band of keys.
+  // Finds the causal diagonal and window of each document as one band of keys.
   void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
@@ -317,7 +317,7 @@ class Builder {
     return band;
   }
 
-  // The band of each sequence, by its diagonal_offsets.
+  // Finds the band of each sequence from its diagonal_offsets.
   void bands_of_sequences(const Problem& p) const {
     const Mask& mask = options_.mask;
     const ConstTensorView& view = mask.diagonal_offsets;
@@ -489,7 +489,7 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
           {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
 }
 
-// Derivatives of derivatives would need those of the caller's functions.
+// Second derivatives would need derivatives of the caller's functions.
 void refuse_score_rule(const char* operation, const SdpaOptions& options) {
   if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; it has a first derivative by its backward function and no other");
 }

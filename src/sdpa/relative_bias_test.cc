@@ -1,5 +1,5 @@
-// ALiBi and T5's buckets (polyhead/relative_bias.h). The random sweeps draw both beside the reference; here are the published numbers, and
-// equality with a full bias [*,N,T,S].
+// Tests ALiBi and T5's buckets (polyhead/relative_bias.h): the published numbers, and equality with a full bias [*,N,T,S]. The random tests
+// compare both with the reference.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -35,7 +35,7 @@ TEST(RelativeBuckets, AreThoseOfT5) {
   EXPECT_EQ(back(-128), 31);
 }
 
-// The slopes of ALiBi's table for 8 heads, and those of its code for 12: eight, then every second one of sixteen.
+// The slopes of ALiBi's table for 8 heads, and of its code for 12 heads: the slopes for 8, then every second slope for 16.
 TEST(AlibiSlopes, AreThoseOfThePaper) {
   const Tensor eight = alibi_slopes(8), twelve = alibi_slopes(12);
   for (int i = 0; i < 8; ++i) {
@@ -82,7 +82,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_*: a gradient of the bias that pairs share may change which rows and keys run together
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_* may differ in rounding: a bias gradient that pairs share may change which rows and keys run together
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());
@@ -96,7 +96,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   EXPECT_GE(compared, 40);
 }
 
-// Far and near sequences: distances in several ranges, or all in one.
+// The diagonals of sequences are far apart or near: distances form several ranges, or all lie in one.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
@@ -116,7 +116,7 @@ TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   }
 }
 
-// A window that begins at the bottom right may be given with a relative bias whose diagonal says the same.
+// A window that begins at the bottom right may be given together with a relative bias that has the same diagonal.
 TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   Random random(8);
   AttentionCase c;

@@ -1,6 +1,6 @@
-// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. Of few rows the product
-// with attention weights is the gradient of the values, d_v = pᵀ d_out, for d_out = xᵀ (docs/maths.md, eq. 5): no map is made. Of half of all rows
-// or more, which take as much memory as a map, A_l is made from the maps and multiplied as a matrix.
+// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. For few rows, the
+// product with attention weights is computed as the gradient of the values, d_v = pᵀ d_out with d_out = xᵀ (docs/maths.md, eq. 5), so no map is
+// made. Half of all rows or more take as much memory as a map; for them A_l is made from the maps and multiplied as a matrix.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -98,7 +98,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
   });
 }
 
-// A_l [lead, T, T] in the dtype of T.
+// Returns A_l [lead, positions, positions] in type T.
 template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
@@ -133,7 +133,7 @@ Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double 
   return matrix;
 }
 
-// The same for half of all rows or more.
+// Computes the result as a product of matrices A_l, for half of all rows or more.
 template <class T>
 Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t positions = layers.front().q.extent(-2), count = std::ssize(queries), batch = numel(lead);

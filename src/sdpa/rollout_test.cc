@@ -1,4 +1,4 @@
-// Attention rollout against the product of whole matrices.
+// Compares attention rollout with the product of whole matrices.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -11,7 +11,7 @@ namespace {
 using Rollout = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Rollout, testing::ValuesIn(backends()), name_of_backend);
 
-// The rows of A_L ... A_1 for all queries, [B,T,T], from the naive probabilities [B,N,T,T] of each layer.
+// Returns the rows of A_L ... A_1 for all queries, [B,T,T], from the naive probabilities [B,N,T,T] of each layer.
 Matrix product_of(const std::vector<Matrix>& layers, std::int64_t batch, std::int64_t heads, std::int64_t positions, Real residual) {
   const auto size = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   Matrix result(size(batch * positions * positions));
@@ -61,7 +61,7 @@ TEST_P(Rollout, IsTheProductOfTheLayersMatrices) {
     }
     std::vector<std::int64_t> queries;
     for (std::int64_t i = random.integer(0, 5); i > 0; --i) queries.push_back(random.integer(0, z.queries - 1));
-    if (random.integer(0, 2) == 0) {  // all, in another order
+    if (random.integer(0, 2) == 0) {  // all queries, in another order
       queries.resize(static_cast<std::size_t>(z.queries));
       for (std::size_t r = 0; r < queries.size(); ++r) queries[r] = z.queries - 1 - static_cast<std::int64_t>(r);
     }

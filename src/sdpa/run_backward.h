@@ -10,14 +10,15 @@
 
 namespace polyhead {
 
-// Sums of a score rule's gradients: of each sequence, so that sequences may run on different threads, unless those take more than 64 MiB.
+// Returns zeros for the sums of a score rule's gradients: sums for each sequence, so that sequences may run on different threads, unless
+// these take more than 64 MiB; then sums for all sequences together.
 inline Tensor score_rule_sums(const Problem& problem) {
   const std::int64_t count = problem.heads * problem.score_rule.gradient_count;
   const bool apart = problem.batch > 0 && count > 0 && problem.batch <= (std::int64_t{8} << 20) / count;
   return {DType::f64, {apart ? problem.batch : 1, problem.heads, problem.score_rule.gradient_count}};
 }
 
-// Adds them up in the order of the sequences.
+// Adds up the sequences' sums, in the order of the sequences.
 inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to) {
   Tensor total(DType::f64, to.shape());
   const std::int64_t count = to.numel();
@@ -27,7 +28,7 @@ inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to)
   copy(total, to);
 }
 
-// Runs pass(problem) and adds up what it leaves per row.
+// Runs pass(problem), then adds up the gradients of sinks, relative bias and score rule that it leaves in parts.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
   const QuietArithmetic quiet;  // sums and roundings that are not in a kernel

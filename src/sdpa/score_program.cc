@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// How many of a, b, c, d an operation reads; of a load as many as its table has dimensions.
+// Returns how many of a, b, c, d an operation reads; for a load, the number of dimensions of its table.
 int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTable>& tables) {
   const ScoreOp op = instruction.op;
   if (op <= ScoreOp::key) return 0;
@@ -22,7 +22,7 @@ int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTabl
 
 constexpr int kUnknown = 2;
 
-// By how much the instruction's register changes from key to key.
+// Returns by how much the instruction's register changes from key to key.
 int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<int>& units) {
   if (!varies) return 0;
   const auto of = [&](std::int32_t number) { return units[static_cast<std::size_t>(number)]; };
@@ -37,7 +37,7 @@ int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<
   return unit == 1 || unit == -1 ? unit : kUnknown;
 }
 
-// Scratch of the calling thread, kept for its next tile.
+// Returns scratch of the calling thread, which the thread keeps for its next tile.
 void* scratch_of_thread(std::int64_t bytes) {
   constexpr std::size_t kAlignment = 64;
   thread_local std::vector<std::byte> memory;
@@ -102,7 +102,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     step.varies = compiled->varies[static_cast<std::size_t>(number)] = (on & 2) != 0;
     depends.push_back(on), steps.push_back(step);
   }
-  // What `roots` need.
+  // Chooses the steps that `roots` need.
   const auto choose = [&](std::vector<std::int32_t> roots, std::vector<cpu::ScoreStep>& once, std::vector<cpu::ScoreStep>& per_row) {
     std::vector<bool> needed(steps.size());
     for (const std::int32_t root : roots) needed[static_cast<std::size_t>(root)] = true;

@@ -1,4 +1,4 @@
-// The interpreter of score programs beside C++ (polyhead/score_program.h).
+// Compares the interpreter of score programs (polyhead/score_program.h) with C++.
 #include "polyhead/score_program.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ ScoreInstruction op(ScoreOp which, std::int32_t a = -1, std::int32_t b = -1, std
 ScoreInstruction number(double value) { return {.op = ScoreOp::constant, .value = value}; }
 ScoreInstruction load(std::int32_t table, std::int32_t a, std::int32_t b = -1) { return {.op = ScoreOp::load, .table = table, .a = a, .b = b}; }
 
-// The new scores of one row of scores.
+// Returns the new scores of one row of scores.
 std::vector<double> computed(const ScoreProgramCode& code, std::vector<double> scores, bool float64, std::int64_t query = 2, std::int64_t first_key = 5) {
   const ScoreProgram program(code);
   const ScoreRule rule = program.rule();

@@ -1,4 +1,5 @@
-// A score rule of the caller beside the option that computes the same, in turn, on one thread: least times of forward and backward, float32.
+// Compares the time of a score rule with that of the option that computes the same. Both run in turn on one thread; prints the least times
+// of forward and backward in float32.
 //   bench_score_rule [T]
 #include <algorithm>
 #include <cmath>
@@ -51,7 +52,7 @@ double seconds(const std::function<void()>& f) {
   return now() - start;
 }
 
-// Least times of calls that run in turn.
+// Returns the least times of calls that run in turn.
 std::vector<double> least_times(const std::vector<std::function<void()>>& calls, int rounds) {
   std::vector<double> least(calls.size(), 1e9);
   for (int round = 0; round < rounds; ++round) {

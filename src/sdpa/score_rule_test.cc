@@ -1,4 +1,5 @@
-// Score rules of the caller: the reference against other options and central differences, the kernels against the reference (docs/maths.md, section 2).
+// Tests score rules of the caller: compares the reference with other options and central differences, and the kernels with the reference
+// (docs/maths.md, section 2).
 #include "polyhead/score_rule.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ const auto kCap = score_rule([](auto score, auto, auto) { return score::tanh(sco
                                return 1.0F - t * t;
                              });
 
-// Depends on everything that a tile tells.
+// Depends on all indices that a tile gives.
 const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTile& tile) {
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
@@ -177,7 +178,7 @@ TEST(ScoreRules, KernelsAreTheReference) {
     backward_with_sums(wide, expected, wanted_sums);
     c.options.precision = Precision::exact;
     Tolerances t(c);
-    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its slope
+    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its slope enlarge errors
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
@@ -211,7 +212,7 @@ TEST(ScoreRules, MapsAreTheReference) {
   }
 }
 
-// Documents and sequences add to the same sums.
+// Documents and sequences add to the same sums of the rule's gradients.
 TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const bool documents : {false, true}) {
@@ -231,7 +232,7 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
         expect_same_bits(runs[i], runs[0]);
         EXPECT_TRUE(same_bits(sums[i], sums[0]));
       }
-      const AttentionOutputs without = c.make_outputs();  // the sums change the schedule and no other gradient
+      const AttentionOutputs without = c.make_outputs();  // requesting the sums changes the schedule and no other gradient
       c.run(without);
       expect_same_bits(without, runs[0]);
     });

@@ -1,4 +1,4 @@
-// Sink logits on every backend: one more term in the sum of the softmax (docs/maths.md, section 2).
+// Tests sink logits on every backend: one more term in the sum of the softmax (docs/maths.md, section 2).
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -12,7 +12,7 @@ namespace {
 using Sinks = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Sinks, testing::ValuesIn(backends()), name_of_backend);
 
-// Whole blocks, key splits, several passes of attention weights.
+// Sizes with whole blocks, with key splits, and with several passes for attention weights.
 const AttentionSizes kSizes[] = {{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 33, .qk_width = 8, .v_width = 16},
                                  {.lead = {}, .kv_heads = 1, .group = 2, .queries = 1, .keys = 4100, .qk_width = 16, .v_width = 32},
                                  {.lead = {}, .kv_heads = 1, .group = 1, .queries = 90, .keys = 1100, .qk_width = 16, .v_width = 32}};
@@ -71,7 +71,7 @@ TEST_P(Sinks, MinusInfinityIsNoSinkBitForBit) {
   }
 }
 
-// Sinks far above and below the scores, scores far from 0: no exponential overflows, and no share is lost. The oracle is in long double.
+// Tests sinks far above and below the scores, and scores far from 0: no exponential overflows, and no share is lost. The oracle is in long double.
 TEST_P(Sinks, OfAnyMagnitude) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const double level : {0.0, 40.0, -40.0, 300.0, -1e4}) {
@@ -85,7 +85,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
           c.options.bias = bias;
           c.options.sink = c.keep(random.tensor(dtype, {2}, level + above, level + above + 0.5));
           const FullResults expected = naive_attention(c);
-          // What a score near `level`, or a sink, loses when it is rounded to the type.
+          // Error of a score near `level`, or of a sink, that is rounded to the type.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
           for_each_instruction_set([&] {
             const AttentionOutputs o = c.make_outputs();

@@ -1,4 +1,4 @@
-// The kernels' functions against the C library's, in float64, through every instruction set that the processor has.
+// Compares the kernels' functions with the C library's in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -9,7 +9,7 @@ namespace {
 using Lanes = Vector<float>;
 constexpr int kCount = kLanes<float>, kSums = 4;
 
-// Returns the sum of f(i, x[i]), as kSums running sums of vectors, which hide the latency of additions, then single elements.
+// Returns the sum of f(i, x[i]). It keeps kSums running sums of vectors, which hide the latency of additions, and then adds single elements.
 template <class F>
 POLYHEAD_INLINE float sum_row(std::int64_t width, const float* x, const F& f) {
   Lanes sums[kSums] = {};
@@ -88,7 +88,7 @@ POLYHEAD_INLINE void add_to(Lanes x, double* to) {
   *reinterpret_cast<Wide*>(to) += __builtin_convertvector(x, Wide);
 }
 
-// The rows are summed in float32, at most kRows terms, and that sum is added in float64: there may be many rows, and their terms cancel.
+// Sums at most kRows rows in float32 and adds that sum in float64, because there may be many rows whose terms cancel.
 template <class V>
 POLYHEAD_INLINE void backward_columns(const NormBackwardRows& all, const RowSums (&sums)[NormBackwardRows::kRows], std::int64_t i) {
   V d_weight{}, d_bias{};

@@ -97,7 +97,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
         }
         EXPECT_EQ(d_x[row].back(), kUntouched);
       }
-      for (std::size_t e = 0; e <= n; ++e) {  // the kernel must not write the last one
+      for (std::size_t e = 0; e <= n; ++e) {  // the kernel must not write element n
         EXPECT_NEAR(d_weight[e], expected_weight[e], 5e-6) << e;
         EXPECT_NEAR(d_bias[e], expected_bias[e], 2e-6) << e;
       }

@@ -12,13 +12,13 @@ struct BlockOfC {
   int rows = 0, columns = 0;
 };
 
-// Finishes a block line by line, because a few lines at a time run beside the products of the next block. A line is a row of c; if the rows of c are
-// adjacent in memory and its columns are not (c^T), it is a column.
+// Finishes a block line by line, because a few lines at a time run beside the products of the next block. A line is a row of c, or a column if the
+// rows of c are adjacent in memory and the columns are not (c^T).
 class FinishTiles {
  public:
   FinishTiles(const GemmTask& task, const GemmBlock& block) : task_(task), block_(block) {}
 
-  // The memory of the sums of a block [32, 32], to be filled before its lines are finished.
+  // Returns the memory for the sums of a block [32, 32]. Fill it before finishing the block's lines.
   float* sums() { return sums_; }
 
   void begin(const BlockOfC& part) {
@@ -31,7 +31,7 @@ class FinishTiles {
     count_ = turned_ ? part.rows : part.columns;
     first_ = turned_ ? part.row : part.column;
     const bool is_adjacent = adjacent(elements(), first_, count_);
-    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != turned_;  // one number for a whole line
+    const bool bias_of_lines = task_.bias != nullptr && task_.bias_of_rows != turned_;  // the bias is one number for a whole line
     if (task_.bias != nullptr && !bias_of_lines) widen_bias();
     whole_ = is_adjacent && count_ == kLine && !bias_of_lines;
     c_ = static_cast<bf16*>(task_.c) + (is_adjacent ? offset_of(elements(), first_) : 0);
@@ -39,7 +39,7 @@ class FinishTiles {
 
   int lines() const { return lines_; }
 
-  // Finishes the next lines.
+  // Finishes the next `lines` lines.
   POLYHEAD_INLINE void some(int lines) {
     const int end = next_ + lines < lines_ ? next_ + lines : lines_;
     if (whole_ && !turned_ && block_.starts) {
@@ -55,7 +55,7 @@ class FinishTiles {
  private:
   static constexpr int kLine = kTilePanelColumns, kWidth = kLanes<float>;
 
-  const Side& elements() const { return turned_ ? task_.c_rows : task_.c_columns; }  // of a line
+  const Side& elements() const { return turned_ ? task_.c_rows : task_.c_columns; }  // elements of a line
 
   void widen_bias() {
     const bf16* const bias = static_cast<const bf16*>(task_.bias);
@@ -67,7 +67,7 @@ class FinishTiles {
     }
   }
 
-  // Sums of row i over earlier blocks of terms, from a column on.
+  // Returns the sums of row i over earlier blocks of terms, from `column` on.
   float* earlier(int i, int column) const {
     return static_cast<float*>(block_.sums) + (part_.row + i - block_.rows.first) * block_.sums_stride + (part_.column - block_.panels.first * kLine) + column;
   }
@@ -98,7 +98,7 @@ class FinishTiles {
     whole_ ? store_whole(low, high, c) : store_elements(i, low, high, c);
   }
 
-  // A line of 32 adjacent elements.
+  // Stores a line of 32 adjacent elements.
   POLYHEAD_INLINE void store_whole(Vector<float> low, Vector<float> high, bf16* c) const {
     low += load_vector(bias_), high += load_vector(bias_ + kWidth);
     if (task_.add) low += Narrow<bf16>::load(c), high += Narrow<bf16>::load(c + kWidth);
@@ -106,7 +106,7 @@ class FinishTiles {
     __builtin_memcpy(c, &halves, sizeof halves);
   }
 
-  // Any other line.
+  // Stores any other line.
   void store_elements(int i, Vector<float> low, Vector<float> high, bf16* c) const {
     const bool is_adjacent = adjacent(elements(), first_, count_);
     const auto at = [&](int j) __attribute__((always_inline)) { return is_adjacent ? c + j : c + offset_of(elements(), first_ + j); };

@@ -67,7 +67,7 @@ struct Columns {
     task = {.dtype = dtype, .b = b, .run = run, .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
   }
 
-  // Bytes of some panels with all terms of a block of them.
+  // Bytes of packed panels with the terms of one block.
   std::int64_t bytes(std::int64_t some_panels) const { return packed_bytes(some_panels, std::min(terms, depth)); }
   std::int64_t packed_bytes(std::int64_t some_panels, std::int64_t some_terms) const {
     return some_panels * width * divide_up(some_terms, format.term_step) * format.term_step * format.element_bytes;
@@ -95,8 +95,8 @@ struct Columns {
   std::int64_t depth, width, panels, run, term_blocks, terms;
 };
 
-// The axes of a product. It is turned, that is computed as c^T = b^T a^T, where that packs the smaller matrix and reads the larger in place: few rows of
-// y = x W^T, whose terms are adjacent in W.
+// The axes of a product. The product is turned, that is computed as c^T = b^T a^T, if that packs the smaller matrix and reads the larger one in place. That is
+// so for few rows of y = x W^T, because the terms of W are adjacent.
 struct Sides {
   Sides(const Gemm& product, bool may_turn)
       : a(product.a.data()),
@@ -143,7 +143,8 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    // There is a single block of rows: then the thread that multiplies a panel packs it. Tiles of a that must be copied would be copied for each panel.
+    // `once`: with a single block of rows, the thread that multiplies a panel packs it. Not if tiles of a must be copied, because they would be copied again
+    // for each panel.
     const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
     const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);

@@ -34,7 +34,7 @@ class PackedMatrix {
 struct Gemm {
   ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
   ConstTensorView b;          // [*k,*n]
-  TensorView c;               // [*m,*n]  may not overlap the others, nor itself
+  TensorView c;               // [*m,*n]  may not overlap another tensor, nor itself
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;

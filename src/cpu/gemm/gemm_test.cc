@@ -286,7 +286,7 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// Rows of two axes that one distance does not describe: tiles of a are read in place only where it does.
+// No single stride describes the rows of a, which are two axes. Tiles of a are read in place only where one stride does.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -343,7 +343,7 @@ TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   Random random(7);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const double bad : {test::kNaN, test::kInfinity}) {
-      for (const bool transposed : {false, true}) {  // then AMX computes few rows as c^T = b^T a^T
+      for (const bool transposed : {false, true}) {  // if transposed, AMX computes few rows as c^T = b^T a^T
         for (const std::int64_t rows : {19, 47}) {
           Tensor a = random.tensor(dtype, {rows, 70}), b = random.tensor(dtype, transposed ? Shape{53, 70} : Shape{70, 53}), c(dtype, {rows, 53});
           const TensorView b_view = transposed ? b.view().transpose(0, 1) : b.view();
@@ -361,7 +361,7 @@ TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   }
 }
 
-// What AMX does with numbers below 2^-126; other sets are exact.
+// AMX takes numbers below 2^-126 as 0; other sets are exact.
 TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   Tensor a(DType::bf16, {20, 40}), b(DType::bf16, {40, 20}), c(DType::bf16, {20, 20});
   fill(a, 0x1p-130);

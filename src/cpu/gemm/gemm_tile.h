@@ -39,7 +39,7 @@ struct Prefetch {
   }
 };
 
-// Operands of a tile: rows of a, `a_stride` apart, or (kTransposed) a panel [term, kGemmRows] of a; a panel of b.
+// Operands of a tile: rows of a, `a_stride` apart, or (kTransposed) a panel [term, kGemmRows] of a; and a panel of b.
 template <class T>
 struct Terms {
   const T* a;

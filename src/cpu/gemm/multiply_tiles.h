@@ -1,9 +1,9 @@
 // Products of bfloat16 by AMX tiles. For kernel sources only.
 //
-// A block of c has 2 x 2 tiles of 16 x 16 sums. Two registers hold rows of a and two columns of b: four loads for four products. In cycles a product
-// takes 16, a load 9 from the first-level cache and 19 from the second. So the panel of b should stay in the first: rows of a are loaded past it.
+// A block of c has 2 x 2 tiles of 16 x 16 sums. For each block of terms it loads two tiles of a and two of b, for four products. A product takes 16 cycles, a
+// load 9 cycles from the first-level cache and 19 from the second. So the panel of b should stay in the first-level cache, and rows of a are loaded past it.
 //
-// An instruction sums 16 first and 16 second terms of pairs from zero, and adds both to the sum of the blocks of terms before.
+// An instruction sums the first terms of 16 pairs from zero, and their second terms too, and adds both sums to the sum of the earlier blocks of terms.
 #pragma once
 
 #include "cpu/gemm/finish_tiles.h"
@@ -36,8 +36,8 @@ class MultiplyTiles {
     }
   }
 
-  // The sums of the block before are still in their registers. Each is stored just before its register is set anew: a store that follows its last
-  // product directly waits for it, and all later products wait for the store.
+  // The sums of the previous block are still in their registers. Each register is stored just before it is set to 0, because a store directly after
+  // its last product waits for it, and all later products wait for the store.
   template <int Rows, int Columns>
   __attribute__((noinline)) void multiply_block(const BlockOfC& part, const TileRows* a, const char* b) {
     const std::int64_t blocks = a_.blocks();
@@ -54,7 +54,7 @@ class MultiplyTiles {
 
   template <int Rows, int Columns>
   POLYHEAD_INLINE void multiply_all_terms(std::int64_t blocks, const TileRows* a, const char* b) {
-    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // finished beside a block of terms
+    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // lines of the previous block to finish beside each block of terms
     const char* a_at[Rows];
     std::int64_t a_stride[Rows];
     for (int i = 0; i < Rows; ++i) a_at[i] = a[i].first, a_stride[i] = a[i].stride;
@@ -75,7 +75,7 @@ class MultiplyTiles {
     }
   }
 
-  // One block of terms.
+  // Multiplies one block of terms.
   template <int Rows, int Columns, bool kFirst>
   POLYHEAD_INLINE void multiply_terms(const char* const (&a)[Rows], const std::int64_t (&a_stride)[Rows], const char* b) {
     constexpr std::int64_t kStride = kTileColumns * 4;
@@ -116,7 +116,7 @@ class MultiplyTiles {
     tiles_.template zero<3>();
   }
 
-  // Finishes the block whose sums are in registers. Registers that it does not use hold sums of earlier blocks, which no line takes.
+  // Finishes the block whose sums are in registers. Registers that this block does not use hold sums of earlier blocks, which no line reads.
   void finish_waiting() {
     if (waiting_.rows == 0) return;
     store_sums<0, 0>();
@@ -136,7 +136,7 @@ class MultiplyTiles {
   AmxTiles tiles_;
   const TilesOfA a_;
   FinishTiles finish_;
-  BlockOfC waiting_;  // rows == 0: none
+  BlockOfC waiting_;  // rows == 0: no block waits
   int waiting_tiles_ = 0;
 };
 

@@ -104,7 +104,7 @@ template <bool kTransposed, class T>
 void multiply_block(const GemmTask& task, const GemmBlock& block, const RowsOfA<T>& a) {
   const std::int64_t rows = block.rows.last - block.rows.first, depth = block.b.terms.last - block.b.terms.first;
   const std::int64_t tile_step = kTransposed ? a.stride : kGemmRows * a.stride;
-  // While it computes a panel, each tile prefetches a share of the next block's rows of a (with twelve panels, one row per tile), if both
+  // While a panel is computed, each tile prefetches a share of the next block's rows of a (with twelve panels, one row per tile), if both
   // blocks and two panels fit in the second-level cache.
   const std::int64_t panels = block.panels.last - block.panels.first, bytes = rows * depth * static_cast<std::int64_t>(sizeof(T));
   const bool fetch = a.layout == Layout::in_place && block.rows.last + rows <= task.c_rows.count && bytes <= task.prefetch_bytes;

@@ -41,7 +41,7 @@ POLYHEAD_INLINE Vector<std::int32_t> load_halves(const bf16* from, int count) {
   return load_vector(padded);
 }
 
-// Terms are adjacent (the weight [out,in] of y = x W^T): columns are transposed as words, which are pairs already.
+// Packs a tile whose terms are adjacent (the weight [out,in] of y = x W^T): columns are transposed as words, which are pairs already.
 inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   constexpr int kAhead = 8 * kTileTerms;
   Vector<std::int32_t> x[kTileColumns];
@@ -59,7 +59,7 @@ inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std
   for (int i = 0; i < kTilePairs; ++i) store_vector<std::int32_t>(x[i], &to[i * kTileColumns].bits);
 }
 
-// Columns are adjacent (the weight of d_x = d_y W): two rows of b are zipped.
+// Packs a tile whose columns are adjacent (the weight of d_x = d_y W): two rows of b are zipped.
 inline void pack_tile_of_adjacent_columns(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   b += offset_of(task.b_columns, column);
   for (int k = 0; k < kTileTerms; k += 2, to += kTileColumns) {

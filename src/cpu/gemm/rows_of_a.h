@@ -6,8 +6,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// in_place and lines (a copy): row r begins at data + r * stride, and its terms are adjacent. panels (a copy): [tile, term, kGemmRows], for
-// matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient); read in place, every few terms would lie on another page.
+// How tiles read a. in_place, and lines (a copy): row r begins at data + r * stride, and its terms are adjacent. panels (a copy): [tile, term,
+// kGemmRows], for matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient). If such a matrix were read in place,
+// every few terms would lie on another page.
 enum class Layout { in_place, lines, panels };
 
 template <class T>

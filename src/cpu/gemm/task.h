@@ -34,12 +34,12 @@ constexpr std::int64_t kGemmRowStep = 12;
 // How the kernels of an instruction set read a dtype.
 struct GemmFormat {
   std::int64_t panel_columns = 0;  // columns of a panel of b
-  std::int64_t element_bytes = 0;  // of a packed element
+  std::int64_t element_bytes = 0;  // size of a packed element
   std::int64_t sum_bytes = 0;
   std::int64_t row_step = kGemmRowStep;  // the number of rows of a block is a multiple of this, and at most most_rows
   std::int64_t most_rows = 132;
   std::int64_t term_step = 1;  // packed terms are padded with zeros to a multiple of this
-  std::int64_t speed = 1;      // compared to float32 with AVX-512; decides when another thread is worth waking
+  std::int64_t speed = 1;      // speed compared to float32 with AVX-512; decides when another thread is worth waking
   bool amx = false;            // AMX tiles multiply. Then c^T = b^T a^T has the same bits, and GemmTask::bias_of_rows is supported.
 };
 

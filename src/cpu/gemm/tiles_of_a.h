@@ -8,8 +8,8 @@ namespace {
 
 inline constexpr int kRowsOfTile = 16, kRowsOfBlock = 2 * kRowsOfTile;
 
-// 16 rows. Block of terms i begins at `first` + i * step; its rows are `stride` bytes apart. If the terms are not a multiple of a block, `tail` is a
-// copy of the last block, padded with zeros, with rows of 64 bytes.
+// 16 rows of a. Block of terms i begins at `first` + i * step; its rows are `stride` bytes apart. If the number of terms is not a multiple of a
+// block, `tail` is a copy of the last block, padded with zeros, with rows of 64 bytes.
 struct TileRows {
   const char* first;
   std::int64_t stride, step;
@@ -25,8 +25,8 @@ POLYHEAD_INLINE std::int64_t tiles_of_a_bytes(const GemmTask& task, std::int64_t
   return (reads_a_in_place(task) ? tiles + blocks : tiles * blocks) * kTileBytes;
 }
 
-// Copies 32 terms of 16 rows whose terms are not adjacent, but whose rows are (d_y^T for the gradient of a weight): pairs of terms are zipped, then
-// transposed as words.
+// Copies 32 terms of 16 rows. The rows are adjacent in memory and the terms are not (d_y^T for the gradient of a weight), so pairs of terms are
+// zipped, then transposed as words.
 inline void copy_tile_of_adjacent_rows(const bf16* a, const Side& depth, int rows, std::int64_t term, int terms, Bf16Pair* to) {
   Vector<std::int32_t> x[kTilePairs];
   for (int i = 0; i < kTilePairs; ++i) {
@@ -88,7 +88,7 @@ class TilesOfA {
       }
     }
     if (!copies) return;
-    // One block of terms of all tiles at a time, so that memory is read in order where rows are adjacent.
+    // Copies one block of terms of all tiles at a time, so that memory is read in order where rows are adjacent.
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const std::int64_t term = terms.first + block * kTileTerms;
       for (int i = 0; i < tiles; ++i) {

@@ -8,7 +8,7 @@ namespace {
 
 inline constexpr bool kHasAmx = true;
 
-// The eight tile registers of this thread, each 16 rows of 64 bytes, which are in use only during the lifetime of this object, because a task switch
+// The eight tile registers of this thread, each 16 rows of 64 bytes. They are in use only during the lifetime of this object, because a task switch
 // has to save 8 KiB more for a thread that uses tiles. Intrinsics are not used: those of GCC 12 do not declare that a load reads memory, and take
 // only literals as numbers of registers.
 class AmxTiles {
@@ -29,7 +29,8 @@ class AmxTiles {
   POLYHEAD_INLINE void zero() {
     asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
   }
-  // Rows are `stride` bytes apart. load_once: past the first-level cache, where they would take the place of what is read again.
+  // load() and load_once() load a tile whose rows are `stride` bytes apart. load_once() bypasses the first-level cache, so that data that is read
+  // again can stay there.
   template <int kTile>
   POLYHEAD_INLINE void load_once(const void* from, std::int64_t stride) {
     asm volatile("tileloaddt1 (%1,%2), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");

@@ -1,5 +1,5 @@
-// amx_bf16 on processors without AMX, for tests: the same kernels, with tile registers in memory and their product in plain code. Other vectors are those of
-// AVX512-BF16 if the set is compiled for it (cmake/isa.cmake); else the compiler makes them of what there is.
+// amx_bf16 on processors without AMX, for tests: the same kernels, with tile registers in memory and their product in plain code. Vectors are those of
+// AVX512-BF16 if the set is compiled for it (cmake/isa.cmake); else the compiler chooses the instructions.
 #pragma once
 
 #ifdef __AVX512BF16__
@@ -19,7 +19,7 @@ inline constexpr bool kFused = false, kHasElementary = false;
 using generic::interleave_halves, generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_bf16_pairs, generic::multiply_words, generic::narrow_halves,
     generic::reciprocal_guess, generic::store_fence, generic::stream_vector, generic::where_bytes, generic::widen_halves, generic::zip_halves;
 
-// The largest integer that is not above x, for |x| < 2^22. Other numbers stay NaN or become anything.
+// The largest integer that is not above x, for |x| < 2^22. The result is NaN for NaN, and anything for other x.
 POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
   constexpr float kMagic = 0x1.8p23f;
   const Vector<float> nearest = (x + kMagic) - kMagic;

@@ -9,7 +9,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
-#ifndef POLYHEAD_BASE_ISA  // sets with this base have their own
+#ifndef POLYHEAD_BASE_ISA  // sets whose base is this one define their own
 inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
@@ -62,7 +62,7 @@ POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   }
 }
 
-// Some of the following use a mask of all lanes: without it GCC 12 warns of an undefined operand in its own headers.
+// Some of the following functions use a mask of all lanes, because without it GCC 12 warns of an undefined operand in its own headers.
 POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
   return (Vector<std::int64_t>)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 }

@@ -9,10 +9,10 @@ namespace polyhead::cpu {
 
 struct ScoreStep {
   std::uint8_t op;               // ScoreOp
-  bool varies;                   // with the key; else the register holds one number
+  bool varies;                   // true: the register has a number for each key; false: one number
   std::int32_t to, a, b, c, d;   // registers
   double value;
-  // Of a load:
+  // Set only for a load:
   const void* table = nullptr;
   bool float64 = false;
   int rank = 0;
@@ -30,8 +30,8 @@ struct ScoreSum {
 struct ScoreSteps {
   const ScoreStep *once, *per_row;
   int once_count, per_row_count, registers;
-  const bool* varies;  // of each register
-  std::int32_t result;  // of the new score or, in the backward pass, of its derivative
+  const bool* varies;  // for each register: ScoreStep::varies
+  std::int32_t result;  // register of the new score or, in the backward pass, of its derivative
   const ScoreSum* sums;
   int sum_count;
 };

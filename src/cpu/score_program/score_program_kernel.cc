@@ -1,5 +1,5 @@
-// The interpreter of score programs: each step runs over a range of keys of one row, so that choosing it costs a fraction of computing it. Registers of a range
-// stay in the first-level cache.
+// The interpreter of score programs. Each step runs over a range of keys of one row, so that selecting a step's operation takes a fraction of the time of
+// computing it. The registers of a range stay in the first-level cache.
 #include "cpu/elementary.h"
 #include "cpu/score_program/kernels.h"
 #include "polyhead/score_op.h"
@@ -48,7 +48,7 @@ class Interpreter {
     }
   }
 
-  // Scores of the range in whole vectors; zeros fill up the last one.
+  // Copies the scores of the range and fills up the last vector with zeros.
   void load_row(const T* scores) {
     for (std::int64_t i = 0; i < count_; ++i) old_[i] = scores[i];
     for (std::int64_t i = count_; i % kWidth != 0; ++i) old_[i] = 0;
@@ -133,7 +133,7 @@ class Interpreter {
     }
   }
 
-  // exp of any number: the square of exp(a / 2), whose range is larger than that of the result.
+  // exp of any number: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
   static POLYHEAD_INLINE Vector<T> power(Vector<T> a) {
     constexpr T kMost = sizeof(T) == 8 ? T{720} : T{100};
     const Vector<T> half = (a > kMost ? broadcast(kMost) : a) * T{0.5};
@@ -141,7 +141,7 @@ class Interpreter {
     return root * root;
   }
 
-  // Calls f(i, element) for the pairs of a load; element is -1 where an index lies outside. `strides` of the elements.
+  // Calls f(i, inside, element) for the pairs of a load; inside is false if an index lies outside of the table. `strides`: distances of the elements.
   template <class F>
   POLYHEAD_INLINE void for_each_element(const ScoreStep& step, const std::int64_t* strides, std::int64_t end, const F& f) const {
     const std::int32_t numbers[] = {step.a, step.b, step.c, step.d};
@@ -160,7 +160,7 @@ class Interpreter {
       const std::int64_t index = index_of(axis, of(numbers[axis])[0]);
       outside |= index < 0, base += index * strides[axis];
     }
-    if (step.unit_axis >= 0 && !outside) {  // neighbours, unless the range reaches beyond an end or from negative indices to others
+    if (step.unit_axis >= 0 && !outside) {  // neighbours, unless the range crosses an end of the axis or goes from negative indices to others
       const T* const index = of(numbers[step.unit_axis]);
       const std::int64_t first = index_of(step.unit_axis, index[0]), last = index_of(step.unit_axis, index[end - 1]);
       if (first >= 0 && last == first + step.unit * (end - 1)) {
@@ -198,7 +198,7 @@ class Interpreter {
     }
   }
 
-  // Adds the gradient of what a load reads. A gradient of 0 adds nothing: that of a masked pair.
+  // Adds the gradient of the elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
   void add(const ScoreSum& sum, const T* d_scores, double* sums) const {
     double* const to = sums + sum.first;
     if (!sum.load->varies) {  // one element

@@ -10,7 +10,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Calls f(tile, index of its first row) for rows that are consecutive queries of one head, with the existing ones of these keys, counted from key `first`.
+// Calls f(tile, i) for each run of rows from row i on that are consecutive queries of one head. The tile has their scores for those of `keys` that exist;
+// `keys` counts from key `first`.
 template <class T, class F>
 void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std::int64_t first, KeyRange keys, std::int64_t stride, T* x, const F& f) {
   const std::int64_t last = smaller(keys.last, group.keys - first);
@@ -25,7 +26,7 @@ void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std
   }
 }
 
-// Calls f(keys) for the longest ranges of whole vectors without a panel that the mask skips. `keys` counts from key `first`.
+// Calls f(range) for the longest ranges of whole vectors without a panel that the mask skips. `keys` and `range` count from key `first`.
 template <class T, class F>
 void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& blocks, const F& f) {
   KeyRange range{0, 0};
@@ -40,7 +41,8 @@ void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& b
   if (!range.empty()) f(range);
 }
 
-// Turns products of the rows with keys into scaled scores, copied to `before` if that is given, and these into new scores.
+// Turns x, the products of the rows with keys, into scaled scores, copies these to `before` unless it is nullptr, and then lets the rule turn x into new
+// scores.
 template <class T>
 void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                       std::int64_t stride, T* x, T* before) {
@@ -57,8 +59,8 @@ void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int cou
   });
 }
 
-// Turns gradients of new scores into those of the scaled scores `before`. A gradient of 0 stays 0: that of a masked pair, whose score may be NaN.
-// `copy` is scratch as large as `before`.
+// Turns d_x, the gradients of the new scores, into the gradients of the scaled scores `before`. A gradient of 0 stays 0, because a masked pair has a
+// gradient of 0 and its score may be NaN. Overwrites `before`; `copy` is scratch of the same size.
 template <class T>
 void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                               std::int64_t stride, T* d_x, T* before, T* copy) {
@@ -70,7 +72,7 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
         store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);
       }
     }
-    // Beside `keys` d_x is not defined, not even in the vectors at their ends.
+    // d_x is undefined outside of `keys`, even in the vectors that contain the first and the last key.
     const KeyRange defined{larger(range.first, keys.first), smaller(range.last, keys.last)};
     for_each_score_tile(group, rows, count, first, defined, stride, d_x, [&](const ScoreTile& tile, int row) {
       double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * group.rule->gradient_count;

@@ -39,8 +39,8 @@ class AttentionWeightRows {
   // Sets the reference of the row's exponentials in the key block from key `first` on; -infinity if they are all 0.
   void set_reference(std::int64_t row, std::int64_t first, T reference) const { references(row)[first / s_.keys] = reference; }
 
-  // Turns the row's exponentials into attention weights: share exp(reference - m) / l. `own` are the keys that the row attends to; other keys
-  // get 0, and if l or share is 0 all keys do.
+  // Turns the row's exponentials into attention weights: multiplies them by share exp(reference - m) / l. Keys outside of `own`, to which the
+  // row does not attend, get 0. If l or share is 0, all keys get 0.
   void finish(std::int64_t index, KeyRange own, T m, T l, T share) const {
     const Row& row = s_.rows[index];
     T* const x = line(index);

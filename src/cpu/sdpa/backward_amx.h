@@ -1,14 +1,15 @@
-// The backward pass of bfloat16 by AMX tiles: its products, and p and d_x in registers between them. For kernel sources only.
+// The backward pass of bfloat16 with AMX tiles: the matrix products, and between them p and d_x in vector registers. For kernel sources only.
 //
-//   unit: 32 rows of a query block, two rows of tiles
-//     chunk of 32 keys
-//       x = q k^T and d_p = d_out v^T go to the first-level cache
-//       p and d_x in registers, a pair of rows at a time; they leave them rounded, as tiles of the products below (RoundedTiles)
+//   for each unit: 32 rows of a query block, two rows of tiles
+//     for each chunk of 32 keys
+//       x = q k^T and d_p = d_out v^T are stored in the first-level cache
+//       p and d_x are computed in registers, two rows at a time, rounded, and stored as tiles of the products below (RoundedTiles)
 //     d_q += d_x k
-//   d_v^T += d_out^T p and d_k^T += q^T d_x, 32 rows a product, over the units of the query block
+//   d_v^T += d_out^T p and d_k^T += q^T d_x over the units of the query block; a unit's 32 rows are the terms of one product of tiles
 //
-// d_v and d_k are transposed because p and d_x are then the second operand, whose words are pairs of rows. As the first operand their words would have to be
-// transposed, which are more than those of d_out and q. A key block's d_v and d_k are transposed back once, after its last rows.
+// d_v and d_k are computed transposed, so that p and d_x are the second operand. A word of the second operand is a pair of rows, and one shuffle of two rows
+// makes such words. As the first operand, p and d_x would have to be transposed in blocks of 16 x 16 words, four times as many words as q and d_out have. After
+// the last rows of a key block, its d_v and d_k are transposed back.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -28,18 +29,18 @@ struct RoundedTiles {
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
   std::int64_t pair_tile(int unit, std::int64_t chunk) const { return (unit * chunks + chunk) * 2 * kTile; }
 
-  // Which of the two tiles has the key of a chunk, and in which column.
+  // The tile (0 or 1) of p_of_rows and d_x_of_rows that holds a key of a chunk, and the key's column in that tile.
   static int tile_of(std::int64_t key) { return static_cast<int>(key / 4 % 2); }
   static int column_of(std::int64_t key) { return static_cast<int>(key % 32 / 8 * 4 + key % 4); }
 
   float p_at(int row, std::int64_t key) const { return half(p_of_rows[pair_tile(row / 32, key / 32) + tile_of(key) * kTile + row / 2 % 16 * 16 + column_of(key)], row % 2); }
   float d_x_at(int row, std::int64_t key) const { return half(row_tile(row, key / 32)[row % 16 * 16 + key % 32 / 2], static_cast<int>(key % 2)); }
 
-  // The rows of a strip, which begins at row `begin` of the query block, in a chunk.
+  // Where the rows of a strip store one chunk of p and d_x. strip() makes it.
   struct Strip {
     Bf16Pair *d_x, *p_of_rows, *d_x_of_rows;
 
-    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. Without a second vector of keys its p and d_x are 0.
+    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. With one vector of keys, the chunk's other 16 keys get 0.
     template <int Columns>
     POLYHEAD_INLINE void store(int row, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
       static_assert(Columns <= 2);
@@ -67,7 +68,7 @@ struct RoundedTiles {
   }
 };
 
-// x becomes exp(factor x - lse), as exact as power_for_bf16(); factor and `reference`, the lse, are in powers of two.
+// x becomes exp(factor x - lse), as exact as power_for_bf16(). `factor` and `reference`, which is the lse, are already multiplied by log2(e).
 template <int kCount>
 POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
@@ -77,7 +78,7 @@ POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference,
 
 using PairStrip = TileStrip<float, Bf16Pair>;
 
-// The products of two strips with a panel of keys: x and d_p of row i of both at x + i stride and d_p + i stride.
+// The products of two strips with a panel of keys. The rows of both strips are numbered together: row i has x at x + i stride and d_p at d_p + i stride.
 struct PanelProducts {
   float *x, *d_p;
   std::int64_t stride;
@@ -85,7 +86,7 @@ struct PanelProducts {
   PanelProducts from(int row) const { return {x + row * stride, d_p + row * stride, stride}; }
 };
 
-// p and d_score of `Rows` rows of a strip, from row `row` on, and `Columns` vectors of keys.
+// Computes p and d_score of `Rows` rows of a strip, from row `row` on, for `Columns` vectors of keys.
 template <bool kBias, bool kMasks, int Rows, int Columns>
 POLYHEAD_INLINE void differentiate_rows(const PairStrip& strip, const PanelProducts& products, int row, std::int64_t panel, std::int64_t begin, Vector<float> (&p)[Rows][Columns],
                                         Vector<float> (&d_score)[Rows][Columns]) {
@@ -101,7 +102,7 @@ POLYHEAD_INLINE void differentiate_rows(const PairStrip& strip, const PanelProdu
   });
 }
 
-// The rows of a strip, straight to their tiles.
+// Computes p and d_x of the rows of a strip in registers and stores them, rounded, in their tiles.
 template <bool kBias, bool kMasks, int Columns>
 void round_chunk(const PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin, const RoundedTiles::Strip& to) {
   int row = 0;
@@ -118,7 +119,7 @@ void round_chunk(const PairStrip& strip, const PanelProducts& products, std::int
   }
 }
 
-// The rows of a strip in place, except those that take passes over memory.
+// Replaces the products of a strip's rows by p and d_score. Rows of RowPath::memory keep their products, which passes over memory need.
 template <bool kBias, bool kMasks, int Columns>
 void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin) {
   for (int row = 0; row < strip.rows; ++row) {
@@ -156,14 +157,15 @@ inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::
   multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
 }
 
-// Keys of a panel: `vectors` vectors from key `begin` on.
+// `vectors` vectors of keys of a panel, from key `begin` on.
 struct UnitKeys {
   std::int64_t panel, begin;
   int vectors;
-  BlockKind kinds[2];  // of the strips
+  BlockKind kinds[2];  // of the panel, for each of the two strips
 };
 
-// Calls f(keys) for the panels of `keys`, whole chunks, of which a strip has any; or skip(keys) for the others. Returns the chunks that are not skipped, one bit each.
+// Calls f(keys) for each panel of `keys`, widened to whole chunks, that the mask does not skip for both strips, and skip(keys) for each other panel. Returns
+// the chunks of the panels that f received, one bit each.
 template <bool kMasks, class F, class Skip>
 POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
@@ -194,8 +196,9 @@ void load_panel(PairStrip (&strips)[2], const UnitKeys& keys) {
   }
 }
 
-// p and d_score of a unit, rounded. A chunk at a time, whose products are 8 KiB: twice as much would leave the first-level cache beside q, d_out, k and v. The
-// next chunk's q k is multiplied before a chunk's vector operations and stored after them, so neither waits for the other.
+// Computes p and d_score of a unit and rounds them, a chunk at a time. The products of a chunk take 8 KiB; those of two chunks would push q, d_out, k or v out
+// of the first-level cache. q k^T of the next chunk is multiplied before the vector operations of a chunk and stored after them, so neither waits for the
+// other.
 template <bool kBias, bool kMasks>
 std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   UnitKeys list[kBlockKeys<float> / 32];
@@ -229,7 +232,7 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   return chunks;
 }
 
-// p and d_score of a unit in s.p and s.d_x [unit row, key]; for rows that take passes over memory, their products.
+// Computes p and d_score of a unit in s.p and s.d_x [unit row, key]. Rows of RowPath::memory get their products there instead.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
@@ -255,7 +258,8 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Returns the chunks of keys that are not skipped, one bit each. kRound: p and d_score go to `to`; else to s.p and s.d_x.
+// Computes p and d_score of a unit. kRound: stores them rounded in `to`; else in s.p and s.d_x. Returns the chunks of keys that the mask does not skip, one bit
+// each.
 template <bool kRound>
 std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
@@ -282,7 +286,7 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
   return chunks;
 }
 
-// Rounds p and d_x of a unit from s.p and s.d_x. A row's vectors without a key that it attends to, which may hold anything, become 0.
+// Rounds p and d_x of a unit from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
 inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int row = 0; row < kUnitRows; row += 2) {
@@ -308,7 +312,7 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
   }
 }
 
-// to += d_x k for the rows of a unit, from row `begin` of the query block on. k has pairs of keys.
+// to += d_x k for the rows of a unit, from row `begin` of the query block on. A word of k holds two neighbouring keys.
 inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
   if (padded == 0) return;
   alignas(64) float memory[2][kUnitRows * 32];
@@ -328,13 +332,14 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
           sums.add<r(), c(), false>(from.row_tile(begin, chunk), 16, from.chunks * RoundedTiles::kTile, k + chunk * 16 * padded + column, padded, 16);
       }
     });
-    if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // after this group's products, which do not wait for it
+    if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // the previous columns, while the tiles multiply these
   }
   sums.finish();
   add(memory[column / 32 % 2 ^ 1], column - 32);
 }
 
-// sums^T += a^T b over the units of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; sums: [chunk][2][16 columns of a, 16 keys].
+// to^T += a^T b over the units of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; to: sums [chunk][2][16 columns of a, 16
+// keys].
 inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
   TileSums sums(tiles);
   for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
@@ -353,11 +358,12 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
   sums.finish();
 }
 
-// Packs the columns of `count` rows of pairs of neighbours as tiles of 16 columns x 16 pairs of rows, at [pair of rows / 16 * 16, column / 16 * 16] of `to` [pairs, width]. Width
-// and count are multiples of 32. Returns false, and may have written anything, if an element is not finite.
+// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns. The tile of a column and a pair
+// of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. Width and count are multiples of 32. Returns false, and may have written anything,
+// if an element is not finite.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
-  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // reaches a half's sign
+  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // an exponent of ones carries into the half's sign
   for (std::int64_t row = 0; row < count; row += 32, rows += 16 * width, to += 16 * width) {
     for (std::int64_t column = 0; column < width; column += 32) {
       Vector<std::int32_t> even[kLanes<float>], odd[kLanes<float>];
@@ -378,7 +384,7 @@ inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::i
   return !any_lane((Vector<std::int32_t>)(infinite & 0x80008000U));
 }
 
-// Transposes blocks of 16 x 16 words [rows, padded] in place.
+// Transposes each block of 16 x 16 words of `words` [rows, padded] in place.
 inline void transpose_blocks(Bf16Pair* words, std::int64_t rows, std::int64_t padded) {
   for (std::int64_t row = 0; row < rows; row += 16, words += 16 * padded) {
     for (std::int64_t column = 0; column < padded; column += 16) {
@@ -390,12 +396,12 @@ inline void transpose_blocks(Bf16Pair* words, std::int64_t rows, std::int64_t pa
   }
 }
 
-// The element of d_k or d_v before transpose_sums().
+// The element of d_k or d_v in the transposed sums of add_to_columns(), before transpose_sums().
 POLYHEAD_INLINE float& sum_at(float* sums, std::int64_t padded, std::int64_t key, std::int64_t column) {
   return sums[(key / 32 * 32 + RoundedTiles::tile_of(key) * 16 + column % 16) * padded + column / 16 * 16 + RoundedTiles::column_of(key)];
 }
 
-// Turns sums^T of add_to_columns() into rows of keys.
+// Turns the transposed sums of add_to_columns() into one row for each key.
 inline void transpose_sums(float* sums, std::int64_t keys, std::int64_t padded) {
   for (std::int64_t key = 0; key < keys; key += 32, sums += 32 * padded) {
     for (std::int64_t column = 0; column < padded; column += 16) {

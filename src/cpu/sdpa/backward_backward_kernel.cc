@@ -18,7 +18,7 @@ template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
   T *g;          // d_x' for the block of rows
-  T *w_tangent;  // for a strip
+  T *w_tangent;  // w' of a strip
   T *curvature;
 
   static std::int64_t layout(const BackwardBackwardTask& task, void* memory, BackwardBackwardScratch& s) {
@@ -60,7 +60,7 @@ class BackwardBackward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row row = s_.rows[i] = next;
       next = next_row(row, task_.queries);
-      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // 0: an empty row
+      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // inverse is 0 for an empty row
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
       const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
@@ -82,7 +82,7 @@ class BackwardBackward {
     if (has(tangents.v)) rows.pack_keys(tangents.v, first, count, task_.v_width, s_.lines, s_.v_tangent_panels);
   }
 
-  // Copies rows of q, q' and d_out; if they have NaN or infinities, also with 0 in their place, for the sums over rows.
+  // Copies rows of q, q' and d_out. If they have NaN or infinities, also makes copies with 0 in their place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_rows_of(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q, s_.q_finite);
     d_out_finite_ = load_rows_of(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out, s_.d_out_finite);
@@ -158,7 +158,7 @@ class BackwardBackward {
     }
   }
 
-  // The products of a strip with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
+  // Computes the products of a strip with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
   void multiply_strip(std::int64_t index, int begin, int rows, KeyRange keys, std::int64_t first) {
     const TaskRows<T> of = of_rows();
     const StripBlocks blocks = of.blocks_of(index, rows);

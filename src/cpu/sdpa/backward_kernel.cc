@@ -28,8 +28,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, twice that if computed in powers of two. Rows with |lse| above
-// this bound compute their maximum and sum again.
+// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, and of twice as much if it is computed as a power of two. Rows
+// with |lse| above this bound compute their maximum and sum again.
 constexpr int kLargestExactLse = 32;
 
 // Operand: the type in which q, k, v and d_out are multiplied, T or bfloat16 pairs.
@@ -93,7 +93,7 @@ class Backward {
     if (task_.sink.data != nullptr) find_sink_weights();
   }
 
-  // p of each row's sink and, in one of the key splits, its gradient.
+  // Finds p of each row's sink and, in one of the key splits, the sink's gradient.
   void find_sink_weights() {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row& row = s_.rows[i];
@@ -106,7 +106,7 @@ class Backward {
     }
   }
 
-  // Whether delta is NaN or infinite because of a d_out that the row does not use: without keys its lse is its sink and its out is 0.
+  // Whether delta is NaN or infinite only because of d_out, which a row without keys does not use. Such a row has lse = sink and out = 0.
   bool only_sink(std::int64_t i, T sink) const {
     if (s_.delta[i] * T{0} == 0 || s_.lse[i] != sink) return false;
     const T* const out = of_rows().line_of(task_.out, s_.rows[i], task_.v_width, s_.lines);
@@ -116,7 +116,7 @@ class Backward {
     return true;
   }
 
-  // Whether lse is too large for exp(score - lse). With a part of the keys the sum cannot be computed again, so lse is used as it is.
+  // Whether lse is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again, so it uses lse as it is.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -199,7 +199,8 @@ class Backward {
     }
   }
 
-  // Rows as bfloat16 pairs of neighbours; `columns` receives pairs of rows, with 0 for NaN and infinities.
+  // Loads rows as words of two neighbouring columns. `columns` receives words of two neighbouring rows, with 0 for NaN and infinities.
+  // Returns whether all elements are finite.
   bool load_pairs(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
                   Operand* columns) const {
     for (int i = 0; i < rows; ++i)
@@ -212,7 +213,7 @@ class Backward {
     return finite;
   }
 
-  // d_bias of rows that attend to no key of the block.
+  // Writes d_bias = 0 for the rows that attend to no key of the block.
   void clear_bias(std::int64_t first, std::int64_t count, std::int64_t block, int rows) const {
     if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
   }
@@ -299,7 +300,7 @@ class Backward {
     if constexpr (kNative) pair_strip(begin, rows, block_keys);
   }
 
-  // The keys and the paths of a strip's rows.
+  // Loads the keys and the paths of a strip's rows.
   void load_strip(TileStrip<T, Operand>& strip, const KeyRange* own) const {
     for (int i = 0; i < strip.rows; ++i) {
       const std::int64_t index = strip.first + i;
@@ -323,7 +324,7 @@ class Backward {
 
   RoundedTiles rounded_tiles() const { return {operand(s_.d_x_pairs), operand(s_.p_columns), operand(s_.d_x_columns), s_.keys / 32}; }
 
-  // With AMX: multiply_block() in units of 32 rows.
+  // Does the work of multiply_block() with AMX, in units of 32 rows.
   void multiply_block_by_tiles(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     KeyRange own[kBlockRows], all{count, 0};
     for (int i = 0; i < rows; ++i) {
@@ -346,7 +347,7 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes p and d_x of up to 32 rows, rounded, and d_bias. Returns the chunks of 32 keys that `rounded` has.
+  // Computes p and d_x of up to 32 rows, rounded, and their d_bias. Returns the chunks of 32 keys that it wrote to `rounded`, one bit each.
   std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);
@@ -373,7 +374,7 @@ class Backward {
       if (strip.paths[i % kStripRows] == RowPath::memory && !own.empty()) {
         T* const p = s_.p + i * s_.stride;
         differentiate_keys(block + begin + i, first, own, p, d_x);
-        for (T* const line : {p, d_x}) clear(line, own.first / kWidth * kWidth, own.first), clear(line, own.last, round_up(own.last, kWidth));  // NaN if lse is
+        for (T* const line : {p, d_x}) clear(line, own.first / kWidth * kWidth, own.first), clear(line, own.last, round_up(own.last, kWidth));  // NaN if lse is NaN
       }
       if (task_.write_d_bias) clear(d_x, 0, own.first), clear(d_x, own.last, count);
       finish_row(block + begin + i, first, count, own, d_x);

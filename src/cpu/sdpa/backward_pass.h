@@ -28,7 +28,7 @@ class SplitSums {
   bool any() const { return memory_.has_value(); }
   const TensorView& gradient() const { return gradient_; }
   std::int64_t rows() const { return rows_; }
-  // nullptr without memory.
+  // Returns nullptr if no memory was allocated.
   void* at(std::int64_t head, std::int64_t split, std::int64_t row) const {
     return memory_ ? static_cast<char*>(memory_->get()) + (head * splits_ + split) * size_ + row * (size_ / rows_) : nullptr;
   }
@@ -39,7 +39,8 @@ class SplitSums {
   std::optional<ScratchMemory> memory_;
 };
 
-// How the cells of a first backward pass are computed: the kernel's task and its calls. One object for each document, made before its cells run.
+// The first backward pass, as DocumentPass needs it: the kernel's task and its calls. Each document has its own object, made before its cells
+// run.
 struct FirstBackward {
   using Problem = BackwardProblem;
   using Task = BackwardTask;
@@ -54,7 +55,7 @@ struct FirstBackward {
     task.d_sink = plane_of(p.d_sink, b, n);
     task.rule_sums = p.score_rule_sums(b, n);
   }
-  // Whether several products of a key block are added to d_q.
+  // Whether a key block adds more than one product to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
   static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
   static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
@@ -109,7 +110,7 @@ class DocumentPass {
  private:
   Together together() const {
     Together together = of_bias();
-    if (p_.d_score_rule) {  // a head of a sequence, or of all, adds up its gradients on one thread, in order
+    if (p_.d_score_rule) {  // one thread adds up the rule's gradients of a head, in order: of one sequence, or of all if they share the sums
       together.rows = together.keys = true;
       if (p_.d_score_rule.extent(0) < p_.batch) together.sequences = true, together.groups = false;
     }
@@ -127,13 +128,14 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Runs the sequences first_b to last_b - 1: all of them, or a group that runs by itself.
+  // Runs the sequences first_b to last_b - 1: all sequences, or one group of them.
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Memory for sums of d_q of the task's rows. Twice as much if a split of keys needs its own sums, because it adds more than one product.
+    // Memory for the sums of d_q of the task's rows. A split of keys that adds more than one product needs sums of its own, and so twice the
+    // memory.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
@@ -161,7 +163,7 @@ class DocumentPass {
               if (split_memory) task.d_q_split = static_cast<char*>(own.get()) + most_rows_ * row_bytes;
             }
             pass_.run(task, scratch.get());
-            check_interrupt();  // after the kernel, which an interrupt ends early
+            check_interrupt();  // throws if an interrupt ended the kernel early
           }
         }
       }
@@ -197,7 +199,7 @@ class DocumentPass {
     });
   }
 
-  // Rows first to last - 1 of d_q (0), d_k (1) or d_v (2) of a key/value head.
+  // Adds the splits of rows first to last - 1 of d_q (which = 0), d_k (1) or d_v (2) of a key/value head.
   void add_splits_of(const SplitSums& sums, int which, std::int64_t head, std::int64_t first, std::int64_t last) const {
     const std::int64_t group = p_.heads / p_.kv_heads, b = head / p_.kv_heads, kv = head % p_.kv_heads;
     GradientTask task{.dtype = p_.dtype, .width = sums.gradient().extent(-1)};
@@ -205,7 +207,7 @@ class DocumentPass {
     if (which == 1) task.factor = task_.scale_factor;
     const std::int64_t size = static_cast<std::int64_t>(info(p_.dtype).size);
     for (std::int64_t row = first; row < last; row += task.rows) {
-      // Chunks of rows that have the same splits and, for d_q, the same query head.
+      // A chunk has rows of the same splits and, for d_q, of the same query head.
       const std::int64_t per_split = which == 0 ? task_.rows_per_split : task_.keys_per_split, length = which == 0 ? p_.queries : last;
       task.rows = std::min({last, (row / per_split + 1) * per_split, (row / length + 1) * length}) - row;
       void* parts[BackwardSplits::kMost];

@@ -1,4 +1,4 @@
-// The backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
+// Tests the backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
 #include <gtest/gtest.h>
 
 #include "cpu/sdpa/schedule.h"
@@ -85,7 +85,7 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
   }
 }
 
-// For every subset of requested gradients, and for every way in which pairs share elements of d_bias.
+// Tests every subset of requested gradients, and every way in which pairs share elements of d_bias.
 TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;
@@ -185,7 +185,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   }
 }
 
-// The task with the first keys writes a row's d_sink, also if the window leaves the row none of them.
+// The task with the first keys writes a row's d_sink, even if the window excludes all of these keys for the row.
 TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   Random random(120);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});

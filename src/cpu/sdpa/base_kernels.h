@@ -15,7 +15,7 @@ extern const BackwardKernels backward_kernels;
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// kBase: the table of the base; kFunction: its member for the tasks that are not native.
+// kBase: the kernel table of the base instruction set; kFunction: the member of that table that runs tasks that are not native.
 template <template <class> class Scratch, const auto& kBase, auto kFunction, class Task>
 std::int64_t native_scratch_bytes(const Task& task) {
   Scratch<float> scratch;

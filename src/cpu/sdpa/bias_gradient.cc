@@ -15,7 +15,7 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem), 
     return;
   }
   const bool self_overlapping = overlaps_itself(problem.d_bias_given);
-  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // no two pairs share an element, so there is nothing to sum; also if there are no pairs
+  if (!self_overlapping && problem.d_bias.numel() == problem.d_bias_given.numel()) return;  // no two pairs share an element, so there is nothing to sum
   sums_.emplace(problem.d_bias_given, accumulation_dtype(problem.dtype));
   pairs_ = sums_->view().expand(problem.d_bias.shape());
   // Indices of an axis share elements if its stride is 0; in a view that overlaps itself they may also share them if the stride is smaller

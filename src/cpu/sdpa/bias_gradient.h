@@ -21,8 +21,8 @@ class BiasGradient {
   bool shared_by_rows() const { return by_rows_; }
   bool shared_by_keys() const { return by_keys_; }
 
-  // Groups of sequences that share elements: the sums of each group begin at 0, and are added in the order of the groups. With more than
-  // one, allocate_groups() makes room for the next `count` groups, and add_groups() adds their sums.
+  // Groups of sequences that share elements: the sums of each group begin at 0, and are added in the order of the groups. If there is more than one group,
+  // allocate_groups() makes room for the next `count` groups, and add_groups() adds their sums.
   std::int64_t groups() const { return groups_; }
   std::int64_t group_size() const { return group_size_; }
   void allocate_groups(std::int64_t count);
@@ -30,7 +30,7 @@ class BiasGradient {
 
   // True if each element belongs to one pair, whose task writes it. Nothing is zeroed before or added.
   bool written() const { return !sums_; }
-  // True if d_bias is written and too large to stay in a cache: non-temporal stores.
+  // True if d_bias is written and too large to stay in a cache: the kernels then use non-temporal stores.
   bool streamed() const { return written() && pairs_.numel() * static_cast<std::int64_t>(info(pairs_.dtype()).size) >= kLeastStreamed; }
 
   // Returns d_bias of sequence b, from head first_head and the document's first pair on. `group` is the group whose sums are used, counted from the

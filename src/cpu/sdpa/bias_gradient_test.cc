@@ -1,4 +1,5 @@
-// d_bias with its own element for every pair. The kernels write it without clearing it first, so an element that no task writes would keep its old value.
+// Tests d_bias with its own element for every pair. The kernels write it without clearing it first, so an element that no task writes would keep its old
+// value.
 #include <gtest/gtest.h>
 
 #include "support/case_part.h"
@@ -8,7 +9,7 @@
 namespace polyhead::test {
 namespace {
 
-// Two blocks of 96 rows, and two of 256 keys (three of 128 in float64), the last ones not whole.
+// The case has two blocks of 96 rows, and two blocks of 256 keys (three of 128 in float64). The last blocks are not full.
 AttentionCase biased_case(Random& random, DType dtype) {
   AttentionCase c = case_of(random, dtype, {.lead = {2}, .queries = 110, .keys = 290, .qk_width = 5, .v_width = 3});
   c.options.bias = c.keep(random.strided(dtype, c.sizes.pairs()));

@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The initial sums of a row, before its keys: the share of its sink.
+// Returns the sums of a row before its first key: what its sink adds to them.
 template <class T>
 POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardScratch<T>& s, std::int64_t index) {
   RowSums<T> sums{};
@@ -16,13 +16,13 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-// How a row's products become p and d_x. tiles: in registers; tiles_of_whole_row: in registers and then renormalised, because the key
-// block has all keys of the row; memory: in passes over memory. The choice depends on the row alone, so its bits do not depend on the
-// other rows of its strip.
+// How a row's products become p and d_x. tiles: in registers. tiles_of_whole_row: in registers, and then renormalised, because the key block
+// has all keys of the row. memory: in passes over memory. The choice depends on the row alone, so the row's bits do not depend on the other
+// rows of its strip.
 enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
-// A strip that begins at row `begin` of the query block, whose first row is first_of_block. Operand: the type in which q, k, v and d_out are
-// multiplied, T or bfloat16 pairs.
+// The strip whose first row is row `begin` of a query block; first_of_block is the number of the block's first row. Operand: the type in
+// which q, k, v and d_out are multiplied, T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TileStrip : StripTiles<T> {
   TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block, int begin, int row_count,
@@ -34,13 +34,13 @@ struct TileStrip : StripTiles<T> {
   const std::int64_t first;       // the strip's first row
   const int in_block;             // index of the strip's first row in the query block
   RowPath paths[kStripRows];
-  RowSums<T> sums[kStripRows];    // used if any row is in one block
+  RowSums<T> sums[kStripRows];    // used if a key block has all keys of any row
 
   // Address of the strip's first row in an array of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
 
-// The products of the strip with keys of a panel, from `begin` on. `rows` holds the query block's q or d_out.
+// Describes the product of the strip with the keys of a panel, from key `begin` on. `rows` holds the query block's q or d_out.
 template <class T, class Operand>
 POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth,
                                                       std::int64_t panel, std::int64_t begin) {
@@ -51,7 +51,7 @@ POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand
           .b_stride = kPanelKeys<T>};
 }
 
-// x = products of `Rows` rows of the strip, from `row` on, with the keys of a panel, from `begin` on.
+// x = products of `Rows` rows of the strip, from row `row` on, with the keys of a panel, from key `begin` on.
 template <int Rows, int Columns, class T, class Operand>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
                                    std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {

@@ -53,9 +53,8 @@ POLYHEAD_INLINE void philox_bytes(std::uint32_t block, const std::uint32_t (&res
   }
 }
 
-// Returns keep, with keep[i] != 0 if dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes
-// after `high`. One counter gives the bits of four keys. Keys are counted in the packed sequence, so a document's bits depend on its
-// position there.
+// Returns keep, with keep[i] != 0 if dropout keeps key first + i, for i in [low, high). `to` is scratch with room for kKeepMargin bytes after `high`. One
+// counter gives the bits of four keys. Keys are counted in the packed sequence, so a document's bits depend on its position in that sequence.
 inline constexpr std::int64_t kKeepMargin = kPhiloxKeys + 4;
 inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (group.keep.data != nullptr) return row_bytes(group.keep, row, first, low, high, to);
@@ -68,7 +67,7 @@ inline const std::uint8_t* keep_bytes(const HeadGroup& group, const Row& row, st
   return to + before;
 }
 
-// Multiplies the row's numbers at the keys `own` by dropout's factors of p.
+// Multiplies the row's values at the keys `own` by 1/(1 - p) where dropout keeps the key, and by 0 elsewhere.
 template <class T>
 void drop_keys(const HeadGroup& group, const std::uint8_t* keep, KeyRange own, T* values) {
   const T kept = static_cast<T>(group.dropout_scale);

@@ -1,7 +1,6 @@
-// Every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both;
-// sequences, heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the
-// bits of one thread. Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs,
-// stays fast.
+// Tests every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both; sequences,
+// heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the bits of one thread.
+// Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs, stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
@@ -25,7 +24,7 @@ AttentionSizes without(AttentionSizes sizes, std::int64_t AttentionSizes::*exten
   return sizes;
 }
 
-// Cuts [0, end) into parts of these shares.
+// Cuts [0, end) into parts in proportion to `shares`, and returns the offsets of the parts.
 Tensor offsets_of(const std::vector<std::int64_t>& shares, std::int64_t end) {
   std::int64_t total = 0, sum = 0;
   for (const std::int64_t share : shares) total += share;

@@ -23,7 +23,7 @@ struct Items : ForwardSchedule {
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
   bool split() const { return key_splits > 1; }
-  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }  // of all key blocks of a block of rows
+  std::int64_t partial_bytes() const { return split() ? key_blocks * most_rows * row_bytes : 0; }  // results of all key blocks of one block of rows
 
   // Sets the rows of a task.
   void place(const ForwardBlock& block, ForwardTask& task) const { task.first_row = block.first, task.rows = block.last - block.first; }
@@ -72,7 +72,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   parallel_pieces(items.pieces, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
-    // Indices are incremented from item to item, because divisions for each take as long as a few rows.
+    // Increments the indices from item to item, because divisions for each item would take as long as a few rows.
     std::int64_t i = first / splits, split = first % splits;
     std::int64_t block = items.heaviest_first ? i / items.heads : i % per_group,
                  head = items.heaviest_first ? i % items.heads : i / per_group;

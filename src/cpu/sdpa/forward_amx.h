@@ -1,7 +1,7 @@
-// The products of the forward pass by AMX tiles, from the pairs of forward_bf16.h. For kernel sources only.
+// The products of the forward pass with AMX tiles. Their operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
 //
-// A row has the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. So tasks of
-// few rows use AMX tiles, too; they read k and v from copies in the first-level cache.
+// A row has the same bits whether its task has few rows or many (docs/promises.md), but AMX tiles add in another order than vector code. So tasks of few rows
+// use AMX tiles too; they read k and v from copies in the first-level cache.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -27,7 +27,7 @@ class AmxOperands : public Bf16Operands {
     multiply_unit_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
-  // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
+  // Multiplies v of these keys of the block as it is stored. Returns true if it stored the quotient c / divisor, false if it stored c.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -38,7 +38,8 @@ class AmxOperands : public Bf16Operands {
   }
 
  private:
-  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs the
+  // next.
   const Bf16Pair* k_panel(std::int64_t panel) {
     if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
     Bf16Pair* const to = words(s_->k);
@@ -47,7 +48,7 @@ class AmxOperands : public Bf16Operands {
       return to;
     }
     const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
-    for (int key = 0; key < kPanel; key += kWidth) {  // as pack_keys(), with prefetches
+    for (int key = 0; key < kPanel; key += kWidth) {  // does what pack_keys() does, and prefetches
       transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
         store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
       });
@@ -55,7 +56,7 @@ class AmxOperands : public Bf16Operands {
     return to;
   }
 
-  // kTileVectors vectors of c from column `column` on. Keys are paired for one block of terms at a time, 4 KiB.
+  // Computes kTileVectors vectors of c from column `column` on. Pairs the keys of one block of terms at a time, 4 KiB.
   template <bool kFinite>
   void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
     alignas(64) Bf16Pair pairs[kTermBlock * kPanel];

@@ -1,7 +1,8 @@
 // The scores of a strip with the whole key block by AMX, then their exponentials as bfloat16 pairs. For kernel sources only.
 //
-// Other kernels take the largest score of a row's first tile as its reference and raise it where they must (online_softmax.h). Here all scores come first, and the
-// reference is the largest: its exponential is 1, which bfloat16 holds without rounding, and exponentials go from registers to pairs in one pass.
+// Other kernels take the largest score of a row's first tile as its reference and raise it where they must (online_softmax.h). Here all scores are computed
+// first, and the reference is the largest of them. The exponential of the largest score is 1, which bfloat16 holds without rounding, and exponentials go from
+// registers to pairs in one pass.
 #pragma once
 
 #include "cpu/power_for_bf16.h"
@@ -12,8 +13,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// x becomes exp(factor (x - reference)), as exact as power_for_bf16(). kSmall: |factor reference| is below 256, so its rounding, which all results of a row share, adds
-// at most 5e-6; a subtraction less.
+// x becomes exp(factor (x - reference)), as exact as power_for_bf16(). kSmall: |factor reference| is below 256. Rounding this product, the same error for all
+// results of a row, then adds at most 5e-6 to the error; a subtraction before the multiplication adds less.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
@@ -25,7 +26,7 @@ class AmxScores {
  public:
   AmxScores(ForwardStrip<float, true>& strip, const Scratch<float>& scratch, AmxOperands& operands) : strip_(strip), s_(scratch), operands_(operands) {}
 
-  // Computes the scores with `keys`, the range that the rows attend to, and finds the largest of each row by lane.
+  // Computes the scores with `keys`, the range that the rows attend to, and for each row the largest score in each lane.
   void find(KeyRange keys) {
     for (int i = 0; i < strip_.rows; ++i) store_vector<float>(broadcast(-kInfinity<float>), largest_by_lane(i));
     if (strip_.scores == Scores::plain) find_scores<Scores::plain>(keys);
@@ -34,8 +35,8 @@ class AmxScores {
     if (strip_.scores == Scores::general) find_scores<Scores::general>(keys);
   }
 
-  // From scores to exponentials. l: their sums before rounding. correction: l / (sum after rounding), by which the product with v is multiplied: so rounding errors
-  // that all weights of a row share cancel. kept: the exponentials are stored in float32, too.
+  // Turns scores into exponentials. l receives their sums before rounding. The product with v is multiplied by correction = l / (sum after rounding), which
+  // cancels rounding errors that all weights of a row share. kept: also stores the exponentials in float32.
   void exponentiate(KeyRange keys, bool kept, OnlineSoftmax<float>& softmax, float factor, float* l, float* correction) {
     constexpr float kMostRounded = 256;
     for (int i = 0; i < strip_.rows; ++i) {
@@ -52,13 +53,13 @@ class AmxScores {
 
  private:
   static constexpr int kWidth = kLanes<float>;
-  static constexpr std::int64_t kPanel = kPanelKeys<float>, kGroup = 2 * kWidth;  // kGroup: keys that are multiplied, and rounded, together
+  static constexpr std::int64_t kPanel = kPanelKeys<float>, kGroup = 2 * kWidth;  // kGroup: number of keys that are multiplied, and rounded, together
 
   float* largest_by_lane(int i) const { return s_.sums + (strip_.first_row + i) * kWidth; }
 
   template <Scores kScores>
   void find_scores(KeyRange keys) {
-    KeyRange stored{0, 0};  // a panel whose products are on their way to memory
+    KeyRange stored{0, 0};  // the panel whose products are complete after the next multiply_keys() or finish_keys()
     BlockKind kind_of_stored = BlockKind::full;
     for (std::int64_t panel = keys.first / kPanel * kPanel; panel < keys.last; panel += kPanel) {
       const KeyRange own{larger(panel, strip_.begin), smaller(panel + kPanel, round_up(keys.last, kGroup))};
@@ -77,7 +78,7 @@ class AmxScores {
     finish_panel<kScores>(stored, kind_of_stored);
   }
 
-  // Applies bias and masks to the products of a panel, and finds the largest score by lane.
+  // Applies bias and masks to the products of a panel, and updates the largest score in each lane.
   template <Scores kScores>
   void finish_panel(KeyRange panel, BlockKind kind) {
     if (panel.empty()) return;

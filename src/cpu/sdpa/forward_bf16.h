@@ -7,12 +7,12 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Values as they are stored, two keys to a term. Keys outside of `keys` count as 0.
+// Rows of v as they are stored. A term of the product has two keys; keys outside of `keys` count as 0.
 struct StoredBf16Values {
   const bf16* data;  // address of key 0
   std::int64_t stride;
   KeyRange keys;
-  const bf16* zeros;  // a row
+  const bf16* zeros;  // a row of zeros
 
   const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
 
@@ -36,7 +36,7 @@ struct StoredBf16Values {
   }
 };
 
-// The counterpart of multiply_wide_rows() for pairs: computes the columns [column, end) of c.
+// Does what multiply_wide_rows() does, for bfloat16 pairs: computes the columns [column, end) of c.
 template <int Rows, bool kFinite>
 void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int row, std::int64_t column, std::int64_t end) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kTerms = 16384 / (kWideColumns<float> * 4);
@@ -79,14 +79,15 @@ class Bf16Operands {
       pack_bf16_neighbours(row_of(task_.q, static_cast<const bf16*>(task_.q.data), s_->rows[i]), task_.q.column, task_.qk_width, q_factor_, words(s_->q) + i * s_->depth);
   }
 
-  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs
+  // the next.
   const Bf16Pair* k_panel(std::int64_t panel) {
     if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
     pack_keys(panel, smaller(kPanel, block_.last - panel), words(s_->k));
     return words(s_->k);
   }
 
-  // Loads k and v of the keys first + `block`. again: an earlier pass has packed them and they are still in memory.
+  // Loads k and v of the keys first + `block`. again: an earlier pass has packed these keys, and they are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
@@ -108,8 +109,8 @@ class Bf16Operands {
     v_ = v;
   }
 
-  // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel must be
-  // packed. With rows == 0 it only checks.
+  // For a task of few rows: computes c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false, and
+  // computes nothing, if the panel must be packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;
@@ -117,7 +118,7 @@ class Bf16Operands {
     return true;
   }
 
-  // The product with the values of these keys of the block, read as they are stored. Returns whether c / divisor was stored.
+  // Multiplies v of these keys of the block as it is stored. Returns true if it stored the quotient c / divisor, false if it stored c.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -147,7 +148,7 @@ class Bf16Operands {
     return {static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1};
   }
 
-  // Keys are transposed and multiplied in registers: a packed panel fills the first-level cache and is read only once.
+  // Transposes and multiplies keys in registers, because a packed panel would fill the first-level cache and be read only once.
   template <int Rows>
   __attribute__((noinline)) void multiply_keys(std::int64_t first, const Bf16Pair* q, float* c, std::int64_t c_stride) const {
     const StoredRows<float, bf16> keys = stored_keys(first);

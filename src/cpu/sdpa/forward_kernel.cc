@@ -44,7 +44,7 @@ class Forward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
-  static_assert(kNative || !kHasAmx);  // kTermBlock is that of pairs
+  static_assert(kNative || !kHasAmx);  // with AMX, kTermBlock is the number of pairs in a tile
   static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // keys in one term of the product with v
   using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
@@ -74,8 +74,9 @@ class Forward {
     }
   }
 
-  // Bit i: each boolean mask leaves some row of the pass one of the kMaskBlockKeys keys from strip_.first_key + i kMaskBlockKeys on. The other keys, which one mask skips for
-  // all rows, are not packed. Each mask is examined alone: a key is packed if every mask leaves it to some row, even if no row has it from all masks.
+  // Returns a bit for each kMaskBlockKeys keys of the key block: 1 if each boolean mask lets some row of the pass attend to some of these keys. The other keys,
+  // which one mask skips for all rows, are not packed. Each mask is examined alone: keys are packed if every mask leaves them to some row, even if no row has
+  // them from all masks.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
@@ -84,7 +85,7 @@ class Forward {
     std::uint64_t of_mask[KeySet::kMostPlanes] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
-      std::int64_t same = task_.queries - row.query;  // rows with the same kinds of blocks
+      std::int64_t same = task_.queries - row.query;  // number of rows with the same kinds of blocks
       for (int m = 0; m < task_.plane_count; ++m) {
         const BooleanPlane& mask = task_.planes[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
@@ -128,7 +129,7 @@ class Forward {
     if constexpr (kUsesAmx<Operand>) {
       AmxScores scores(strip_, s_, operands_);
       scores.find(keys);
-      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // they are read again in float32
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // exponentials are read again in float32
       scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
     } else {
       exponentiate_strip(rows, keys);
@@ -180,9 +181,9 @@ class Forward {
     return finish;
   }
 
-  // Rounds the strip's exponentials, divided by the largest of their row, to bfloat16 pairs: the largest is 1 without rounding. `correction`
-  // gets l / (sum of the rounded exponentials), by which the product with v is multiplied: so rounding errors that all weights of a row share cancel.
-  // l: the sums before rounding.
+  // Divides the strip's exponentials by the largest of their row and rounds them to bfloat16 pairs; the largest is then 1, which needs no rounding. l: the sums
+  // before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that all weights of
+  // a row share.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -199,8 +200,8 @@ class Forward {
   // The strip's exponentials as factors of v.
   Operand* weights_of_values() const { return reinterpret_cast<Operand*>(kNative ? s_.bf16_pairs : s_.scores); }
 
-  // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are any, and if so their factors. The
-  // key blocks of a split are stored as they are.
+  // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are earlier blocks; if so, `earlier` and `own` receive the
+  // factors of o. A task of one key split joins nothing: it stores each key block's m and l.
   bool join_sums(int rows, const T* l, T* earlier, T* own) {
     const T* const m = s_.reference + strip_.first_row;
     if (task_.partial != nullptr) {
@@ -222,13 +223,13 @@ class Forward {
     return static_cast<T*>(task_.partial) + ((strip_.first_key - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
   }
 
-  // A strip that has no keys in a key block of the split leaves these zeros.
+  // Clears the sums of the split. A strip that has no keys in a key block leaves them 0.
   void clear_partial_sums() const {
     const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
   }
 
-  // Stores the strip's products with the key block, changed by the score rule: tiles then read them instead of multiplying.
+  // Stores the strip's scores with the key block, after the score rule has changed them. Tiles then read these scores instead of multiplying.
   __attribute__((noinline)) void apply_rule(int rows, KeyRange keys) {
     if constexpr (!kNative) {  // a task with a rule is not native
       for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -295,7 +296,7 @@ class Forward {
     const std::int64_t end = begin + Columns * kWidth, first = strip_.first_row + row;
     T* const scores = s_.scores + row * s_.stride + begin;
     Vector<T> x[Rows][Columns];
-    // The first tile of rows multiplies the panel with all rows of the strip, because transposing takes as long as multiplying.
+    // The first tile of a strip multiplies the panel with all rows of the strip, because transposing the panel takes as long as multiplying it.
     bool multiplied = task_.rule != nullptr;
     if constexpr (Columns == kTileVectors) {
       multiplied = multiplied || operands_.multiply_stored_keys(operands_.q(strip_.first_row), row == 0 ? strip_.rows : 0, panel, scores, s_.stride);
@@ -346,7 +347,7 @@ class Forward {
     }
   }
 
-  // exponentiate_tile() for rows of a tile in memory, keys [begin, end). s_.scores holds their products.
+  // Does the work of exponentiate_tile() in memory, for `rows` rows and the keys [begin, end). s_.scores holds the products.
   __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_.first_row + i, low = larger(strip_.lines[i].own.first, begin), high = smaller(strip_.lines[i].own.last, end);
@@ -372,7 +373,7 @@ class Forward {
     }
   }
 
-  // The rest of exponentiate_tile() for a tile in memory some of whose scores exceed their row's reference too far.
+  // Completes exponentiate_tile() for a tile in memory in which some score exceeds its row's reference too far.
   __attribute__((noinline)) void exponentiate_raised(int row, int rows, std::int64_t begin, std::int64_t end) {
     for (int i = row; i < row + rows; ++i) {
       raise_row(i, begin, end);
@@ -390,8 +391,7 @@ class Forward {
     for (std::int64_t s = strip_.begin; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
   }
 
-  // Adds NaN and infinities of v to the rows that attend to their keys, and to no other. own: the rows' factors for
-  // the key block, or nullptr.
+  // Adds NaN and infinities of v to the rows that attend to their keys, and to no other rows. own: the rows' factors for the key block, or nullptr.
   void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
       const KeyRange& keys = strip_.lines[i].own;

@@ -7,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Calls multiply(product, only_finite), which computes a product with v as it is stored. If a result is not finite, writes c (never the
-// quotient) from the finite values of v, and sets `finite` to false. Returns whether the quotient was stored.
+// Calls multiply(product, only_finite), which computes a product with v as it is stored. If a result is not finite, computes the product again from the
+// finite values of v alone, stores c, and sets `finite` to false. Returns true if it stored the quotient c / divisor, false if it stored c.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
   const auto copy_vectors = [&](const T* from, T* to) {
@@ -34,7 +34,7 @@ inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
 
 POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }
 
-// Keys of a key block without the columns at both ends that are not wanted.
+// Returns `keys` without the unwanted columns at both ends.
 POLYHEAD_INLINE KeyRange without_unwanted_ends(std::uint64_t wanted, KeyRange keys) {
   while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
   while (!keys.empty() && !has_column(wanted, keys.last - 1)) keys.last = (keys.last - 1) / kMaskBlockKeys * kMaskBlockKeys;
@@ -81,15 +81,16 @@ class ForwardOperands {
     }
   }
 
-  // The panel of the key block from key `panel` on. With few rows it is packed now and stays in the first-level cache until the next.
+  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs
+  // the next.
   const T* k_panel(std::int64_t panel) {
     if (!few_rows<T>(task_)) return k_ + panel * task_.qk_width;
     pack_keys(panel, static_cast<int>(smaller(kPanel, block_.last - panel)), s_->k);
     return s_->k;
   }
 
-  // With few rows: c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false if the panel
-  // must be packed. With rows == 0 it only checks.
+  // For a task of few rows: computes c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false, and
+  // computes nothing, if the panel must be packed. With rows == 0 it only checks.
   bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -103,13 +104,14 @@ class ForwardOperands {
     });
   }
 
-  // The product with the values of these keys of the block, read as they are stored (multiply_unless_non_finite). Returns whether c / divisor was stored.
+  // Multiplies v of these keys of the block as it is stored (multiply_unless_non_finite). Returns true if it stored the quotient c / divisor, false if it
+  // stored c.
   bool multiply_stored_values(const Product<T>& product, KeyRange keys, int rows) {
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_,
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads v of the keys first + `block`, and k of the wanted ones. again: an earlier pass has packed them and they are still in memory.
+  // Loads v of the keys first + `block`, and k of the wanted ones. again: an earlier pass has packed these keys, and they are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
@@ -154,7 +156,7 @@ class ForwardOperands {
     });
   }
 
-  // Keys are transposed and multiplied in registers: a packed panel fills the first-level cache and is read only once.
+  // Transposes and multiplies keys in registers, because a packed panel would fill the first-level cache and be read only once.
   template <int Rows, class Storage>
   __attribute__((noinline)) void multiply_keys(const StoredRows<T, Storage>& keys, const T* q, T* c, std::int64_t c_stride) const {
     for (int key = 0; key < kPanel; key += kWidth) {

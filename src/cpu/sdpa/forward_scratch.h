@@ -9,15 +9,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Whether the task is one strip, as in decoding. It reads whole panels of keys as they are stored and packs others one at a time.
+// Whether the task is a single strip, as in decoding. Such a task reads whole panels of keys as they are stored, and packs other panels one at a time.
 template <class T>
 bool few_rows(const ForwardTask& task) {
   return task.rows <= kStripRows;
 }
 
-// Rows of a strip. Its scores stay in the first-level cache: 6 x 512 float32 are 12 KiB of 32, beside a panel of keys. If values are
-// narrow, a strip has the rows of two tiles, which halves how often v is read. With AMX it has two blocks of rows for the same reason, and its 66 KiB of scores are in
-// the second-level cache.
+// Rows of a strip. The scores of a strip stay in the first-level cache beside a panel of keys: 6 x 512 float32 take 12 of its 32 KiB. If values are narrow, a
+// strip has the rows of two tiles, which halves how often v is read. With AMX a strip has two blocks of rows for the same reason, and its 66 KiB of scores are
+// in the second-level cache.
 template <class T>
 int strip_rows(const ForwardTask& task) {
   if (few_rows<T>(task)) return kStripRows;
@@ -66,9 +66,10 @@ bool reads_stored_values(const ForwardTask& task) {
 template <class T>
 struct Scratch {
   T *q, *k, *v, *lines, *scores, *o, *weights;  // q, k and v hold T, or bfloat16 pairs, which are as wide as float32
-  T* bf16_pairs;                                // the strip's exponentials as pairs, half as far apart as in `scores`
-  T* joined;  // if reads_stored_values(): o before a key block is joined
-  // Per row, of the current key block: its reference, the largest score for that reference, sums by lane; with AMX the largest score by lane first.
+  T* bf16_pairs;                                // the strip's exponentials as bfloat16 pairs; a row has half the stride of `scores`
+  T* joined;  // if reads_stored_values(): copy of o before a key block is joined, for a second attempt without the non-finite values
+  // Per row, for the current key block: its reference, the largest score that this reference allows, and its sums by lane. With AMX `sums` first holds the
+  // largest score in each lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row, of all key blocks so far
   T* share;             // per row, with sinks: see add_sinks
@@ -79,7 +80,7 @@ struct Scratch {
   std::uint8_t* finite;           // 1 if v of a key block is finite
   std::uint8_t* listed;           // with listed blocks: the mask bytes of a strip's rows for the key block
   std::int64_t v_padded, keys, stride, attention_weights_stride;
-  std::int64_t depth;  // terms of <q, k>: its width, or the bfloat16 pairs of it
+  std::int64_t depth;  // terms of <q, k>: the width, or with task.native the number of bfloat16 pairs
   std::int64_t pass_rows;  // rows of one pass over the keys
   bool keeps_keys;         // packed key blocks are kept for the next pass
 
@@ -98,7 +99,7 @@ struct Scratch {
     const std::int64_t strip = round_up(smaller(strip_rows<T>(task), task.rows), row_multiple<T>(task));
     arena.allocate(s.q, round_up(task.rows, row_multiple<T>(task)) * s.depth);
     arena.allocate(s.k, (few_rows<T>(task) ? smaller(kept, kTileVectors * kWidth) : kept) * s.depth);
-    // With stored bfloat16 values, a row of zeros.
+    // If bfloat16 values are read as they are stored, v holds only a row of zeros.
     const std::int64_t rows_of_v = reads_stored_values<T>(task) ? (task.native ? 1 : 0) : task.native ? kept / 2 : kept;
     arena.allocate(s.v, rows_of_v * s.v_padded);
     arena.allocate(s.lines, kWidth * task.qk_width);

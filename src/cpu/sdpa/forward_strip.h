@@ -20,12 +20,12 @@ struct StripRow {
   const std::uint8_t* masks[KeySet::kMostPlanes];
 };
 
-// kNative: products are of bfloat16 pairs.
+// kNative: q and k are multiplied as bfloat16 pairs.
 template <class T, bool kNative>
 struct ForwardStrip {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // score_factor: ScoreScale::factor. Where there is a bias, a score is the product q k times this factor, plus the bias.
+  // score_factor: ScoreScale::factor. If there is a bias, a score is the product q k times this factor, plus the bias.
   ForwardStrip(const ForwardTask& of_task, const Scratch<T>& scratch, T score_factor)
       : task(of_task),
         s(scratch),
@@ -38,11 +38,11 @@ struct ForwardStrip {
   const T factor;
   const bool ranged;  // rows have different key ranges; else each row has those of the task
   const Scores scores;
-  // Of the key block; keys are counted from first_key.
+  // These describe the key block. Keys are counted from first_key.
   std::int64_t first_key = 0;
-  KeyRange block{0, 0};  // its part of the task's keys
-  // Of the strip:
-  std::int64_t first_row = 0, begin = 0;  // begin: its first key, rounded down to whole vectors
+  KeyRange block{0, 0};  // the task's keys within the block
+  // These describe the strip.
+  std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
   KeyRange inner{0, 0};    // the keys that every row attends to
   int masks_to_apply = 0;  // number of boolean masks
@@ -87,7 +87,7 @@ struct ForwardStrip {
     return keys;
   }
 
-  // The mask bytes of the strip's row i, if a tile of `keys` reads them.
+  // Returns the mask bytes of the strip's row i; fills them only if a tile of `keys` reads them.
   const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
     std::uint8_t* const bytes = s.listed + i * s.keys;
     bool partial = false;
@@ -99,7 +99,7 @@ struct ForwardStrip {
   // Only the kernels of bfloat16 pairs read a bias of bfloat16 in registers.
   bool has_narrow_bias() const { return kNative && task.bias.data != nullptr && task.bias_dtype == DType::bf16; }
 
-  // Applies bias and masks to whole vectors of a row's products, from `key` on; all of these keys exist.
+  // Applies bias and masks to whole vectors of a row's products, from key `key` on. All of these keys exist.
   template <int Columns, bool kBias>
   POLYHEAD_INLINE void finish_row(const StripRow<T>& line, std::int64_t key, Vector<T> (&x)[Columns]) const {
     if constexpr (kBias) {
@@ -127,7 +127,7 @@ struct ForwardStrip {
  private:
   static Scores scores_of(const ForwardTask& of_task) {
     bool in_registers = of_task.softcap <= 0 && of_task.row_kinds == nullptr &&
-                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // native: float32 or bfloat16
+                        (of_task.bias.data == nullptr || ((of_task.bias_dtype == kOwnStorage<T> || kNative) && of_task.bias.column == 1));  // kNative: float32 or bfloat16
     for (int i = 0; i < of_task.plane_count; ++i) in_registers &= of_task.planes[i].column == 1;
     if (!in_registers) return Scores::general;
     return of_task.bias.data != nullptr ? Scores::biased : of_task.plane_count != 0 ? Scores::masked : Scores::plain;

@@ -1,5 +1,5 @@
-// Sums of d_q, d_k and d_v of a task. d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to those of the splits before
-// (docs/maths.md, section 7). For kernel sources only.
+// Sums of d_q, d_k and d_v of a task. d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to the sums of the earlier
+// splits (docs/maths.md, section 7). For kernel sources only.
 #pragma once
 
 #include "core/interrupted.h"
@@ -11,7 +11,7 @@ namespace {
 template <class T>
 class GradientSums {
  public:
-  // block_rows: rows of a block, a divisor of a split of rows.
+  // block_rows: rows of a query block; a divisor of task.rows_per_split.
   GradientSums(const BackwardTask& task, const ScoreScale<T>& scale, const BackwardScratch<T>& s, std::int64_t block_rows)
       : task_(task),
         scale_(scale),
@@ -21,8 +21,8 @@ class GradientSums {
         d_q_(task.d_q_split != nullptr ? static_cast<T*>(task.d_q_split) : d_q_total_),
         d_q_stride_(gradient_stride(task.qk_width)) {}
 
-  // Calls load(first, count) for each block of keys, multiply(first, count, block, rows) for it and each block of rows, and then finish(sums, padded) for
-  // its d_k and its d_v, which multiply() may have kept in another order.
+  // For each block of keys: calls load(first, count), then multiply(first, count, block, rows) for each block of rows from row `block` on, then finish(sums,
+  // padded) for d_k and for d_v, which multiply() may have kept in another order.
   template <class Load, class Multiply, class Finish>
   void run(const Load& load, const Multiply& multiply, const Finish& finish) {
     const std::int64_t d_q_size = s_.row_count * d_q_stride_;

@@ -39,13 +39,13 @@ BasicPlane<Void> relative_plane(const Problem& problem, const BasicTensorView<Vo
   return {element(values, n * head + problem.rules->band(b, document).distance_origin * column), head, -column, column};
 }
 
-// Returns the grain of parallel_for if an index has `work` multiply-adds.
+// Returns the grain of parallel_for for indices that cost `work` multiply-adds each.
 inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }
 
 // Calls f(document, its problem, threads) for each document: in parallel, or one document after the other if in_order. `threads` is the
-// document's share of them by its pairs, at least 1; all of them if in_order.
+// number of threads for the document: in proportion to its pairs, at least 1; all threads if in_order.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());

@@ -17,8 +17,8 @@ struct JoinFactors {
   Vector<T> earlier, own;
 };
 
-// Joins m and l of one row in each lane. A block without a score above -infinity has block_l = 0 and changes nothing; the first block with
-// one is taken as it is. Factors of 0 and 1 do that to o, and keep a NaN of v that a row attends to.
+// Joins m and l; each lane is a row. A block without a score above -infinity has block_l = 0 and changes nothing. The first block with
+// such a score is taken as it is. The factors of o are then 0 and 1, so a NaN of v that a row attends to stays.
 template <class T>
 POLYHEAD_INLINE JoinFactors<T> join(Vector<T> block_m, Vector<T> block_l, const ExpFactor<T>& score_exp, Vector<T>& m, Vector<T>& l) {
   const Vector<T> zero{}, one = broadcast(T{1});

@@ -11,8 +11,8 @@ namespace polyhead::cpu {
 // Returns the planes of the tangents for key/value head `kv` of sequence b.
 TangentPlanes tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
 
-// Computes the jvp of one document. d_out and row_values (for the rows of all heads, [B,K,N/K * T]) are those of JvpTask; absent if only forward mode
-// is computed.
+// Computes the jvp of one document. d_out and row_values are the members of JvpTask, row_values for the rows of all heads [B,K,N/K * T]; both are
+// absent if only forward mode is computed.
 void run_jvp(const JvpProblem& problem, const ConstTensorView& d_out, void* row_values, int threads);
 
 // Size of RowValues in bytes.

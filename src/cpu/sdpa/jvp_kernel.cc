@@ -143,7 +143,7 @@ class Jvp {
     return task_.softcap <= 0 && !task_.dropout && row.lse * T{0} == 0 && row.shift == 0 && kind_of(task_, s_.rows[index]) == RowKind::masked;
   }
 
-  // The same for `count` rows from row `index` on, which is row `place` of its strip, in passes over memory.
+  // Computes p and p score' in passes over memory, for `count` rows from row `index` on, which is row `place` of its strip.
   void weigh_in_memory(std::int64_t index, int count, int place, std::int64_t first, std::int64_t key_count, KeyRange keys, const StripBlocks& blocks) {
     const TaskRows<T> rows = of_rows();
     const T* const q = s_.q + index * s_.qk_padded;
@@ -186,7 +186,7 @@ class Jvp {
     drop_keys(task_, keep, own, p), drop_keys(task_, keep, own, t);
   }
 
-  // With an lse that is not finite p of every key with a score above -infinity is NaN. p holds the scores.
+  // Computes a row whose lse is not finite: p is NaN for every key with a score above -infinity. On entry p holds the scores.
   void weigh_non_finite_row(std::int64_t index, KeyRange own, T* p, T* t) {
     for (std::int64_t s = own.first; s < own.last; ++s) {
       const T weight = p[s] == -kInfinity<T> ? T{0} : T{0} * s_.values[index].lse;
@@ -238,7 +238,7 @@ class Jvp {
     if (task_.row_values != nullptr) static_cast<RowValues<T>*>(task_.row_values)[task_.first_row + index] = values;
   }
 
-  // out' = sums / l - lse' out; delta and phi.
+  // Computes out' = sums / l - lse' out, and delta and phi.
   void finish_out(std::int64_t index, T* out_tangent) {
     RowValues<T>& values = s_.values[index];
     const Row& row = s_.rows[index];

@@ -21,7 +21,8 @@ struct JvpScratch {
   std::uint8_t *bytes, *panel_bytes;
   T *panel_bias, *panel_bias_tangent;
   std::int64_t qk_padded, v_padded, keys, stride;
-  // out is computed again unless it is stored in the compute type. Otherwise the rounding of `out`, times lse', would be an error of out'.
+  // Whether the kernel computes out again. It does so unless out is stored in the compute type, because the rounding of a narrower `out`,
+  // times lse', would be an error of out'.
   bool own_out;
 
   static std::int64_t layout(const JvpTask& task, void* memory, JvpScratch& s) {

@@ -1,4 +1,4 @@
-// Few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
+// Tests few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
 #include "support/case_part.h"
@@ -30,7 +30,7 @@ AttentionSizes draw_sizes_of_splits(Random& random) {
   z.queries = random.pick<std::int64_t>({1, 1, 2, 3, 8, 13, 50, 100});
   z.keys = random.pick<std::int64_t>({2048, 3073, 4097, 5000});
   z.qk_width = random.pick<std::int64_t>({64, 80, 96}), z.v_width = random.pick<std::int64_t>({60, 64, 97, 128});
-  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // because the reference is slow
+  if (z.lead[0] * z.heads() * z.queries > 100) z.kv_heads = 1, z.group = 1, z.queries = 100 / z.lead[0];  // fewer rows, because the reference is slow
   return z;
 }
 
@@ -93,11 +93,11 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   }
 }
 
-// Some parts have no score: because of a mask, a length, a window, or scores of -infinity.
+// Some parts of the keys have no score: because of a mask, a length, a window, or scores of -infinity.
 TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
-    std::int64_t first, last;  // the keys that are left
+    std::int64_t first, last;  // the keys that the rows may attend to
   };
   for (const Row& row : {Row{"the first", 0, 600}, Row{"the last", 4990, 5000}, Row{"the middle", 2000, 2600}, Row{"one key", 3000, 3001},
                          Row{"none", 0, 0}}) {
@@ -111,7 +111,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
-        fill(bias.view().slice(0, row.first, row.last), -500);  // below the reference of a row without keys, 0
+        fill(bias.view().slice(0, row.first, row.last), -500);  // below 0, the reference of a row without keys
         lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);
@@ -131,7 +131,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   }
 }
 
-// A masked value is not used, NaN or not; an unmasked one is, also in a split in which every score is -infinity.
+// A masked value is not used, even if it is NaN. An attended value is used, even in a split in which every score is -infinity.
 TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
@@ -170,7 +170,7 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
-// Key splits as on each described machine, with all of its processors: the reference, and the bits of one thread.
+// Compares key splits as on each described machine, with all of its processors, with the reference and with the bits of one thread.
 TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
@@ -196,11 +196,11 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   }
 }
 
-// Blocks of rows of any size, cells of a causal mask in any order, and key splits.
+// Tests blocks of rows of any size, cells of a causal mask in any order, and key splits.
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;
-    const char* expected;  // of 64 threads without a mask
+    const char* expected;  // schedule for 64 threads without a mask
   };
   std::uint64_t seed = 20;
   for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},

@@ -1,4 +1,4 @@
-// Keys and values in another storage type than q: compared with the reference, and bit for bit with the same values in float32.
+// Tests keys and values in another storage type than q: compares results with the reference, and bit for bit with the same values in float32.
 #include "polyhead/quantize.h"
 #include "support/kernel_case.h"
 #include "support/seeds.h"
@@ -9,7 +9,7 @@ namespace {
 AttentionCase drawn(Random& random, std::uint64_t seed) {
   AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
                               seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-  Random storage(seed + 10'000);  // the storage of a seed does not follow from what draw_case() draws
+  Random storage(seed + 10'000);  // a generator of its own, so that the storage of a seed does not depend on what draw_case() draws
   draw_key_storage(storage, c);
   c.options.backend = &find_backend("cpu");
   return c;
@@ -49,7 +49,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
   }
 }
 
-// float32 q: the same bits as with the stored values in float32, in one query as in many.
+// With float32 q the bits are the same as with the stored values in float32, for one query as for many.
 TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   for (const std::uint64_t seed : seeds_of_kernels(0, 150)) {
     SCOPED_TRACE(seed);
@@ -68,7 +68,7 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
   }
 }
 
-// 4, 8 and 12 rows to a key head, as in decoding, heads of the usual widths: the layouts that have loops of their own.
+// Tests layouts for which the kernels have separate loops: 4, 8 and 12 rows to a key head, as in decoding, and heads of the usual widths.
 TEST(CpuKeyStorage, FewQueriesHaveTheBitsOfTheirRowsInAPrefillAndOfFloat32) {
   for (const DType storage : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t width : {16, 64, 80, 128, 160}) {
@@ -202,7 +202,7 @@ TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
   });
 }
 
-// The error of an int8 cache of random numbers: 1/254 of the largest magnitude in each element of k and v.
+// The error of an int8 cache of random numbers is 1/254 of the largest magnitude in each element of k and v.
 TEST(CpuKeyStorage, AQuantisedCacheIsNearTheFloatingOne) {
   Random random(5);
   const Tensor q = random.tensor(DType::f32, {8, 3, 64}), k = random.tensor(DType::f32, {2, 200, 64}),

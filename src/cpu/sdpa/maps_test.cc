@@ -1,4 +1,4 @@
-// Maps that the kernel writes by itself, in the storage type and with the strides of the caller's tensor, against the reference.
+// Compares maps that the kernel itself writes, in the storage type and with the strides of the caller's tensor, with the reference.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr MapValue kValues[] = {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped};
 
-// Around strips of 12 rows and panels of 64 keys.
+// Draws sizes around strips of 12 rows and panels of 64 keys.
 AttentionSizes draw_map_sizes(Random& random) {
   AttentionSizes z = draw_sizes(random);
   z.queries = random.pick<std::int64_t>({1, 5, 11, 12, 13, 25});

@@ -51,8 +51,8 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKi
   return any_empty;
 }
 
-// The kinds of blocks of listed blocks: a row for each block of queries of the document, a column for each kMaskBlockKeys of its keys. Sequences and heads that share
-// their lists (stride 0) share the kinds.
+// Returns the kinds of blocks of a mask that lists its blocks: a row for each block of queries of the document, a column for each kMaskBlockKeys of its keys.
+// Sequences and heads that share their lists (stride 0) share the kinds.
 MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   const Document& document = problem.documents.front();
   const std::int64_t key_blocks = blocks_of(problem.keys, kMaskBlockKeys);

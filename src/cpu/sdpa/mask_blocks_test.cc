@@ -36,7 +36,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
     for (const int axis : {0, 1, 2, 3}) shape[axis] = random.integer(0, 3) == 0 ? 1 : shape[axis];
     Tensor mask = blocky(random, shape, 16, 64);
     ConstTensorView view = mask;
-    if (random.coin()) {  // the keys apart in memory
+    if (random.coin()) {  // keys that are not adjacent in memory
       mask = Tensor::copy_of(view.transpose(-1, -2));
       view = mask.view().transpose(-1, -2);
     }
@@ -72,7 +72,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
   }
 }
 
-// Masks with holes and full blocks, several of 512 keys: forward, attention weights and backward against the reference.
+// Compares forward, attention weights and backward with the reference, for masks with holes and full blocks over several key blocks of 512 keys.
 TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -143,7 +143,7 @@ TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   }
 }
 
-// Random lists, with repetitions and -1.
+// Draws random lists, with repetitions and -1.
 BlockLists draw_lists(Random& random, AttentionCase& c, std::int64_t queries, std::int64_t keys) {
   const auto blocks_of = [](std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; };
   const std::int64_t columns = blocks_of(c.sizes.keys, keys);
@@ -196,7 +196,7 @@ TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
   }
 }
 
-// The same pairs as lists and as booleans: every result has the same bits, with each other rule.
+// Lists and booleans of the same pairs give the same bits in every result, together with each other rule.
 TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -213,7 +213,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
-    ConstTensorView beside;  // booleans of every pair beside the lists
+    ConstTensorView beside;  // booleans of every pair, given together with the lists
     if (random.integer(0, 2) == 0) {
       const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
@@ -234,7 +234,8 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   }
 }
 
-// Rows 0 to 15 have keys by one mask that the other mask leaves to rows 16 to 31 only. A strip has rows of both, and NaN where nobody attends must not reach it.
+// One mask leaves keys to rows 0 to 15 that the other mask leaves only to rows 16 to 31, so no row attends to them. A strip has rows of both kinds, and NaN at
+// these keys must not reach it.
 TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);

@@ -30,7 +30,7 @@ struct Attention {
     d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
-  // The forward pass of the first queries and keys.
+  // Returns a forward pass of the first queries and keys.
   SdpaForward forward(std::int64_t queries, std::int64_t keys) {
     const auto cut = [](Tensor& x, std::int64_t last) { return x.view().slice(2, 0, last); };
     return {.q = cut(q, queries), .k = cut(k, keys), .v = cut(v, keys), .out = cut(out, queries), .lse = cut(lse, queries)};
@@ -49,8 +49,7 @@ const SdpaOptions kRules[] = {{},
                               {.mask = {.window = {.left = 40, .right = 3}}},
                               {.softcap = 20}};
 
-// What a forward pass with heads 32 wide takes on one thread: a query block, a block of 512 keys and values, and the scores, masks and lists
-// beside them.
+// Bound of what a forward pass with heads 32 wide takes on one thread: a query block, a block of 512 keys and values, and scores, masks and lists.
 std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
 
 // Calls f for caches that give different block sizes, with one thread. Each further thread takes the same memory again.
@@ -62,7 +61,7 @@ void for_each_cache(const F& f) {
   });
 }
 
-// One block of rows takes the same memory for any number of keys.
+// A forward pass of one block of rows takes the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
   sdpa_forward(most.forward(12, 12));  // the first call of a process stores facts about the machine
@@ -79,7 +78,7 @@ TEST_F(Memory, ForwardIsConstant) {
   });
 }
 
-// More rows are more blocks of them: one entry of a list for each, which may have grown to twice its length.
+// More rows make more blocks of rows. Each adds one entry to a list, which may have grown to twice its length.
 TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   Attention most(65'536);
   const SdpaOptions window{.mask = {.window = {.left = 40, .right = 3}}};
@@ -92,8 +91,8 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   });
 }
 
-// Lists of blocks take a byte for each block and for each 64 keys of it, and no work for keys that are not listed: 64 blocks of queries with one of 64 blocks of
-// keys each take a hundredth of the bytes that booleans of the pairs have.
+// Block lists take a byte for each block and a byte for each 64 keys of a block, and nothing for pairs. Here each of 64 blocks of queries lists one of 64
+// blocks of keys; booleans of the pairs would take a hundred times as many bytes.
 TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
   Attention most(kLength);
@@ -107,7 +106,8 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
-// The packed keys of a head, a copy of values that cannot be read in place and, for a dtype that is not that of the arithmetic, a turn of rows.
+// The pass takes memory for the packed keys of a head, a copy of values that cannot be read in place and, if the dtype is not the compute type, a few rows of
+// attention weights.
 TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
@@ -140,7 +140,7 @@ TEST_F(Memory, BackwardIsLinear) {
       sdpa_forward(attention.forward(), rules);
       return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
     };
-    // Sums of d_q, and of one split of keys where there are more than 4096: 32 float32 a row each.
+    // The pass keeps sums of d_q and, with more than 4096 keys, those of one split of keys: 32 float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2 * 2560 * 32 * 4 + (2 << 20));
@@ -162,7 +162,7 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
                                rules);
       }));
     };
-    // Sums of d_q as in a backward pass, and six float32 a row.
+    // The pass keeps sums of d_q, as a backward pass, and six more float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));
@@ -195,7 +195,7 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  // Blocks of rows; key splits; few queries of many heads.
+  // Cases: blocks of rows; key splits; few queries of many heads.
   std::array problems{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)};
   for_each_machine([&](const DescribedMachine& machine) {
     LastPieceFirst threads(machine.processors);

@@ -1,5 +1,5 @@
-// Precision::native: bfloat16 multiplied as the processor multiplies it. The random sweeps of this folder draw it, too. These tests check when it is
-// used, and the effect of its rounding.
+// Tests Precision::native, with which the processor multiplies bfloat16 directly: when it is used, and the effect of its rounding. The random tests of
+// this folder use it too.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware. Skipped where one of the two is not there to compare.
+// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware. Skipped if one of the two is missing.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {  // compiled for a machine with AVX512-BF16; else the emulation has other vectors
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
@@ -81,9 +81,10 @@ double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
   return sum / static_cast<double>(a.size());
 }
 
-// With a sharp softmax one weight is most of a row's sum. Its rounding would be as large as that of the result; but the largest weight is not rounded.
+// With a sharp softmax one weight is most of a row's sum. Rounding that weight would change the result as much as rounding the result does, so the
+// largest weight is not rounded.
 TEST(Native, TheLargestWeightIsExact) {
-  for (const std::int64_t queries : {5, 100}) {  // values read as they are stored, and packed
+  for (const std::int64_t queries : {5, 100}) {  // 5: values are read as they are stored; 100: they are packed
     Random random(3);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 1000, .qk_width = 64, .v_width = 64}, 4);
     AttentionCase wide = in_float64(c);
@@ -97,7 +98,8 @@ TEST(Native, TheLargestWeightIsExact) {
   }
 }
 
-// One key of score 0 and 599 of score -b: their weight exp(-b) lies between two bfloat16 numbers, and all results would be too large or too small.
+// One key has score 0 and 599 keys have score -b. The weight exp(-b) lies between two bfloat16 numbers; without a correction its rounding would make all
+// results too large or too small.
 TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
   double b = 0, worst = 0;
   for (int n = 64; n < 256; ++n) {
@@ -133,7 +135,7 @@ double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
   return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
 }
 
-// Sizes of whole tiles and of others, several key blocks and units of rows.
+// Tests sizes that fill whole tiles and sizes that do not, with several key blocks and units of rows.
 TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   for (const std::int64_t rows : {224, 203}) {
     for (const std::int64_t width : {64, 96, 40}) {
@@ -152,7 +154,7 @@ TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   }
 }
 
-// Of a row that is not finite, q and d_out are summed over rows as 0 and added to its own keys.
+// Sums over rows read q and d_out of a row as 0 if they are not finite; the row is added afterwards to its own keys only.
 TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
   constexpr std::int64_t kRows = 96, kRow = 37;
   for (const bool in_q : {true, false}) {

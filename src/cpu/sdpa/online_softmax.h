@@ -15,8 +15,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Compared before the scale's factor in [1, 2) is applied. Stored exponentials stay below e^16, and a row's reference is rarely raised after
-// the first tile of a key block, even if its scores have a deviation of 5.
+// By how much a score may exceed the reference, before the scale's factor in [1, 2) is applied. So stored exponentials stay below e^16, and
+// a row's reference is rarely raised after the first tile of a key block, even if its scores have a standard deviation of 5.
 constexpr int kSlack = 8;
 
 template <class T>
@@ -61,8 +61,8 @@ class OnlineSoftmax {
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
 
-  // exponentiate() for whole vectors of a tile in memory. It adds in the same order, so a row's bits do not depend on the other rows of its
-  // tile.
+  // Does the work of exponentiate() for whole vectors of a tile in memory. It adds in the same order, so a row's bits do not depend on the
+  // other rows of its tile.
   void exponentiate_in_memory(std::int64_t row, std::int64_t begin, std::int64_t end, T* x) {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {

@@ -56,8 +56,8 @@ template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
-  // Prefetch from memory into the second-level cache 32 KiB ahead, and from there the next rows: the hardware follows fewer streams than a
-  // vector has lanes.
+  // Prefetches at two distances: 32 KiB ahead from memory into the second-level cache, and the next rows from there. The hardware follows fewer
+  // streams than a vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;

@@ -1,5 +1,5 @@
-// Bias and mask bytes of a strip's rows for one panel of keys, to be read in whole vectors: in place if the keys are contiguous, in the
-// compute type and fill whole vectors, else copied. For kernel sources only.
+// Bias and mask bytes of a strip's rows for one panel of keys, for loads of whole vectors. They are read in place if the keys are
+// contiguous, in the compute type and fill whole vectors; else they are copied. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/pack.h"
@@ -12,13 +12,13 @@ namespace {
 struct StripPanel {
   const Row* rows;
   int count;
-  std::int64_t first_key, keys;  // keys that exist
+  std::int64_t first_key, keys;  // keys: number of the panel's keys that exist
 
   StripPanel(const HeadGroup& group, const Row* of_rows, int row_count, std::int64_t key, std::int64_t panel_keys)
       : rows(of_rows), count(row_count), first_key(key), keys(smaller(panel_keys, group.keys - key)) {}
 };
 
-// Rows of a bias, or of its tangent. Memory: kStripRows x kPanelKeys elements.
+// Rows of a bias, or of its tangent, for a panel. load() needs memory for kStripRows x kPanelKeys elements.
 template <class T>
 class PanelBias {
  public:
@@ -58,7 +58,7 @@ class PanelBias {
   const T* rows_[kStripRows];
 };
 
-// Memory: KeySet::kMostPlanes x kStripRows x kPanelKeys bytes.
+// Boolean masks of a strip's rows for a panel. load() needs memory for KeySet::kMostPlanes x kStripRows x kPanelKeys bytes.
 template <class T>
 class PanelMasks {
  public:

@@ -25,7 +25,7 @@ testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expec
   return testing::AssertionSuccess();
 }
 
-// Some queries of some heads of some sequences, and the first keys.
+// A part of a problem: some queries of some heads of some sequences, and the first `keys` keys.
 struct Part {
   std::int64_t b, b_end, n, n_end, t, t_end, keys;
 };
@@ -35,7 +35,7 @@ struct Sizes {
   std::int64_t heads() const { return kv_heads * group; }
 };
 
-// [first, end) of an axis; an axis of extent 1 is repeated and stays.
+// Cuts [first, end) out of an axis. An axis of extent 1 is repeated, so it stays as it is.
 ConstTensorView cut(const ConstTensorView& view, int axis, std::int64_t first, std::int64_t end) {
   return view.extent(axis) == 1 ? view : view.slice(axis, first, end);
 }
@@ -61,7 +61,7 @@ class Problem {
     const double magnitude = random.pick({0.1, 1.5, 1.5, 6.0});
     q = keep(random.tensor(dtype, {z.batch, z.heads(), z.queries, z.qk_width}, -magnitude, magnitude));
     k = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.qk_width}, -magnitude, magnitude));
-    // Tiny values: products with p are subnormal or 0, and the sign of a 0 would depend on how many zeros are added.
+    // With tiny values, products with p are subnormal or 0, and the sign of a 0 would depend on how many zeros are added.
     const double of_v = dtype != DType::f16 && random.integer(0, 5) == 0 ? 1e-37 : magnitude;
     const TensorView values = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.v_width}, -of_v, of_v));
     if (random.coin()) fill(values.slice(-1, 0, random.integer(0, z.v_width)), 0);
@@ -119,7 +119,7 @@ class Problem {
     if (dtype == DType::bf16) plain.precision = random.pick({Precision::exact, Precision::native, Precision::native});
   }
 
-  // Keys and values as a cache stores them.
+  // Converts keys and values to the type in which a cache stores them.
   void store_keys(Random& random, DType storage) {
     if (storage != DType::i8) {
       k = keep(Tensor::copy_of(k, storage)), v = keep(Tensor::copy_of(v, storage));
@@ -133,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // Sets the operands of a call other than q and the outputs: f applied to the keys, values and scales.
+  // Returns a call with all operands except q and the outputs: f applied to the keys, values and scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -184,7 +184,7 @@ class Problem {
 
   static std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
 
-  // The lists of the part's blocks, or, if it begins within a block of queries, the same as booleans of pairs.
+  // Sets the mask's lists for the part's blocks. If the part begins within a block of queries, sets the same pairs as booleans instead.
   void list_blocks(const Part& p, Mask& mask) {
     if (p.t % blocks.size.queries == 0) {
       const ConstTensorView own = cut(cut(blocks.lists, 0, p.b, p.b_end), 1, p.n, p.n_end);
@@ -197,7 +197,7 @@ class Problem {
     mask.attend = of_pairs(attended_pairs(), p);
   }
 
-  // `attend` and the listed blocks as booleans of pairs; absent without both.
+  // Returns `attend` and the listed blocks as booleans of pairs; absent if the problem has neither.
   ConstTensorView attended_pairs() {
     if (!blocks.lists) return attend;
     const TensorView both = keep(listed_pairs(blocks, {z.batch, z.heads(), z.queries, z.keys}));
@@ -261,7 +261,7 @@ void in_chunks(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Each query against the keys that it attends to, as with a cache; rules that these keys fulfil may be left out.
+// Computes each query with only the keys that it attends to, as with a cache. Mask rules that hold for all of these keys may be left out.
 void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;  // the other modes let an empty row attend to every key
   const std::int64_t step = 1 + p.z.queries / 20;
@@ -330,7 +330,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
-// Packs the sequences as documents of one sequence.
+// Packs the sequences as documents of one packed sequence.
 void packed(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
   const Sizes& z = p.z;
@@ -400,7 +400,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Cuts chunks of a batch at different queries for each sequence, so each needs its own diagonal offset.
+// Computes a chunk of each sequence in one call. The chunks begin at different queries, so each sequence needs its own diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);
@@ -440,7 +440,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   }
 }
 
-// Rows of a map: all of them, chosen ones in any order, of one sequence, and without the keys that come later.
+// Computes rows of a map in several ways: all rows, chosen rows in any order, rows of one sequence, and rows without later keys.
 void maps(Problem& p, Random& random) {
   const auto value = random.pick({MapValue::scaled_score, MapValue::score, MapValue::probability});
   Tensor whole(p.dtype, {p.z.batch, p.z.heads(), p.z.queries, p.z.keys});
@@ -474,7 +474,7 @@ Sizes draw_small(Random& random) {
           .v_width = width()};
 }
 
-// Several key blocks, and key splits where queries are few.
+// Draws sizes with several key blocks, and with key splits if queries are few.
 Sizes draw_large(Random& random) {
   return {.batch = random.integer(1, 2),
           .kv_heads = random.integer(1, 2),

@@ -15,7 +15,7 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// Return the size of the scratch that a kernel needs, and run the kernel, in the compute type of the task.
+// scratch_bytes() returns the size of a kernel's scratch, and run_kernel() runs the kernel, in the compute type of the task.
 template <template <class> class Scratch, class Task>
 std::int64_t scratch_bytes(const Task& task) {
   const auto bytes_of = [&](auto scratch) { return decltype(scratch)::layout(task, nullptr, scratch); };
@@ -71,7 +71,7 @@ POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, K
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
-// Mask bytes of the row: the result's element i belongs to key first + i, for i in [low, high). In place if contiguous, else copied to
+// Returns mask bytes of the row: element i belongs to key first + i, for i in [low, high). In place if they are contiguous, else copied to
 // `to`.
 template <class P>
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
@@ -81,7 +81,7 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, st
   return to;
 }
 
-// The same of a boolean mask. Bytes of listed blocks are always copied, a block at a time.
+// Returns the bytes of a boolean mask as row_bytes() does. Bytes of listed blocks are always copied, a block at a time.
 POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanPlane& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (!mask.listed()) return row_bytes(mask, row, first, low, high, to);
   const std::uint8_t* const blocks = mask.data + row.head * mask.head + mask.row_of_query(row.query) * mask.row;
@@ -129,8 +129,8 @@ struct ScoreScale {
   // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, of_products;  // of_products: that of <q, k>
-  T factor;              // of the scores that become p: 1 with a score rule, which sees scaled scores
+  T power, of_products;  // of_products: factor of <q, k>
+  T factor;              // factor of the scores that become p; 1 with a score rule, which reads scores that are already scaled
   ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
 };
 

@@ -1,10 +1,10 @@
-// A row has the same bits at every place of a tile, and beside rows that are computed by another path of the kernels.
+// Tests that a row has the same bits at every place of a tile, and beside rows that another path of the kernels computes.
 #include "support/kernel_case.h"
 
 namespace polyhead::test {
 namespace {
 
-// A score of 3e38 times log2(e) is not a float32, the score is.
+// The score 3e38 is a float32, but 3e38 times log2(e) is not.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {
     for (const double value : {2e38, 3e38, -3e38}) {
@@ -96,7 +96,7 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
       Tensor lengths(DType::i64, {1, kQueries});
       for (std::int64_t t = 0; t < kQueries; ++t) lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
       Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
-      // Starts at another query, so that tiles and strips combine other rows.
+      // Starts at query `first`, so that tiles and strips combine other rows.
       const auto run = [&](std::int64_t first) {
         const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
         SdpaOptions options{.mask = {.key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};

@@ -12,7 +12,7 @@ namespace {
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Costs besides those of the products, in multiply-adds. docs/experiments.md says how they were measured.
+// Costs other than those of the products, in multiply-adds. docs/experiments.md says how they were measured.
 constexpr double kPackElement = 26;  // packing an element of k or v for the backward pass
 constexpr double kLoadElement = 12;  // to load an element of q, out or d_out, and to add to d_q, for a block of keys
 constexpr double kReadElement = 12;  // to read and pack an element of k or v for the forward pass
@@ -55,7 +55,7 @@ double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int6
   return longest_thread(costs, threads);
 }
 
-// Pairs of rows [first_row, last_row) with keys [first_key, last_key) that a kernel computes: whole strips of rows.
+// Returns the number of pairs of rows [first_row, last_row) with keys [first_key, last_key) that a kernel computes. It computes whole strips of rows.
 double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_t last_row, std::int64_t first_key, std::int64_t last_key) {
   if (!sizes.banded) return static_cast<double>((last_row - first_row) * (last_key - first_key));
   double pairs = 0;
@@ -90,8 +90,8 @@ AttentionSizes::AttentionSizes(const Problem& p)
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// A split of keys is one block of them if that gives at most 16: its sums of d_q then need no memory of their own. Splits of rows have
-// about 1,000 rows, so adding them up costs less than 0.5 % of the products.
+// A split of keys is one block of keys if that gives at most 16 splits; its sums of d_q then need no memory of their own. Splits of rows have about 1,000 rows,
+// so adding them up costs less than 0.5 % of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -143,7 +143,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
       BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each,
                         std::min(sizes.keys, (k + 1) * keys_each), 0};
       const double pairs = pairs_of(sizes, cell.first_row, cell.last_row, cell.first_key, cell.last_key);
-      // Every row and every key is in some cell, which writes its gradient.
+      // Every row and every key must be in some cell, which writes its gradient.
       const bool last = (k == keys - 1 && !row_has_cell) || (r == rows - 1 && !has_cell[static_cast<std::size_t>(k)]);
       if (pairs == 0 && !last && !together.every_pair) continue;
       row_has_cell = has_cell[static_cast<std::size_t>(k)] = true;
@@ -176,7 +176,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
 
 namespace {
 
-// Cost of a block of rows: the pairs that its strips compute, the keys that any of them has, and its rows.
+// Cost of a block of rows: the pairs that its strips compute, the keys that any of its strips has, and its rows.
 double forward_cost(const AttentionSizes& sizes, double pairs, std::int64_t keys, std::int64_t rows) {
   const auto width = static_cast<double>(sizes.qk_width + sizes.v_width);
   return pairs * (width + kPair) +
@@ -241,7 +241,8 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     load.work = work;
     if (load.longest < 0.97 * best.load.longest) best = *this;
   };
-  // As many blocks of rows as threads, or a few times that; then splits of keys. The search ends at a schedule that is good enough, because searching takes time.
+  // Tries as many blocks of rows as threads, or a few times as many, and then splits of keys. The search ends at a schedule that is good enough, because
+  // searching takes time.
   constexpr double kGood = 0.9;
   constexpr std::int64_t kLeastRows = 2 * kRowMultiple;
   for (const std::int64_t times : {1, 2, 3, 4}) {
@@ -276,7 +277,7 @@ void ForwardSchedule::add_block(const AttentionSizes& sizes, std::int64_t first,
   most_rows = std::max(most_rows, last - first);
 }
 
-// Cuts each head into `per_head` blocks: of one size, or of similar cost.
+// Cuts each head into `per_head` blocks, of one size or, if by_cost, of similar cost.
 void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_head, std::int64_t most, bool by_cost) {
   blocks.clear();
   most_rows = 0;
@@ -301,7 +302,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
     std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
   load.work = 0;
   for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
-  if (threads == 1 || load.work < 2 * kLeastCost) {  // make no lists: a small call takes less time than making them
+  if (threads == 1 || load.work < 2 * kLeastCost) {  // without lists: making them would take longer than a small call
     pieces.assign({0, count() * key_splits});
     load.longest = load.work;
     return;

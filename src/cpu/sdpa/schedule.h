@@ -21,7 +21,7 @@ struct AttentionSizes {
   std::int64_t rows() const { return group * queries; }
 
   std::int64_t batch = 1, kv_heads = 1, group = 1;                                   // group: query heads of a key/value head
-  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: of the compute type
+  std::int64_t queries = 0, keys = 0, qk_width = 0, v_width = 0, element_bytes = 4;  // element_bytes: size of the compute type
   bool banded = false;                                                               // query t has the keys [t + lower, t + upper) only
   std::int64_t lower = 0, upper = 0;
 };
@@ -45,15 +45,15 @@ struct BackwardCell {
   double cost;
 };
 
-// Which items add into the same elements of d_bias; these run on one thread, in order. Groups of sequences may run on several threads, each with its
-// own sums of d_bias.
+// Which items add into the same elements of d_bias: such items run together, on one thread, in order. Groups of sequences may run on several
+// threads, each group with its own sums of d_bias.
 struct Together {
   bool sequences = false, heads = false, rows = false, keys = false;
   bool groups = false;      // sequences that are together are cut into groups
-  bool every_pair = false;  // masked pairs too have a task, which writes their d_bias or, with the first keys, their row's d_sink
+  bool every_pair = false;  // every pair has a task, even if it is masked: the task writes its d_bias or, with the first keys, its row's d_sink
 };
 
-// Number of sequences in a group of a problem whose sequences share d_bias: the sums of a group begin at 0.
+// Number of sequences in a group, if all `batch` sequences share d_bias. The sums of each group begin at 0.
 std::int64_t sequences_per_group(std::int64_t batch);
 
 struct BackwardSchedule {

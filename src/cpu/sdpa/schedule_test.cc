@@ -17,7 +17,7 @@ AttentionSizes square(std::int64_t heads, std::int64_t length, std::int64_t widt
   return sizes;
 }
 
-// AlphaFold's rows of an alignment: one bias for all sequences.
+// Sizes of AlphaFold's attention along the rows of an alignment: each row is a sequence, and all sequences share one bias.
 AttentionSizes gated(std::int64_t sequences, std::int64_t length, std::int64_t heads) {
   AttentionSizes sizes = square(heads, length, 32);
   sizes.batch = sequences;
@@ -36,7 +36,7 @@ TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
   EXPECT_GT(efficiency(gated(128, 256, 8), kSharedBias), 0.9);
 }
 
-// Second-level caches of a core; block_sizes() has these four sizes of blocks.
+// Sizes of a core's second-level cache for which block_sizes() has different blocks.
 constexpr std::int64_t kSecondCaches[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20};
 
 ForwardSchedule forward(const AttentionSizes& sizes, int threads, std::int64_t second_cache, bool keys_apart = true) {

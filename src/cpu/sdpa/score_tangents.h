@@ -1,4 +1,4 @@
-// From the products of a row to p and the tangents of its scores (docs/maths.md, eq. 2, 8a). For kernel sources only.
+// Turns the products of a row into p and the tangents of its scores (docs/maths.md, eq. 2, 8a). For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/dropout.h"
@@ -8,11 +8,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Lines of one row, an element for each key of a block. With softcap: its derivative, and its second derivative times x'.
+// Scratch of one row, with an element for each key of a block. With softcap: the softcap's derivative, and its second derivative times x'.
 template <class T>
 struct RowLines {
   T *softcap_derivative, *curvature;
-  std::uint8_t* bytes;  // kKeepMargin more than keys
+  std::uint8_t* bytes;  // kKeepMargin more bytes than keys
 };
 
 // Factors that scores and their tangents must still be multiplied by.
@@ -52,7 +52,7 @@ PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& t
   return {of_score, pending};
 }
 
-// Calls f<count>(i, p, tangent) for the vectors of `own`: p, and score' - centre, which is 0 where p is: tangents of masked keys may be NaN.
+// Calls f<count>(i, p, score' - centre) for the vectors of `own`. The last argument is 0 where p is 0, because tangents of masked keys may be NaN.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T centre, const PendingFactors<T>& pending, const ScoreScale<T>& scale, const T* x, const T* t,
                                      const F& f) {
@@ -72,7 +72,7 @@ POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T ce
   });
 }
 
-// p of a row's sink before `inverse`.
+// Returns p of a row's sink before it is multiplied by RowValues::inverse.
 template <class T>
 T sink_weight(const HeadGroup& group, const Row& row, const RowValues<T>& values, const ScoreScale<T>& scale) {
   const T z = sink_of<T>(group, row);

@@ -1,6 +1,6 @@
-// Attention by the kernels, in floating-point operations per second, beside what multiplications alone reach in the same run (`roof`):
-// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` is one query against a cache, in
-// bytes of keys and values per second, beside `read`, which only reads as many bytes.
+// Measures attention by the kernels in floating-point operations per second, and in the same run what multiplications alone reach (`roof`):
+// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query against a
+// cache, in bytes of keys and values per second; `read` only reads as many bytes.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 
 enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout };
 
-// What is timed, and its products of [T,S] by a width: 2 T S D operations each. jvp and backward_backward have tangents of all inputs.
+// A pass that is timed, and its number of products of a [T,S] matrix with a width: each takes 2 T S D operations. jvp and backward_backward
+// have tangents of all inputs.
 struct Pass {
   const char* name;
   int products;
@@ -67,7 +68,7 @@ void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
     }
   }
   if (rule == Rule::blocks || rule == Rule::boolean_blocks) {
-    // For each block of queries one in 16 blocks of keys, or one, at random.
+    // Each block of queries lists one in 16 blocks of keys, at least one, at random.
     const std::int64_t blocks = length / kBlock, listed = std::max<std::int64_t>(1, blocks / kBlocksPerListed);
     Tensor lists(DType::i32, {heads, blocks, listed});
     if (rule == Rule::boolean_blocks) attend = Tensor(DType::boolean, {heads, length, length});
@@ -128,7 +129,7 @@ std::int64_t cache_bytes(std::int64_t batch, std::int64_t keys, DType storage) {
   return 2 * batch * kDecodeKeyHeads * keys * kDecodeWidth * static_cast<std::int64_t>(info(storage).size);
 }
 
-// One query of each sequence against a cache of 32/8 heads.
+// One query of each sequence against a cache, with 32 query heads and 8 key/value heads.
 void decode(benchmark::State& state, DType storage) {
   const std::int64_t batch = state.range(0), keys = state.range(1);
   set_num_threads(static_cast<int>(state.range(2)));
@@ -144,7 +145,7 @@ void decode(benchmark::State& state, DType storage) {
   state.SetLabel(std::string(kernel_instruction_set()));
 }
 
-// Sums the 64-bit words of as many bytes on one thread.
+// Sums as many bytes as decode() reads, as 64-bit words on one thread.
 void read(benchmark::State& state) {
   const std::vector<std::uint64_t> words(static_cast<std::size_t>(cache_bytes(state.range(0), state.range(1), DType::f32)) / 8, 1);
   for (auto _ : state) {
@@ -157,7 +158,7 @@ void read(benchmark::State& state) {
   state.counters["bytes/s"] = benchmark::Counter(static_cast<double>(words.size() * 8), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// What no kernel can exceed: independent multiplications and additions in registers (bench/peer/roof.cc).
+// Measures what no kernel can exceed: independent multiplications and additions in registers (bench/peer/roof.cc).
 void roof(benchmark::State& state) {
   double best = 0;
   for (auto _ : state) {

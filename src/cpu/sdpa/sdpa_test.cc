@@ -55,7 +55,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
       const AttentionOutputs expected = reference_run(c);
-      // float32 keeps |level| 2^-24 of a score; where that is more than the scores themselves, all keys weigh the same.
+      // The bias rounds a float32 score by up to |level| 2^-24. If that is more than the scores themselves, all keys have the same weight.
       const double lost = std::abs(level) * 0x1p-23;
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
@@ -91,7 +91,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   });
 }
 
-// Scales of any size: their power of two is multiplied into q, and the rest is left to the exponential.
+// Tests scales of any size: q is multiplied by the power of two of the scale, and the remaining factor is left to the exponential.
 TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);
@@ -129,7 +129,7 @@ TEST(CpuSdpa, ScoresOfAnyMagnitude) {
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
         c.forward(o);
-        // Beside 1e4 a float32 score keeps 1e-3 of itself; beside 1e38 nothing: every score is the bias.
+        // A bias of 1e4 rounds a float32 score to multiples of 1e-3. A bias of 1e38 rounds it away, and every score is the bias.
         EXPECT_TRUE(near_relative(o.out, expected.out, std::abs(row.spike) > 1 || std::abs(row.bias) < 1e30 ? 0.2 : 1e-5));
         EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
       });
@@ -142,7 +142,7 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionSizes sizes{.lead = {2}, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
-    sizes.v_width = random.pick<std::int64_t>({16, 17});  // read in place, packed
+    sizes.v_width = random.pick<std::int64_t>({16, 17});  // 16: v is read in place; 17: v is packed
     AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
     const std::int64_t keys = sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
@@ -210,7 +210,7 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
 }
 
-// Before each call, one of the same size whose scores are large and whose tiles are full, so that what scratch memory holds is not 0.
+// Before each call, a call of the same size with large scores and full tiles leaves numbers other than 0 in the scratch memory.
 TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
   for (const std::int64_t queries : {3, 17, 40, 100}) {
     for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {

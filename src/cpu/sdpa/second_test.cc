@@ -65,7 +65,7 @@ TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
     Random random(seed + 7'000'000);
     SecondCase second = draw_second(random, seed);
     AttentionCase& c = second.c;
-    c.options.dropout = {};  // the kernels replace what is dropped, the reference multiplies it by 0
+    c.options.dropout = {};  // the kernels set dropped entries to 0, the reference multiplies them by 0
     const auto poisoned = [&](const ConstTensorView& view) -> ConstTensorView {
       if (!view || view.numel() == 0 || random.integer(0, 3) != 0) return view;
       const TensorView copy = c.keep(Tensor::copy_of(view));
@@ -135,7 +135,7 @@ TEST(CpuSdpaSecond, BitsDoNotDependOnThreadsOrStrides) {
   }
 }
 
-// Scores far beyond what the rounding of lse allows: 2^-24 of 1e9 is 60.
+// The scores are far larger than the rounding of lse would allow: 2^-24 of 1e9 is 60.
 TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
   for (const double level : {1e9, -1e9, 1e38, -1e38}) {
     for (const bool sink : {false, true}) {
@@ -150,7 +150,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
       c.options.backend = &find_backend("cpu");
       second.tangents = draw_tangents(random, c);
       second.tangents.q = second.tangents.k = {};
-      // Beside such a bias the scores vanish in rounding: every key, and the sink, weighs the same, as in a problem whose scores are 0.
+      // A bias of this size rounds the scores away: every key, and the sink, has the same weight, as in a problem whose scores are 0.
       SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
       plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
       plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));

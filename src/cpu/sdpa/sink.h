@@ -17,7 +17,7 @@ POLYHEAD_INLINE T exp_of(T x, const ScoreScale<T>& scale) {
   return exp_of_negative<T>(broadcast(x), scale.natural)[0];
 }
 
-// z - m, for m = reference * factor.
+// Returns z - m for m = reference * factor.
 template <class T>
 POLYHEAD_INLINE T sink_above(T z, T reference, T factor) {
   return multiply_add<T>(broadcast(-reference), broadcast(factor), broadcast(z))[0];

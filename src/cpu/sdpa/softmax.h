@@ -67,7 +67,8 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& sc
   }
 }
 
-// x = exp(factor (x - reference)); returns the sum. `moment`, if given, receives the sum of x (earlier x - reference), for the entropy.
+// Replaces x by e = exp(factor (x - reference)) and returns the sum of e. `moment`, if given, receives the sum of e (x - reference), for the
+// entropy.
 template <bool kMoment = false, class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor, T* moment = nullptr) {
   constexpr int kWidth = kLanes<T>;

@@ -1,4 +1,4 @@
-// Whether a block of keys is skip, partial or full for all rows of a strip together. For kernel sources only.
+// Whether the mask skips a block of keys, allows it in part or allows it in full, for all rows of a strip together. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -20,7 +20,8 @@ class StripBlocks {
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Rows in their order. Those of one block of queries have the same kinds of blocks, which are stored once. A row that empty_rows fills attends to masked keys.
+  // Adds consecutive rows. Rows in one block of queries have the same kinds of key blocks, which are stored once. A row that empty_rows fills attends to masked
+  // keys, so every block then counts as partial.
   POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
     for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
     for (int i = 0; i < planes_ && known_; ++i) {
@@ -46,7 +47,7 @@ class StripBlocks {
     return result;
   }
 
-  // `keys`, relative to key `first`, without the skipped blocks at both ends.
+  // Returns `keys`, relative to key `first`, without the skipped blocks at both ends.
   POLYHEAD_INLINE KeyRange without_skipped(std::int64_t first, KeyRange keys) const {
     while (!keys.empty() && at(first + keys.first) == BlockKind::skip)
       keys.first = ((first + keys.first) / kMaskBlockKeys + 1) * kMaskBlockKeys - first;

@@ -40,7 +40,8 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   for (; row < rows; ++row) f.template operator()<1>(row);
 }
 
-// Calls f(count, panel, begin, keys of the panel) for the panels of `keys`, `count` vectors from key `begin` on; or skip(begin, end) for one of which no row has keys.
+// Calls f(count, panel, begin, rows) for each panel of `keys` that the mask does not skip: `count` vectors of keys from key `begin` on. Calls skip(begin, end)
+// for each other panel.
 template <bool kMasks, class T, class Skip, class F>
 POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, std::uint8_t* bytes, const Skip& skip, const F& f) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -53,8 +54,8 @@ POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, s
   });
 }
 
-// Turns products of the strip's rows from `row` on into scores, of -infinity where the row does not attend to the key. Without a bias the scale's factor is left
-// to the exponential.
+// Turns products of the strip's rows, from row `row` on, into scores, which are -infinity where the row does not attend to the key. Without a bias, the
+// exponential multiplies by the scale's factor.
 template <bool kBias, bool kMasks, int Rows, int Columns, class T>
 POLYHEAD_INLINE void finish_tile(const StripTiles<T>& strip, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
   if constexpr (kBias || kMasks) {

@@ -26,7 +26,8 @@ struct TangentStrip : StripTiles<T> {
   }
 };
 
-// The exponential is that of for_each_weight(): the second backward pass divides by the sum that is found here.
+// Uses the exponential of for_each_weight(), because the second backward pass divides its exponentials by the sum that
+// is found here.
 template <int Rows, int Columns, bool kBias, bool kMasks, class T>
 POLYHEAD_INLINE void weigh_tile(const TangentStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   const JvpScratch<T>& s = strip.s;
@@ -47,7 +48,7 @@ POLYHEAD_INLINE void weigh_tile(const TangentStrip<T>& strip, int row, std::int6
   }
 }
 
-// t becomes p score', 0 where p is: tangents of masked keys may be NaN.
+// t becomes p score'. It is 0 where p is 0, because tangents of masked keys may be NaN.
 template <int Rows, int Columns, bool kBias, class T>
 POLYHEAD_INLINE void move_tile(TangentStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   const JvpScratch<T>& s = strip.s;

@@ -29,12 +29,12 @@ struct HeadGroup : KeySet {
   double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
   double softcap = 0;
   const ScoreRule* rule = nullptr;  // nullptr: none
-  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // what the rule counts the sequence, head 0, query 0 and key 0 as
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices of the sequence, head 0, query 0 and key 0 that the rule sees
 
   Plane q, k, v;           // k and v have one head
-  Plane k_scale, v_scale;  // of int8 k and v: one float32 a row
+  Plane k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
   Plane bias;
-  DType bias_dtype = DType::f32;  // that of q, or the compute type
+  DType bias_dtype = DType::f32;  // the dtype of q, or the compute type
   Plane sink;  // sink logits [head, row] in the compute type; absent: -infinity
 
   bool dropout = false;
@@ -45,12 +45,12 @@ struct HeadGroup : KeySet {
   std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
 };
 
-// Sizes of blocks of rows are multiples of it: two tiles of rows (cpu/tile.h).
+// The number of rows of a block is a multiple of this: two tiles of rows (cpu/tile.h).
 constexpr int kRowMultiple = 12;
 
-// Keys of a forward key block: 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, beside the 384 KiB of
-// 768 queries and their sums. Key blocks begin at multiples of it, and it follows from the widths alone: the results of a row's key blocks
-// are joined one after the other, so it decides about bits. element_bytes: of the compute type.
+// Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
+// queries and their sums. Key blocks begin at multiples of this number. It follows from the widths alone, because it affects bits: the results of a row's key
+// blocks are joined one after the other. element_bytes: size of the compute type.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
@@ -68,8 +68,8 @@ struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
-  // For a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are
-  // not written.
+  // If the task is a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are not
+  // written.
   void* partial = nullptr;
 };
 
@@ -89,13 +89,13 @@ struct BackwardTask : HeadGroup {
   bool write_d_bias = false;
   bool part_of_keys = false;    // lse and out were computed from more keys than these: use them as given (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_row = 0, rows = 0;       // begin and end with a split of rows
-  std::int64_t first_key = 0, last_key = 0;   // begin and end with a split of keys
+  std::int64_t first_row = 0, rows = 0;       // whole splits of rows
+  std::int64_t first_key = 0, last_key = 0;   // whole splits of keys
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split: whole blocks
 
   // Sums in the compute type, not yet multiplied by the scale.
   void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not computed
-  void* d_q_split = nullptr;  // the same size, for one split of keys; needed if the task has several splits and each adds several products
+  void* d_q_split = nullptr;  // as large as d_q_sums, for one split of keys; needed if the task has several splits and each adds several products
   bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds the sums of several tasks
   void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };

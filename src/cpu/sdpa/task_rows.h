@@ -17,7 +17,7 @@ struct TaskRows {
   std::int64_t stride;    // between rows of products [row, key of the block]
   Tiles<Operand>* tiles = nullptr;
 
-  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`, without what a boolean mask skips at both ends.
+  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`, without the blocks at both ends that a boolean mask skips.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
     const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};
@@ -36,7 +36,8 @@ struct TaskRows {
     return keys;
   }
 
-  // Whether a key block has all keys of the row. Not narrow_range_of(): the row's bits must not depend on which mask blocks are skipped.
+  // Whether a key block has all keys of the row. It does not use narrow_range_of(), because the row's bits must not depend on which mask blocks are
+  // skipped.
   bool in_one_block(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange all = range_of(group, rows[index]);
     return all.first >= first && all.last - first <= count;
@@ -86,7 +87,7 @@ struct TaskRows {
     return finite;
   }
 
-  // Computes a product with b in the second-level cache.
+  // Computes a product whose b is in the second-level cache.
   void multiply_rows(const Product<T, Operand>& product, int count, int vectors) const {
     if constexpr (kUsesAmx<Operand>) {
       multiply_by_tiles(*tiles, product, count, vectors);

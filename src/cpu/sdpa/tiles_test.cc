@@ -35,7 +35,7 @@ class AmxTiles : public testing::Test {
     sigaltstack(&none, nullptr);
   }
 
-  // The result of sigaltstack() for 8 KiB, too small for tiles: 0 or errno.
+  // Returns the result of sigaltstack() for 8 KiB, which is too small for tiles: 0 or errno.
   int use_small_signal_stack() {
     stack_.resize(8192);
     stack_t small{};
@@ -53,7 +53,7 @@ class AmxTiles : public testing::Test {
 
  private:
   std::vector<char> stack_;
-  std::list<AttentionCase> cases_;  // which own the outputs
+  std::list<AttentionCase> cases_;  // own the outputs
 };
 
 TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
