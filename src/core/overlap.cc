@@ -161,7 +161,7 @@ TensorView distinct_elements(TensorView view) {
   return TensorView(const_cast<char*>(byte_span(view).first), view.dtype(), shape, strides);
 }
 
-void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
+void require_no_overlap(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
   std::vector<MemorySpan> spans;  // memory of the inputs, then of the outputs
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));

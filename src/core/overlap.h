@@ -46,7 +46,7 @@ struct Operand {
 };
 
 // Error if an output overlaps an input, another output or (unless Operand::sums) itself.
-void require_separate(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs);
+void require_no_overlap(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs);
 
 }  // namespace polyhead::inline internal
 #pragma GCC visibility pop

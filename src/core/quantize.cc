@@ -44,7 +44,7 @@ void quantize_rows(ConstTensorView x, TensorView out, TensorView scale, Executor
   require(scale.dtype() == DType::f32 && scale.shape() == rows, kOperation, ": scale is ", scale.dtype(), " ", scale.shape(),
           "; it must be float32 ", rows);
   const Operand outputs[] = {{"out", out}, {"scale", scale}}, inputs[] = {{"x", x}};
-  require_separate(kOperation, outputs, inputs);
+  require_no_overlap(kOperation, outputs, inputs);
 
   const std::int64_t width = x.extent(-1);
   const auto strides_of = [&](const Strides& strides) { return strides.first(rows.size()); };

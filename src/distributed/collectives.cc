@@ -151,7 +151,7 @@ void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, 
       from = from_first(call, from_axis, own.rank()), to = from_first(call, to_axis, own.rank());
       require(from != to, call.operation(), ": both axes are ", from, "; they must differ");
       const Operand outputs[] = {{"other", other}}, inputs[] = {{"own", own}};
-      require_separate(call.operation(), outputs, inputs);
+      require_no_overlap(call.operation(), outputs, inputs);
       Shape wanted = own.shape(), given = other.shape();
       require(given.size() == wanted.size() && other.dtype() == own.dtype(), call.operation(), ": own is ", own.dtype(), ' ', own.shape(), " and other ", other.dtype(), ' ', other.shape(),
               "; they must differ along the two axes only");

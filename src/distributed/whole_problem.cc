@@ -138,7 +138,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
     add_option_tensors(options, inputs);
     const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}}, others[] = {{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}};
     inputs.insert(inputs.end(), std::begin(others), std::end(others));
-    require_separate(operation, gradients, inputs);
+    require_no_overlap(operation, gradients, inputs);
     tensors.d_k = tensors.d_v = tensors.d_relative_bias = {};
     if (own.d_relative_bias) {
       const ConstTensorView& of = options.relative_bias.parameter();

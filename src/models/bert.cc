@@ -129,7 +129,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_floating({"v", output.v}, with_leading(heads, count));
   const Operand outputs[] = {{"hidden", output.hidden}, {"all_hidden", output.all_hidden}, {"attentions", output.attentions}, {"pooled", output.pooled}, {"q", output.q}, {"k", output.k}, {"v", output.v}};
   const Operand inputs[] = {{"ids", input.ids}, {"segments", given.segments}, {"attend_keys", input.attend_keys}};
-  require_separate(kOperation, outputs, inputs);
+  require_no_overlap(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4], outputs[5], outputs[6]}, *this);
 
   const Workspace own;  // so that layers reuse memory if the caller gives no workspace

@@ -65,7 +65,7 @@ void require_wanted(const char* operation, std::span<const WantedOutput> outputs
     nn::require_parameters_separate(operation, {operand}, model);
     written.push_back(operand);
   }
-  require_separate(operation, written, read);
+  require_no_overlap(operation, written, read);
 }
 
 }  // namespace polyhead::models

@@ -60,7 +60,7 @@ void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, Ten
   require(is_floating(hidden.dtype()) && is_floating(out.dtype()), kOperation, ": hidden is ", hidden.dtype(), " and out ", out.dtype(),
           "; both must be floating");
   if (attend_keys) nn::require_exactly(kOperation, {"attend_keys", attend_keys}, hidden.shape().first(leading + 1), DType::boolean);
-  nn::require_separate(kOperation, {"out", out}, {{"hidden", hidden}, {"attend_keys", attend_keys}});
+  nn::require_no_overlap(kOperation, {"out", out}, {{"hidden", hidden}, {"attend_keys", attend_keys}});
 
   Shape one = hidden.shape();
   one[-2] = 1;

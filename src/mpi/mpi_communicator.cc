@@ -51,7 +51,7 @@ class Pending {
 
   bool is_started() const { return first_ > message_.bytes.size(); }  // all pieces were passed to MPI
   bool is_over() const { return is_started() && open_.empty(); }
-  bool receives_like(const Pending& other) const { return receives_ && other.receives_ && peer_ == other.peer_ && tag_ == other.tag_; }
+  bool same_peer_and_tag(const Pending& other) const { return receives_ && other.receives_ && peer_ == other.peer_ && tag_ == other.tag_; }
   const std::string& fault() const { return fault_; }
 
   // Starts all pieces of a message to send, and those of a message to receive that are here.
@@ -223,7 +223,7 @@ class MpiRequests {
       bool before_all_started = true;
       for (const auto& other : pending_) {
         if (!before_all_started || other.get() == &pending) break;
-        if (!other->receives_like(pending)) continue;
+        if (!other->same_peer_and_tag(pending)) continue;
         other->start(comm_, piece_bytes_);
         before_all_started = other->is_started();
       }

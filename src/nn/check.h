@@ -35,8 +35,8 @@ inline void require_exactly(std::string_view operation, const Operand& tensor, c
   require_shape(operation, tensor, shape);
 }
 
-inline void require_separate(std::string_view operation, const Operand& output, std::initializer_list<Operand> inputs) {
-  polyhead::require_separate(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
+inline void require_no_overlap(std::string_view operation, const Operand& output, std::initializer_list<Operand> inputs) {
+  polyhead::require_no_overlap(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
 }
 
 // Input and output may be the same view where each element is read before it is written.
@@ -47,8 +47,8 @@ inline bool same_view(ConstTensorView a, ConstTensorView b) {
 // Error if the output overlaps one of `others`, or overlaps `own` without being the same view.
 inline void require_output(std::string_view operation, const Operand& output, const Operand& own, std::initializer_list<Operand> others) {
   require_exactly(operation, output, own.view.shape(), own.view.dtype());
-  require_separate(operation, output, others);
-  if (!same_view(output.view, own.view)) require_separate(operation, output, {own});
+  require_no_overlap(operation, output, others);
+  if (!same_view(output.view, own.view)) require_no_overlap(operation, output, {own});
 }
 
 inline Shape appended(Shape shape, std::initializer_list<std::int64_t> extents) {
@@ -111,7 +111,7 @@ void require_gradients(std::string_view operation, const M& module, M& grads, st
     require(gradient != given.end(), operation, ": gradients.parameters->", name, " is missing");
     const Operand written{{"gradients.parameters->", name}, *gradient->second};
     require_exactly(operation, written, parameter->shape(), parameter->dtype());
-    polyhead::require_separate(operation, {&written, 1}, others);
+    polyhead::require_no_overlap(operation, {&written, 1}, others);
   }
   for (const auto& [name, gradient] : given) {
     require(std::ranges::find(own, name, name_of) != own.end(), operation, ": gradients.parameters has ", name, ", which the module does not have");

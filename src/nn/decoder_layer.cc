@@ -90,7 +90,7 @@ void DecoderLayer::forward(ConstTensorView x, ConstTensorView memory, TensorView
   const DType dtype = self_attention_norm.weight.dtype();
   require_tensor(kOperation, {"memory", memory}, dtype);
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
-  require_separate(kOperation, {"y", y}, {{"x", x}, {"memory", memory}});
+  require_no_overlap(kOperation, {"y", y}, {{"x", x}, {"memory", memory}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   layer_forward(kOperation, *this, x, y, own, saved, [&](ConstTensorView in, TensorView out, MultiHeadAttention::Saved* of_attention) {
     cross_attention.forward({.query = in, .key = memory}, out, with_seed(for_memory(own, options.memory_mask), 2), of_attention);
@@ -114,7 +114,7 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
     written.push_back({"d_memory", d_memory});
   }
   const Operand read[] = {{"x", x}, {"memory", memory}, {"d_y", d_y}};
-  polyhead::require_separate(kOperation, written, read);
+  polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {{"d_x", d_x}, {"d_memory", d_memory}}, *this);
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, read, written);
 
@@ -158,7 +158,7 @@ void Decoder::forward(ConstTensorView x, ConstTensorView memory, TensorView y, c
   constexpr const char* kOperation = "Decoder.forward";
   require_no_cache(kOperation, options.attention, "DecoderCache");
   if (saved != nullptr) *saved = {};
-  require_separate(kOperation, {"y", y}, {{"memory", memory}});
+  require_no_overlap(kOperation, {"y", y}, {{"memory", memory}});
   stack_forward(kOperation, *this, x, y, {options.attention.executor, options.attention.workspace}, saved,
                 [&](std::size_t i, ConstTensorView in, TensorView out, DecoderLayer::Saved* of_layer) {
                   DecoderOptions of_options = options;
@@ -191,7 +191,7 @@ void Decoder::backward(const Saved& saved, ConstTensorView d_y, const DecoderGra
     require_exactly(kOperation, {"d_memory", d_memory}, memory.shape(), memory.dtype());
     const Operand read[] = {{"d_y", d_y}, {"d_x", gradients.x}, {"memory", memory}};
     const Operand written{"d_memory", d_memory};
-    polyhead::require_separate(kOperation, {&written, 1}, read);
+    polyhead::require_no_overlap(kOperation, {&written, 1}, read);
     require_parameters_separate(kOperation, {written}, *this);
   }
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].self_attention_residual.x, d_y, gradients.x,

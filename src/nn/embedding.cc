@@ -62,7 +62,7 @@ void Embedding::forward(ConstTensorView ids, TensorView y, const EmbeddingOption
   require_weight(kOperation, weight, 2, "[count,width]");
   const std::vector<std::int64_t> rows = checked_ids(kOperation, {"ids", ids}, count());
   require_exactly(kOperation, {"y", y}, appended(ids.shape(), {width()}), weight.dtype());
-  require_separate(kOperation, {"y", y}, {{"ids", ids}, {"weight", weight}});
+  require_no_overlap(kOperation, {"y", y}, {{"ids", ids}, {"weight", weight}});
   dispatch_floating(weight.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const Rows<const T> source(weight);

@@ -127,7 +127,7 @@ void EncoderDecoder::forward(ConstTensorView source, ConstTensorView target, Ten
   require(source.extent(0) == target.extent(0), kOperation, ": source is ", source.shape(), " and target ", target.shape(),
           "; both must have as many sequences");
   require_exactly(kOperation, {"logits", logits}, appended(target.shape(), {target_count()}), source_embedding.weight.dtype());
-  require_separate(kOperation, {"logits", logits}, {{"source", source}, {"target", target}});
+  require_no_overlap(kOperation, {"logits", logits}, {{"source", source}, {"target", target}});
   require_parameters_separate(kOperation, {{"logits", logits}}, *this);
   const AttentionOptions attention = of_encoder(options);
   const double dropped = dropout_of(kOperation, dropout, attention);
@@ -192,7 +192,7 @@ void EncoderDecoder::decode(ConstTensorView target, TensorView logits, DecoderCa
   require_ids(kOperation, {"target", target});
   require(target.extent(0) == cache.sequences(), kOperation, ": target is ", target.shape(), "; the cache has ", cache.sequences(), " sequences");
   require_exactly(kOperation, {"logits", logits}, appended(target.shape(), {target_count()}), source_embedding.weight.dtype());
-  require_separate(kOperation, {"logits", logits}, {{"target", target}});
+  require_no_overlap(kOperation, {"logits", logits}, {{"target", target}});
   require_parameters_separate(kOperation, {{"logits", logits}}, *this);
   std::vector<std::int64_t> first;
   for (std::int64_t r = 0; r < cache.sequences(); ++r) first.push_back(cache.length(r));

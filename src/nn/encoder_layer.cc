@@ -67,7 +67,7 @@ void EncoderLayer::forward(ConstTensorView x, TensorView y, const AttentionOptio
   constexpr const char* kOperation = "EncoderLayer.forward";
   const DType dtype = feed_forward_norm.weight.dtype();
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
-  require_separate(kOperation, {"y", y}, {{"x", x}});
+  require_no_overlap(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (options.cache != nullptr) require_order(kOperation, options, x);
   const double dropped = dropout_of(kOperation, dropout, options);
@@ -113,7 +113,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   require_exactly(kOperation, {"d_y", d_y}, shape, dtype);
   require_exactly(kOperation, {"d_x", d_x}, shape, dtype);
   const ConstTensorView x = saved.attention_residual.x;
-  require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  require_no_overlap(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
   require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   if (grads != nullptr) require_gradients(kOperation, *this, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
 

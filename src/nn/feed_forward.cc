@@ -88,7 +88,7 @@ void FeedForward::forward(ConstTensorView x, TensorView y, const RunOptions& opt
   const DType dtype = hidden.weight.dtype();
   require_rows(kOperation, {"x", x}, "width", hidden.in_width(), dtype);
   require_exactly(kOperation, {"y", y}, with_width(x.shape(), output.out_width()), dtype);
-  require_separate(kOperation, {"y", y}, {{"x", x}});
+  require_no_overlap(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   if (saved == nullptr) {
     const ChunkedFeedForward evaluation(*this, x, options);
@@ -130,7 +130,7 @@ void FeedForward::backward(const Saved& saved, ConstTensorView d_y, const Gradie
   require(static_cast<bool>(saved.gate) == gated(), kOperation, ": saved comes from a layer ", gated() ? "without" : "with", " a gate");
   if (d_x) {
     require_exactly(kOperation, {"d_x", d_x}, x_shape, dtype);
-    require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}});
+    require_no_overlap(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"saved.hidden", saved.hidden}});
     require_parameters_separate(kOperation, {{"d_x", d_x}}, *this);
   }
   if (grads != nullptr) {

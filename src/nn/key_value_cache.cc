@@ -89,7 +89,7 @@ KeyValueCacheConfig config_of(const TensorView& keys, const TensorView& values, 
             " ", view->shape(), "; it must be float32 [B,K,capacity] = ", keys.shape().first(3));
   }
   const Operand outputs[] = {{"keys", keys}, {"values", values}, {"key_scales", key_scales}, {"value_scales", value_scales}};
-  require_separate(kName, outputs, {});
+  require_no_overlap(kName, outputs, {});
   return {keys.extent(0), keys.extent(1), keys.extent(2), keys.extent(3), values.extent(3), keys.dtype()};
 }
 
@@ -182,7 +182,7 @@ void KeyValueCache::append(ConstTensorView k, ConstTensorView v, ConstTensorView
                              {"the cache's key scales", key_scales_},
                              {"the cache's value scales", value_scales_}};
   const Operand inputs[] = {{"k", k}, {"v", v}};
-  require_separate("KeyValueCache.append", outputs, inputs);
+  require_no_overlap("KeyValueCache.append", outputs, inputs);
   std::vector<std::int64_t> after = lengths_after(k.extent(2), new_tokens);
 
   // The new tokens of sequence b have the positions begin_of(b) to end_of(b) - 1.

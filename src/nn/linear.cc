@@ -52,7 +52,7 @@ void PackedLinear::forward(ConstTensorView x, TensorView y, Executor* executor) 
   require_parameters(kOperation, *linear_);
   require_rows(kOperation, {"x", x}, "in_width", linear_->in_width(), weight.dtype());
   require_exactly(kOperation, {"y", y}, with_width(x.shape(), linear_->out_width()), weight.dtype());
-  require_separate(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
+  require_no_overlap(kOperation, {"y", y}, {{"x", x}, {"weight", weight}, {"bias", bias}});
   // y[r,o] = sum_i x[r,i] weight[o,i] + bias[o]
   cpu::gemm({.a = x, .b = weight.view().transpose(0, 1), .c = y, .bias = bias, .packed = weight_.get()}, executor, workspace_);
 }
@@ -70,7 +70,7 @@ void Linear::backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Li
   const Shape x_shape = with_width(d_y.shape(), in_width());
   if (d_x) {
     require_exactly(kOperation, {"d_x", d_x}, x_shape, weight.dtype());
-    require_separate(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
+    require_no_overlap(kOperation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", weight}});
   }
   if (grads != nullptr) {
     require_parameters_may_change(kOperation, false, options.workspace);

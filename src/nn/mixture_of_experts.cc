@@ -125,7 +125,7 @@ void MixtureOfExperts::forward(ConstTensorView x, TensorView y, const RunOptions
   const DType dtype = router.weight.dtype();
   require_rows(kOperation, {"x", x}, "width", router.in_width(), dtype);
   require_exactly(kOperation, {"y", y}, x.shape(), dtype);
-  require_separate(kOperation, {"y", y}, {{"x", x}});
+  require_no_overlap(kOperation, {"y", y}, {{"x", x}});
   require_parameters_separate(kOperation, {{"y", y}}, *this);
   const std::int64_t width = router.in_width(), rows = numel(x.shape().first(x.rank() - 1)), count = std::ssize(experts);
   const DType precise = dtype == DType::f64 ? DType::f64 : DType::f32;

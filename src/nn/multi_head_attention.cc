@@ -352,7 +352,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
   const Operand results[] = {written, {"attention_weights", attention_weights}};
-  polyhead::require_separate(kOperation, results, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
+  polyhead::require_no_overlap(kOperation, results, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
   require_parameters_separate(kOperation, {results[0], results[1]}, *this);
   if (attention_weights) {
     require(saved != nullptr, kOperation, ": attention_weights without saved activations");
@@ -368,7 +368,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
                               {"the cache's values", cache.all_values()},
                               {"the cache's key scales", cache.all_key_scales()},
                               {"the cache's value scales", cache.all_value_scales()}};
-    polyhead::require_separate(kOperation, memory, inputs);
+    polyhead::require_no_overlap(kOperation, memory, inputs);
   }
   if (saved == nullptr) {
     const ChunkedAttention evaluation(*this, input, shapes, options);
@@ -441,7 +441,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), gradient_of[i].dtype());
   }
-  polyhead::require_separate(kOperation, written, read);
+  polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5], written[6], written[7]}, *this);
   MultiHeadAttention* grads = gradients.parameters;
   if (grads) {

@@ -194,7 +194,7 @@ void normalise(const Normalisation& norm, ConstTensorView x, TensorView y, Execu
   const DType dtype = norm.weight.dtype();
   require_rows(norm.operation, {"x", x}, "width", norm.weight.extent(0), dtype);
   require_exactly(norm.operation, {"y", y}, x.shape(), dtype);
-  require_separate(norm.operation, {"y", y}, {{"x", x}, {"weight", norm.weight}, {"bias", norm.bias}});
+  require_no_overlap(norm.operation, {"y", y}, {{"x", x}, {"weight", norm.weight}, {"bias", norm.bias}});
   if (y.numel() == 0) return;
   dispatch_floating(dtype, [&](auto type) { normalise_all<typename decltype(type)::type>(norm, x, y, executor); });
 }
@@ -218,7 +218,7 @@ void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView
   require_exactly(norm.operation, {"d_y", d_y}, x.shape(), dtype);
   if (d_x) {
     require_exactly(norm.operation, {"d_x", d_x}, x.shape(), dtype);
-    require_separate(norm.operation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", norm.weight}});
+    require_no_overlap(norm.operation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}, {"weight", norm.weight}});
   }
   if (width == 0) return;
   dispatch_floating(dtype, [&](auto type) {

@@ -304,7 +304,7 @@ void PairBias::forward(ConstTensorView z, TensorView bias, const RunOptions& opt
   require_pair(kPairForward, *this);
   require_z(kPairForward, *this, z);
   require_exactly(kPairForward, {"bias", bias}, bias_shape(z.shape(), heads()), z.dtype());
-  require_separate(kPairForward, {"bias", bias}, {{"z", z}});
+  require_no_overlap(kPairForward, {"bias", bias}, {{"z", z}});
   require_parameters_separate(kPairForward, {{"bias", bias}}, *this);
   PairBiasForward(*this, options).run(z, bias);
 }
@@ -315,7 +315,7 @@ void PairBias::backward(ConstTensorView z, ConstTensorView d_bias, const Gradien
   require_exactly(kPairBackward, {"d_bias", d_bias}, bias_shape(z.shape(), heads()), z.dtype());
   if (gradients.x) {
     require_exactly(kPairBackward, {"d_z", gradients.x}, z.shape(), z.dtype());
-    require_separate(kPairBackward, {"d_z", gradients.x}, {{"z", z}, {"d_bias", d_bias}});
+    require_no_overlap(kPairBackward, {"d_z", gradients.x}, {{"z", z}, {"d_bias", d_bias}});
     require_parameters_separate(kPairBackward, {{"d_z", gradients.x}}, *this);
   }
   if (gradients.parameters) {
@@ -335,7 +335,7 @@ void pair_bias_sdpa_forward(const PairBias& pair, const PairBiasSdpa& given, Ten
   require_exactly(kOperation, {"out", out}, with_width(input.q.shape(), input.v.extent(-1)), input.q.dtype());
   require_exactly(kOperation, {"lse", lse}, without_last_extent(input.q.shape()), accumulation_dtype(input.q.dtype()));
   const Operand written[] = {{"out", out}, {"lse", lse}}, read[] = {{"q", input.q}, {"k", input.k}, {"v", input.v}, {"z", input.z}, {"attend_keys", given.attend_keys}};
-  polyhead::require_separate(kOperation, written, read);
+  polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {written[0], written[1]}, pair);
   const PairBlocks blocks(input.q.shape().first(input.q.rank() - 3), input.z, pair.heads());
   const PairBiasForward bias_of(pair, options);
@@ -366,7 +366,7 @@ void pair_bias_sdpa_backward(const PairBias& pair, const PairBiasSdpa& given, Co
   for (std::size_t i = 0; i < std::size(of); ++i) {
     if (written[i].view) require_exactly(kOperation, written[i], of[i].shape(), of[i].dtype());
   }
-  polyhead::require_separate(kOperation, written, read);
+  polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3]}, pair);
   if (gradients.parameters) {
     require_parameters_may_change(kOperation, false, options.workspace);

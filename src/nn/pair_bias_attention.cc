@@ -94,7 +94,7 @@ void PairBiasAttention::forward(const Input& input, TensorView out, const RunOpt
   const DType dtype = q.weight.dtype();
   require_exactly(kOperation, {"out", out}, input.query.shape(), dtype);
   const Operand written{"out", out};
-  polyhead::require_separate(kOperation, {&written, 1}, pair_operands_of(input));
+  polyhead::require_no_overlap(kOperation, {&written, 1}, pair_operands_of(input));
   require_parameters_separate(kOperation, {written}, *this);
   if (saved) *saved = {};  // frees its memory first, so that the workspace can reuse it
   const Shape merged = with_width(input.query.shape(), q.out_width()), merged_keys = with_width(pair_keys_of(input).shape(), k.out_width());
@@ -148,7 +148,7 @@ void PairBiasAttention::backward(const Saved& s, ConstTensorView d_out, const Gr
   }
   std::vector<Operand> read = pair_operands_of(input);
   read.push_back({"d_out", d_out});
-  polyhead::require_separate(kOperation, written, read);
+  polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3]}, *this);
   PairBiasAttention* const grads = gradients.parameters;
   if (grads) {

@@ -12,7 +12,7 @@ void sinusoidal_positions(TensorView out, std::int64_t first, double base) {
   require(static_cast<bool>(out) && is_floating(out.dtype()) && out.rank() == 2, kOperation, ": out is ", out.dtype(), " ", out.shape(),
           "; it must be a floating tensor [T,E]");
   require(base > 0, kOperation, ": base is ", base, "; it must be positive");
-  require_separate(kOperation, {"out", out}, {});
+  require_no_overlap(kOperation, {"out", out}, {});
   const std::int64_t positions = out.extent(0), width = out.extent(1);
   dispatch_floating(out.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;

@@ -19,7 +19,7 @@ void rotate(ConstTensorView cos, ConstTensorView sin, RotaryOrder order, Rotatio
   require(2 * pairs <= x.extent(-1), kOperation, ": the tables ", cos.shape(), " rotate ", 2 * pairs, " features; a head has ",
           x.extent(-1));
   const Operand output{"x", x}, tables[] = {{"cos", cos}, {"sin", sin}};
-  require_separate(kOperation, {&output, 1}, tables);
+  require_no_overlap(kOperation, {&output, 1}, tables);
   Shape shape = x.shape();
   shape[-1] = pairs;
   const DType precise = accumulation_dtype(x.dtype());

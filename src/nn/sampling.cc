@@ -76,7 +76,7 @@ template <class F>
 void choose_tokens(const char* operation, ConstTensorView logits, TensorView tokens, const F& choose) {
   require_logits(operation, logits);
   require_exactly(operation, {"tokens", tokens}, {logits.extent(0)}, DType::i64);
-  require_separate(operation, {"tokens", tokens}, {{"logits", logits}});
+  require_no_overlap(operation, {"tokens", tokens}, {{"logits", logits}});
   std::vector<std::int64_t> chosen;
   for_each_row_of_logits(operation, logits, [](std::int64_t) { return true; }, [&](std::int64_t row, const std::vector<double>& values) { chosen.push_back(choose(row, values)); });
   for (std::size_t row = 0; row < chosen.size(); ++row) tokens.data<std::int64_t>()[static_cast<std::int64_t>(row) * tokens.stride(0)] = chosen[row];

@@ -39,7 +39,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
   require(!stack.layers.empty(), operation, ": there are no layers");
   require(static_cast<bool>(x), operation, ": x is missing");
   require_exactly(operation, {"y", y}, x.shape(), stack.layers[0].feed_forward_norm.weight.dtype());
-  require_separate(operation, {"y", y}, {{"x", x}});
+  require_no_overlap(operation, {"y", y}, {{"x", x}});
   require_parameters_separate(operation, {{"y", y}}, stack);
   const std::size_t count = stack.layers.size();
   const bool normed = static_cast<bool>(stack.final_norm.weight);
@@ -90,7 +90,7 @@ void stack_backward(const char* operation, const Stack& stack, const typename St
           saved.layers.size(), " layers; this stack has ", count);
   require_exactly(operation, {"d_y", d_y}, x.shape(), x.dtype());
   require_exactly(operation, {"d_x", d_x}, x.shape(), x.dtype());
-  require_separate(operation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
+  require_no_overlap(operation, {"d_x", d_x}, {{"x", x}, {"d_y", d_y}});
   require_parameters_separate(operation, {{"d_x", d_x}}, stack);
   if (grads != nullptr) require_gradients(operation, stack, *grads, {{"x", x}, {"d_y", d_y}}, {"d_x", d_x});
   const auto like_x = [&] { return uninitialised(x.dtype(), x.shape(), options.workspace); };

@@ -84,7 +84,7 @@ class KvHead {
       const CapSlopes cap(row_.capped[at], p_.softcap);
       const double first = row_.p[at] * (w[at] - delta);
       d_score_[at] = row_.p[at] * ((tangent_.score[at] - tangent_.lse) * (w[at] - delta) + w_tangent[at] - phi);
-      const double d_x = p_.scale * (cap.first * d_score_[at] + cap.second * tangent_.scaled[at] * first), d_x_tangent = p_.scale * cap.first * first;
+      const double d_x = p_.scale * (cap.slope * d_score_[at] + cap.curvature * tangent_.scaled[at] * first), d_x_tangent = p_.scale * cap.slope * first;
       add_scaled(qk_width, d_x, k_.data() + s * qk_width, d_q.data());
       add_scaled(qk_width, d_x, q.data(), d_k_.data() + s * qk_width);
       if (p_.tangents.k) add_scaled(qk_width, d_x_tangent, k_tangent_.data() + s * qk_width, d_q.data());

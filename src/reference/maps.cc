@@ -47,7 +47,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
   }
 }
 
-double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
+double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count) {
   const auto sum = [&](const auto* first, const auto* second) {
     double entropy = 0;
     for (std::int64_t s = 0; s < count; ++s) {

@@ -17,6 +17,6 @@ void backward_backward(const BackwardBackwardProblem& problem);
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);
 
 // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays.
-double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count);
+double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count);
 
 }  // namespace polyhead::reference

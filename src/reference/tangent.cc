@@ -17,7 +17,7 @@ std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std
 CapSlopes::CapSlopes(double capped, double softcap) {
   if (softcap <= 0) return;
   const double tanh = capped / softcap;
-  first = 1 - tanh * tanh, second = -2 / softcap * tanh * first;
+  slope = 1 - tanh * tanh, curvature = -2 / softcap * tanh * slope;
 }
 
 TangentMaker::TangentMaker(const Problem& problem, const Tangents& tangents, ConstTensorView q, ConstTensorView k, std::int64_t b, std::int64_t n)
@@ -56,7 +56,7 @@ void TangentMaker::row(std::int64_t t, const Row& row, RowTangent& tangent) cons
       continue;
     }
     tangent.scaled[s] *= problem_.scale;
-    tangent.score[s] = CapSlopes(row.capped[s], problem_.softcap).first * tangent.scaled[s] + bias[s];
+    tangent.score[s] = CapSlopes(row.capped[s], problem_.softcap).slope * tangent.scaled[s] + bias[s];
     tangent.lse += row.p[s] * tangent.score[s];
   }
 }

@@ -32,9 +32,9 @@ class TangentMaker {
 std::vector<double> load_row_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row, std::int64_t width);
 std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::size_t size);
 
-// First and second derivative of softcap by its argument, at a capped score.
+// The derivatives of softcap by its argument, at a capped score: slope is the first, curvature the second.
 struct CapSlopes {
-  double first = 1, second = 0;
+  double slope = 1, curvature = 0;
   CapSlopes(double capped, double softcap);
 };
 

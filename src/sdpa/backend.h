@@ -25,7 +25,7 @@ struct Backend {
   // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
   // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays. `count` is a multiple of 16.
-  double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
+  double (*entropy_of_mean)(DType dtype, const void* p, const void* q, std::int64_t count);
   // Returns the "name: value" lines that explain() adds for a forward pass; nullptr: none.
   std::string (*facts)(const ForwardProblem& problem);
 };

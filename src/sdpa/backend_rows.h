@@ -18,7 +18,7 @@ struct CpuRow {
   static constexpr auto backward_backward = cpu::sdpa_backward_backward;
   static constexpr auto map_rows = cpu::map_rows;
   static constexpr auto write_maps = cpu::write_maps;
-  static constexpr auto mixed_entropy = cpu::mixed_entropy;
+  static constexpr auto entropy_of_mean = cpu::entropy_of_mean;
   static constexpr auto facts = cpu::facts_of_forward;
 };
 
@@ -31,7 +31,7 @@ struct ReferenceRow {
   static constexpr auto backward_backward = reference::backward_backward;
   static constexpr auto map_rows = reference::map_rows;
   static constexpr decltype(Backend::write_maps) write_maps = nullptr;
-  static constexpr auto mixed_entropy = reference::mixed_entropy;
+  static constexpr auto entropy_of_mean = reference::entropy_of_mean;
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 

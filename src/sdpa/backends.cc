@@ -6,7 +6,7 @@ namespace polyhead {
 namespace {
 
 constexpr auto kBackends = of_each_backend([]<class Row> {
-  return Backend{Row::name, Row::declines, Row::forward, Row::backward, Row::jvp, Row::backward_backward, Row::map_rows, Row::write_maps, Row::mixed_entropy, Row::facts};
+  return Backend{Row::name, Row::declines, Row::forward, Row::backward, Row::jvp, Row::backward_backward, Row::map_rows, Row::write_maps, Row::entropy_of_mean, Row::facts};
 });
 
 }  // namespace

@@ -132,7 +132,7 @@ class HeadRows {
           const Described &a = rows_[size(x)], &b = rows_[size(y)];
           if (a.keys.empty() || b.keys.empty()) continue;
           const std::int64_t first = std::min(a.keys.first, b.keys.first) / 16 * 16, last = std::max(a.keys.last, b.keys.last);
-          const double mixed = walk_.backend.mixed_entropy(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
+          const double mixed = walk_.backend.entropy_of_mean(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
                                                            p_.data() + y * stride() + first, (last - first + 15) / 16 * 16);
           const double divergence = mixed + entropy_term((a.rest + b.rest) / 2) - (a.entropy + b.entropy) / 2;
           sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make it negative

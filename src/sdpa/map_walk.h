@@ -126,7 +126,7 @@ class MapWalk {
 
   void add_input(const Operand& operand) { inputs_.push_back(operand); }
   // No output of the operation may overlap an input or another output.
-  void check_memory(std::span<const Operand> outputs) const { require_separate(op_, outputs, inputs_); }
+  void check_memory(std::span<const Operand> outputs) const { require_no_overlap(op_, outputs, inputs_); }
 
   void check_output(TensorView out, std::initializer_list<std::int64_t> rest, const char* letters) const {
     check_shape(out, rest, "out", letters, DTypeKind::floating);

@@ -453,7 +453,7 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
       {"q", tensors.q}, {"k", tensors.k}, {"v", tensors.v}, {"k_scale", tensors.k_scale}, {"v_scale", tensors.v_scale}};
   add_option_tensors(options, inputs);
   const Operand outputs[] = {{"out", tensors.out}, {"lse", tensors.lse}, {"attention_weights", tensors.attention_weights}};
-  require_separate(operation, outputs, inputs);
+  require_no_overlap(operation, outputs, inputs);
   p.attention_weights = tensors.attention_weights;
   return p;
 }
@@ -510,7 +510,7 @@ BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& opti
   inputs.push_back({"d_out", tensors.d_out});
   std::vector<Operand> outputs = gradients_of(tensors);
   outputs.push_back({"d_score_rule", tensors.d_score_rule});
-  require_separate(operation, outputs, inputs);
+  require_no_overlap(operation, outputs, inputs);
   return p;
 }
 
@@ -528,7 +528,7 @@ JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, Probl
   p.out_tangent = tensors.out_tangent;
   p.lse_tangent = tensors.lse_tangent ? tensors.lse_tangent.unsqueeze(-1) : tensors.lse_tangent;
   const Operand outputs[] = {{"out_tangent", tensors.out_tangent}, {"lse_tangent", tensors.lse_tangent}};
-  require_separate(operation, outputs, inputs);
+  require_no_overlap(operation, outputs, inputs);
   return p;
 }
 
@@ -545,7 +545,7 @@ BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const S
   if (tensors.d_d_out) build.expect(tensors.d_d_out, tensors.out.shape(), p.dtype, "d_d_out", "[*,N,T,V]");
   p.d_d_out = tensors.d_d_out;
   outputs.push_back({"d_d_out", tensors.d_d_out});
-  require_separate(operation, outputs, inputs);
+  require_no_overlap(operation, outputs, inputs);
   return p;
 }
 

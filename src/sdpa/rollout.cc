@@ -185,7 +185,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
   require(out.shape() == wanted, kOperation, ": out is ", out.shape(), "; it must be [*,R,T] = ", wanted);
   require(is_floating(out.dtype()), kOperation, ": out is ", out.dtype(), "; it must be floating");
   const Operand output{"out", out};
-  require_separate(kOperation, {&output, 1}, inputs);
+  require_no_overlap(kOperation, {&output, 1}, inputs);
   if (out.numel() == 0) return;
 
   SdpaOptions plain = options;

@@ -673,7 +673,7 @@ MUTANTS = [
     # Forward mode and the gradient of the backward pass
     Mutant("k' left out of x'", "src/reference/tangent.cc", "  add(q_, key_tangents_);\n", "", "x' has a term of k'", ("reference",)),
     Mutant("lse' left out of out'", "src/reference/jvp.cc", "(tangent.score[at] - tangent.lse)", "tangent.score[at]", "p' = p (score' - lse')", ("reference",)),
-    Mutant("the cap's curvature dropped", "src/reference/tangent.cc", "second = -2 / softcap * tanh * first;", "second = 0;", "d_x has a term of softcap''", ("reference",)),
+    Mutant("the cap's curvature dropped", "src/reference/tangent.cc", "curvature = -2 / softcap * tanh * slope;", "curvature = 0;", "d_x has a term of softcap''", ("reference",)),
     Mutant("phi left out of d_score", "src/reference/backward_backward.cc", "+ w_tangent[at] - phi)", "+ w_tangent[at])", "d_score sums to 0", ("reference",)),
     Mutant("tangent of the relative bias is the bias", NORMAL, "(moved.slopes ? moved.slopes : moved.table) = given.relative_bias;", "", "a relative bias is linear in its parameters", ("reference",)),
     Mutant("kernel: p not divided by its sum", "src/cpu/sdpa/jvp_kernel.cc", "values.inverse = 1 / sum;", "values.inverse = 1;", "the rounding of lse cancels", ("cpu_sdpa",)),

@@ -24,7 +24,7 @@ function textsOfPage(html) {
     const length = lengthOf(rows * columns);
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
-    if (!sidesFit(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
+    if (!annotationsAreValid(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
     if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // the numbers belong to another measure
     return new Text(text, opened);
   });

@@ -11,7 +11,7 @@ function sidesOf(json, decoder) {
 }
 
 // Checks the data of a page that the reader has opened. length(numbers): the length of the base64 text for this many numbers.
-function sidesFit({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads, image, queries }, rows, columns, length) {
+function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, gate, gate_width: gateWidth, group = 0, layers, heads, image, queries }, rows, columns, length) {
   const place = (index, count) => Number.isInteger(index) && index >= 0 && index < count;
   const within = ([row, column]) => place(row, rows) && place(column, columns);
   const gates = () => Number.isInteger(gateWidth) && gate.length === layers && gate.every((codes) => codes.length === heads && codes.every((one) => typeof one === "string" && one.length === length(rows * gateWidth)));

@@ -223,8 +223,8 @@ POLYHEAD_INLINE Vector<std::int32_t> interleave_halves(Vector<std::int32_t> a, V
   return zip_lanes<std::int32_t, kUpper>((a & 0xffff) | b << 16, (a >> 16 & 0xffff) | (b & ~0xffff));
 }
 
-// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), but was not
-// compared with a processor yet: the first and the second terms of the pairs are summed separately, from 0, and the sum of both is added; subnormal
+// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), and tests
+// compare its bits with a processor's where it has AMX: the first and the second terms of the pairs are summed separately, from 0, and the sum of both is added; subnormal
 // numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
 class AmxTiles {
  public:

@@ -42,7 +42,7 @@ struct MapsKernels {
   std::int64_t (*maps_scratch)(const MapsTask& task);
   void (*maps)(const MapsTask& task, void* scratch);
   // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays; `count` is a multiple of 16.
-  double (*mixed_entropy)(DType dtype, const void* p, const void* q, std::int64_t count);
+  double (*entropy_of_mean)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 
 }  // namespace polyhead::cpu

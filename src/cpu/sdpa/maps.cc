@@ -105,8 +105,8 @@ void write_maps(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<
   });
 }
 
-double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
-  return current_kernels_of<MapsKernels>().mixed_entropy(dtype, p, q, count);
+double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count) {
+  return current_kernels_of<MapsKernels>().entropy_of_mean(dtype, p, q, count);
 }
 
 }  // namespace polyhead::cpu

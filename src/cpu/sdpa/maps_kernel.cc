@@ -188,7 +188,7 @@ class Maps {
 };
 
 template <class T>
-double sum_mixed_entropy(const T* p, const T* q, std::int64_t count) {
+double sum_entropy_of_mean(const T* p, const T* q, std::int64_t count) {
   constexpr std::int64_t kBlock = 2048;  // longest sum in type T
   double entropy = 0;
   for (std::int64_t first = 0; first < count; first += kBlock) {
@@ -205,14 +205,14 @@ double sum_mixed_entropy(const T* p, const T* q, std::int64_t count) {
   return entropy;
 }
 
-double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count) {
-  return dtype == DType::f64 ? sum_mixed_entropy(static_cast<const double*>(p), static_cast<const double*>(q), count)
-                             : sum_mixed_entropy(static_cast<const float*>(p), static_cast<const float*>(q), count);
+double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count) {
+  return dtype == DType::f64 ? sum_entropy_of_mean(static_cast<const double*>(p), static_cast<const double*>(q), count)
+                             : sum_entropy_of_mean(static_cast<const float*>(p), static_cast<const float*>(q), count);
 }
 
 }  // namespace
 
 extern const MapsKernels maps_kernels;
-constinit const MapsKernels maps_kernels = {scratch_bytes<MapsScratch, MapsTask>, run_kernel<Maps, MapsTask>, mixed_entropy};
+constinit const MapsKernels maps_kernels = {scratch_bytes<MapsScratch, MapsTask>, run_kernel<Maps, MapsTask>, entropy_of_mean};
 
 }  // namespace polyhead::cpu::POLYHEAD_ISA

@@ -17,7 +17,7 @@ void sdpa_jvp(const JvpProblem& problem);
 void sdpa_backward_backward(const BackwardBackwardProblem& problem);
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
 void write_maps(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
-double mixed_entropy(DType dtype, const void* p, const void* q, std::int64_t count);
+double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count);
 
 // Lines "name: value" that explain() shows for a forward pass.
 std::string facts_of_forward(const ForwardProblem& problem);
