@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -184,8 +184,8 @@ def _noise(family: Family) -> float:
         return largest_difference(_kept(_run(moved, family.inputs), None), _kept(_run(family.model, family.inputs), None), float("inf"))
 
 
-def compare(family: Family, brief: bool = False) -> Result:
-    """Runs every check that the family's eager model passes itself. brief: only the output (also with padding) and the gradients."""
+def compare(family: Family, brief: bool = False, caches: Sequence[str] = ("dynamic", "static")) -> Result:
+    """Runs every check that the family's eager model passes itself. brief: only the output (also with padding) and the gradients. caches: for generation."""
     result = Result("right", model_class=family.model_class.__name__)
     calls = 0
 
@@ -254,7 +254,7 @@ def compare(family: Family, brief: bool = False) -> Result:
         if family.model_type not in MAPS_WITHOUT_SINK:
             check("maps", lambda model: _maps(model, inputs))
         if eager.can_generate() and "input_ids" in inputs:
-            for cache in ("dynamic", "static"):
+            for cache in caches:
                 check(cache, lambda model: _generated(model, padded or inputs, cache))  # noqa: B023: called at once
         if "pixel_values" not in inputs and (pictures := with_images(family)) is not None:
             check("images", lambda model: _kept(_run(model, pictures), None))
@@ -276,9 +276,10 @@ def _judge(result: Result) -> None:
         result.verdict = "unused"
 
 
-def compare_with_parts(family: Family) -> Result:
-    """Runs `compare`, and the brief checks of the family with its optional parts. A part that polyhead refuses by name does not count as a failure."""
-    result = compare(family)
+def compare_with_parts(family: Family, only: Collection[str] = ()) -> Result:
+    """Runs `compare`, and the brief checks of the family with its optional parts, or with those of these names; then `compare` is brief too. A part that polyhead
+    refuses by name does not count as a failure."""
+    result = compare(family, brief=len(only) > 0)
     try:
         with torch.no_grad():
             result.noise = _noise(family)
@@ -286,7 +287,7 @@ def compare_with_parts(family: Family) -> Result:
         pass
     if result.verdict not in ("right", "unused"):
         return result
-    for variant in with_parts(family):
+    for variant in with_parts(family, only):
         of_parts, name = compare(variant, brief=True), ", ".join(f"{part}={value}" for part, value in variant.parts.items())
         result.parts.append(name + (" (refused)" if of_parts.verdict == "refused" else ""))
         result.readers += [place for place in of_parts.readers if place not in result.readers]

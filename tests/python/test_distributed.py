@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import forked_python
 import polyhead
 from distributed_support import PATIENCE, Group, Processes, Queues, in_threads
 from polyhead import distributed
@@ -594,11 +595,8 @@ for destroys in (True, False):
 
 def test_a_slow_rank_does_no_harm_even_to_the_end_of_a_process(tmp_path: Path) -> None:
     """A thread that still waits for a message then must neither close the group's connections nor abort the process."""
-    commands = [[sys.executable, "-c", SLOW, str(rank), str(tmp_path / "store")] for rank in range(2)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for command in commands]
-    for process in started:
-        printed = process.communicate(timeout=PATIENCE)[0]
-        assert process.returncode == 0, printed
+    for done in forked_python.run_together(SLOW, [((str(rank), str(tmp_path / "store")), os.environ) for rank in range(2)], PATIENCE):
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 MPI = """

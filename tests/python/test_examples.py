@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import forked_python
+from effort import QUICK
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
 MINILM = Path(os.environ.get("POLYHEAD_MINILM_DIR", "none"))
@@ -29,9 +33,22 @@ NOTEBOOK = "heads_of_a_sentence.ipynb"
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    start = TORCHRUN if name == "ring_attention.py" else []
-    environment = os.environ | {"NO_COLOR": "1"} | ({"OMP_NUM_THREADS": "1"} if start else {})  # torchrun warns where it sets that itself
-    return subprocess.run([sys.executable, *start, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=environment)
+    environment = os.environ | {"NO_COLOR": "1"}
+    if name == "ring_attention.py":
+        environment |= {"OMP_NUM_THREADS": "1"}  # torchrun warns where it sets that itself
+        if QUICK:  # two ranks with the variables of torchrun, which imports torch three times, and fewer tokens
+            return ranks_without_torchrun(environment)
+        return subprocess.run([sys.executable, *TORCHRUN, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=environment)
+    return forked_python.run(FOLDER / name, *arguments, timeout=3000, environment=environment)
+
+
+def ranks_without_torchrun(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    first, second = forked_python.run_together(FOLDER / "ring_attention.py", [(("--tokens", "1024"), environment | {"RANK": str(rank)}) for rank in range(2)])
+    assert second.returncode == 0 and second.stdout == second.stderr == "", second.stdout + second.stderr
+    return first
 
 
 def needs(name: str) -> None:
@@ -108,8 +125,7 @@ def test_a_missing_package_is_said_in_one_sentence(name: str, tmp_path: Path) ->
 def test_ring_attention_says_how_it_is_started(arguments: list[str], said: str) -> None:
     needs("ring_attention.py")
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    command = [sys.executable, str(FOLDER / "ring_attention.py"), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=environment)
+    result = forked_python.run(FOLDER / "ring_attention.py", *arguments, timeout=3000, environment=environment)
     assert result.returncode == 2 and result.stdout == "" and re.fullmatch(said + "\n", result.stderr), result.stderr
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import polyhead
+from effort import combinations
 
 POSITIONS = 16384
 ONE = np.random.default_rng(5).standard_normal((1, 1, POSITIONS, 16)).astype(np.float32)
@@ -125,8 +126,7 @@ def small(threads: int) -> bytes:
     return out.tobytes() + polyhead.sdpa_backward(q, q, q, out, of_rows, q, causal="top_left", num_threads=threads).q.tobytes()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "threads"), combinations(CALLS, [1, 3]))
 def test_a_signal_ends_a_call(name: str, threads: int, alarm: Callable[[], None]) -> None:
     before = small(threads)
     alarm()

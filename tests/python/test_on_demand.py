@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+from effort import QUICK
+
 NEEDS = {"torch": "torch", "jax": "jax", "patch": "torch", "transformers": "torch", "distributed": None}
 there = {name: package is None or importlib.util.find_spec(package) is not None for name, package in NEEDS.items()}
 
@@ -18,19 +20,30 @@ def output(code: str) -> str:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=600).stdout.strip()
 
 
-@pytest.mark.parametrize("name", [name for name, is_there in there.items() if is_there])
-def test_a_part_is_imported_when_it_is_first_used(name: str) -> None:
+PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # none of them loads one that comes later
+
+
+@pytest.mark.parametrize("names", [PARTS] if QUICK else [[name] for name in PARTS], ids=str)
+def test_a_part_is_imported_when_it_is_first_used(names: list[str]) -> None:
+    """One process for all in quick: an import of torch takes seconds."""
     told = output(
         f"""
         import json, sys
         import polyhead
-        before = [part for part in ("torch", "jax", "polyhead.{name}") if part in sys.modules]
-        listed = "{name}" in dir(polyhead)
-        print(json.dumps([before, listed, polyhead.{name}.__name__, sorted(polyhead.{name}.__all__ if hasattr(polyhead.{name}, "__all__") else ["register"])]))
+        early = [name for name in sys.modules if name in ("torch", "jax") or name in [f"polyhead.{{part}}" for part in {names}]]
+        print(json.dumps([early, [part in dir(polyhead) for part in {names}]]))
+        for name in {names}:
+            early = f"polyhead.{{name}}" in sys.modules
+            part = getattr(polyhead, name)
+            print(json.dumps([early, part.__name__, sorted(getattr(part, "__all__", ["register"])), [each for each in ("torch", "jax") if each in sys.modules]]))
         """
     )
-    before, listed, found, names = json.loads(told)
-    assert before == [] and listed and found == f"polyhead.{name}" and names
+    first, *each = map(json.loads, told.splitlines())
+    assert first == [[], [True] * len(names)]
+    loaded: set[str] = set()
+    for name, (early, found, public, packages) in zip(names, each, strict=True):
+        loaded |= {NEEDS[name]} - {None}
+        assert not early and found == f"polyhead.{name}" and public and set(packages) == loaded
 
 
 MISSING = """
@@ -40,18 +53,18 @@ MISSING = """
 """
 
 
-@pytest.mark.parametrize("use", ["polyhead.{}", "from polyhead import {}", "import polyhead.{}"])
 @pytest.mark.parametrize("name", [name for name, package in NEEDS.items() if package])
-def test_a_missing_package_is_named_with_the_line_that_installs_it(name: str, use: str) -> None:
+def test_a_missing_package_is_named_with_the_line_that_installs_it(name: str) -> None:
     told = output(MISSING + f"""
-    try:
-        {use.format(name)}
-    except ImportError as error:
-        print(type(error).__name__, error.name, error)
+    for use in ("polyhead.{name}", "from polyhead import {name}", "import polyhead.{name}"):
+        try:
+            exec(use)
+        except ImportError as error:
+            print(type(error).__name__, error.name, error)
     """)
     package = NEEDS[name]
     sentence = {"torch": "PyTorch, which is not installed: pip install torch", "jax": "JAX 0.5 or later, which is not installed: pip install 'jax>=0.5'"}[str(package)]
-    assert told == f"ModuleNotFoundError {package} polyhead.{name} needs {sentence}"
+    assert told.splitlines() == [f"ModuleNotFoundError {package} polyhead.{name} needs {sentence}"] * 3
 
 
 @pytest.mark.parametrize("name", ["attention", "sequence_parallel", "TorchCommunicator"])

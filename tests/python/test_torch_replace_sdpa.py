@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
-import textwrap
 import threading
 import types
 import warnings
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
+import forked_python
 import polyhead.torch as ours
 from torch_support import cast, gradients, math_path, require_equal
 
@@ -318,7 +317,8 @@ def test_a_replacement_is_not_copied() -> None:
 
 def test_sequence_parallel_comes_after_and_wins() -> None:
     code = """
-        import torch, torch.distributed as dist, torch.nn.functional as F
+        import torch, torch.distributed as dist, torch.nn.functional as F, warnings
+        warnings.simplefilter("ignore")
         import polyhead
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         q = torch.randn(1, 2, 4, 8)
@@ -336,7 +336,7 @@ def test_sequence_parallel_comes_after_and_wins() -> None:
                 print(error)
         dist.destroy_process_group()
     """
-    told = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=600)
+    told = forked_python.run(code)
     assert told.returncode == 0, told.stderr
     assert "is replaced already" in told.stdout
 

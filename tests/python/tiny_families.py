@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -464,12 +464,13 @@ def _differs(a: Family, b: Family) -> bool:
     return [x.shape for x in ours] != [x.shape for x in theirs] or not all(torch.equal(x, y) for x, y in zip(ours, theirs))
 
 
-def with_parts(family: Family) -> list[Family]:
-    """The family with as many of its optional parts as go together, and with each of the others alone: experts, cross attention, position embeddings, adapters."""
+def with_parts(family: Family, only: Collection[str] = ()) -> list[Family]:
+    """The family with as many of its optional parts as go together, and with each of the others alone: experts, cross attention, position embeddings, adapters.
+    only: the names of the parts, where some are enough."""
     full, alone = family, {}
     for _ in range(2):  # a part may need one that comes later
         for name, value in _optional_parts(family.model.config):
-            if name in full.parts:
+            if name in full.parts or (only and name not in only):
                 continue
             together = _with_part(family, full.parts | {name: value})
             if together is not None and _differs(together, full):

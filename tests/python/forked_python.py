@@ -1,0 +1,90 @@
+"""Programs that need not import torch again, which takes seconds: each is a fork of a process that has it, started once.
+
+That is so with POLYHEAD_TEST_EFFORT=quick; otherwise each program is another Python. Nothing of polyhead is imported before a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from effort import QUICK
+
+Completed = subprocess.CompletedProcess[str]
+
+SERVER = """
+import json, os, sys
+import torch, torch.distributed
+def fork(tasks):
+    children = []
+    for task in tasks:
+        children.append(os.fork())
+        if children[-1] == 0:
+            return task
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]), flush=True)
+for line in sys.stdin:
+    task = fork(json.loads(line))
+    if task is not None:
+        break
+else:
+    os._exit(0)
+for number, name in enumerate((os.devnull, task["out"], task["err"])):
+    os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
+os.environ.clear()
+os.environ.update(task["environment"])
+sys.argv, sys.path[0] = task["argv"], os.path.dirname(task["argv"][0])
+exec(compile(task["code"], task["argv"][0], "exec"), {"__name__": "__main__", "__file__": task["argv"][0]})
+"""
+
+_server: subprocess.Popen[str] | None = None
+
+
+def _started() -> subprocess.Popen[str]:
+    global _server
+    if _server is None or _server.poll() is not None:
+        _server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(_server.kill)
+    return _server
+
+
+def run(program: Path | str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 600) -> Completed:
+    """Runs a file or the code in a text. torch is imported before the environment is set, so variables that it reads then need another Python."""
+    return run_together(program, [(arguments, environment)], timeout)[0]
+
+
+def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping[str, str]]], timeout: float = 600) -> list[Completed]:
+    """As many processes at the same time as there are arguments and environments."""
+    if isinstance(program, str):
+        name, code = "-c", textwrap.dedent(program)
+    else:
+        name, code = str(program), program.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(Path(folder, f"out{i}"), Path(folder, f"err{i}")) for i in range(len(calls))]
+        if QUICK and hasattr(os, "fork"):
+            tasks = [
+                {"code": code, "argv": [name, *arguments], "environment": dict(environment), "out": str(out), "err": str(err)}
+                for (arguments, environment), (out, err) in zip(calls, files)
+            ]
+            server = _started()
+            assert server.stdin is not None and server.stdout is not None
+            print(json.dumps(tasks), file=server.stdin, flush=True)
+            if not select.select([server.stdout], [], [], timeout)[0]:
+                server.kill()
+                raise subprocess.TimeoutExpired(name, timeout)
+            codes = json.loads(server.stdout.readline())
+        else:
+            begin = [sys.executable, name, *([code] if name == "-c" else [])]
+            started = [
+                subprocess.Popen([*begin, *arguments], stdout=out.open("w"), stderr=err.open("w"), env=environment)
+                for (arguments, environment), (out, err) in zip(calls, files)
+            ]
+            codes = [process.wait(timeout) for process in started]
+        return [subprocess.CompletedProcess([name, *arguments], code, out.read_text(), err.read_text()) for code, (arguments, _), (out, err) in zip(codes, calls, files)]
