@@ -22,7 +22,7 @@ struct ImageClassifierConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  nn::Seed seed;  // of the initialisation
+  nn::Seed seed;  // draws the initial parameters
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 

@@ -19,8 +19,8 @@ struct ImageProcessor {
   struct Size {
     std::int64_t height = 0, width = 0;
   };
-  std::optional<Size> resize{};                  // size: height and width. This or shortest_edge, or none with do_resize = false
-  std::optional<std::int64_t> shortest_edge{};   // size: the shorter side, the other in proportion
+  std::optional<Size> resize{};                  // key `size` with height and width. Either this or shortest_edge is given; neither with do_resize = false
+  std::optional<std::int64_t> shortest_edge{};   // key `size` with the shorter side; the longer side follows in proportion
   Resampling resampling = Resampling::bilinear;  // resample
   std::optional<Size> crop{};                    // crop_size: the middle of the image; with do_center_crop
   bool crop_half_even = false;                   // an offset of the crop at half a pixel is rounded to even (torchvision), not down

@@ -81,9 +81,8 @@ struct EncodeOptions {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Makes a tokenizer as BERT's; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is
-  // missing, or when the
-  // id of an added token is not that of its piece.
+  // Makes a tokenizer like BERT's; the id of a piece is its index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or
+  // separator is missing, or when the id of an added token is not that of its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options = {});
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}

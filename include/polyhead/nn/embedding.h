@@ -10,7 +10,7 @@ struct EmbeddingConfig {
   std::int64_t count = 0;  // ids are 0 … count - 1
   std::int64_t width = 0;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 struct EmbeddingOptions {

@@ -11,7 +11,7 @@ struct LinearConfig {
   std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 // y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
