@@ -16,7 +16,7 @@ namespace {
 static_assert(std::ranges::all_of(kActivations,
                                   [](const auto& row) { return &row == &kActivations[static_cast<std::size_t>(row.activation)]; }));
 
-// 1 / (1 + exp(-x)) and its derivative, from exp(-|x|) to avoid overflow and cancellation.
+// 1 / (1 + exp(-x)) and its derivative, computed from exp(-|x|) to avoid overflow and cancellation.
 template <class A>
 struct Logistic {
   explicit Logistic(A x) {

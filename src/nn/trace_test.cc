@@ -82,7 +82,7 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
-// Layers with every optional part, alone and together; masks and biases over them.
+// Returns layers that have each optional part alone or several parts together, and calls with masks and biases.
 std::vector<Problem> sweep() {
   std::vector<Problem> list;
   const auto add = [&](const auto& change) { change(list.emplace_back()); };
