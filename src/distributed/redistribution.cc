@@ -97,7 +97,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
   const Shape rows = sums.shape().first(sums.rank() - 1);
   const Strides from_strides = addends.strides().first(rows.size()), to_strides = sums.strides().first(rows.size());
   const std::int64_t count = sums.extent(-1), step = addends.stride(-1);
-  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // an element takes half a nanosecond
+  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // rows; an element takes half a nanosecond
   dispatch_floating(sums.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const T* const from = addends.data<T>();
@@ -118,7 +118,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
 
 void all_reduce(Call& call, Tensor& tensor) {
   if (call.size() == 1 || tensor.numel() == 0) return;
-  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // rounded once, at the end
+  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // sums in this dtype are rounded once, at the end
     Tensor sum = Tensor::copy_of(tensor, wide);
     all_reduce(call, sum);
     return copy(sum, tensor);
