@@ -23,7 +23,7 @@ struct SequenceKeys {
 
 // Names of tensors without ".weight" and ".bias". Empty: the family has none.
 struct SequenceTensors {
-  std::string_view prefix = "model.";  // before all names but the output's; a file of the bare model lacks it
+  std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
   std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both sides; `words`: of each side
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
   // Names of a side:
@@ -60,21 +60,21 @@ struct SequenceFamily {
   nn::NormKind norm = nn::NormKind::layer_norm;
   nn::NormPosition norm_position = nn::NormPosition::post;
   bool bias = true;                         // whether linear layers have biases
-  bool key_bias = true;                     // whether the projection k has one, too
+  bool key_bias = true;                     // whether the projection k has a bias, too
   double epsilon = 1e-5;                    // used if the key is missing
   std::string_view activation = "gelu";     // used if the key is missing
-  bool gated_by_activation = false;         // the key of the activation is "relu" or "gated-gelu" (T5)
+  bool gated_by_activation = false;         // the name of the activation also tells whether there is a gate: "relu", "gated-gelu" (T5)
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
   OutputScale output_scale = OutputScale::none;
-  bool own_output = false;                  // the file may hold an output projection that is not the embedding, as config.json may tell (T5)
-  bool may_split_embedding = false;         // share_encoder_decoder_embeddings, decoder_vocab_size (Marian)
+  bool own_output = false;                  // the output projection may differ from the embedding (T5)
+  bool may_split_embedding = false;         // reads share_encoder_decoder_embeddings and decoder_vocab_size (Marian)
   std::optional<std::int64_t> start_token{}, forced_last{};  // used if config.json lacks decoder_start_token_id or forced_eos_token_id
 };
 
 // The config as read from config.json. The dtype, and whether there is an output projection of its own, follow from the checkpoint later.
 struct SequenceConfigRead {
   SequenceToSequenceConfig config;
-  bool output_by_file = false;  // the output projection is the file's if it has one; else config.tied_output says
+  bool output_by_file = false;  // true: the output projection is tied unless the file has one that differs; false: config.tied_output tells
 };
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 

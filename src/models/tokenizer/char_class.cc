@@ -23,7 +23,7 @@ constexpr std::span<const CodeRange> kClasses[] = {
     k_compatibility_decomposition, k_reordered, k_cluster_joined, k_cluster_prepend, k_cluster_control, k_cluster_pictograph, k_cluster_pictograph_extend, k_cluster_consonant,
     k_cluster_linker, k_cluster_linker_or_extend};
 
-// The range that holds `code`, or nullptr.
+// Returns the range that holds `code`, or nullptr.
 template <class Range>
 const Range* find_range(std::span<const Range> ranges, char32_t code) {
   const auto after = std::ranges::upper_bound(ranges, code, {}, &Range::first);
