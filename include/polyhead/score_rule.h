@@ -31,7 +31,7 @@ struct ScoreRule {
   // have 0 in both. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that the rule reads to
   // sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
   void (*backward)(const ScoreTile& tile, const void* before, double* sums, const void* data) = nullptr;
-  const void* data = nullptr;  // passed to both
+  const void* data = nullptr;  // passed to forward and backward
   // How many numbers the rule reads that have gradients. SdpaBackward::d_score_rule [N, gradient_count] receives them, for each query head.
   std::int64_t gradient_count = 0;
 

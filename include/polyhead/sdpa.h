@@ -66,7 +66,7 @@ struct Dropout {
 //         the backward pass d_score, are rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count as 0 (docs/maths.md, section 7).
 //         Gradients have the error of PyTorch's fused kernel: 1.4 times that of float32 gradients rounded to bfloat16, and up to 3 times if a few of more
 //         than 256 keys have most of a row's weight.
-// Sums are float32 in both. Other dtypes, maps and the reference are always exact.
+// In both cases sums are float32. Other dtypes, maps and the reference are always exact.
 enum class Precision : std::uint8_t { exact, native };
 
 struct Backend;

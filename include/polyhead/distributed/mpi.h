@@ -12,7 +12,7 @@
 // Many MPIs move a large message only while the program is inside MPI. What moves messages during a computation depends on the thread level:
 //   MPI_THREAD_MULTIPLE       a thread of the communicator, which sleeps while no message is under way
 //   MPI_THREAD_SERIALIZED     progress(), which the distributed calls call now and then; no other thread may be inside MPI during a call
-//   MPI_THREAD_FUNNELED, _SINGLE   the same, and distributed calls are made by the thread that initialised MPI
+//   MPI_THREAD_FUNNELED, _SINGLE   progress(), too; besides, the thread that initialised MPI must make the distributed calls
 #pragma once
 
 // MPI's own C++ interface is not used, and old versions of it do not compile as C++20.

@@ -21,8 +21,8 @@ namespace polyhead::models {
 struct TextTarget {
   TokenizedText tokens;
   Tensor ids;               // [T] int64
-  Tensor cross_attentions;  // [layers,N,T,S], to the text
-  Tensor attentions;        // [layers,N,T,T], to its own tokens
+  Tensor cross_attentions;  // [layers,N,T,S]: the decoder's attention to the source text
+  Tensor attentions;        // [layers,N,T,T]: the decoder's attention to its own tokens
 };
 
 // The results of a model for a text; for a model with two sides those of its encoder. L layers, N heads, K key/value heads, T tokens, E width, H

@@ -16,7 +16,7 @@ namespace polyhead::models {
 // relative_attention_bias: pass the bias of each pair to forward() instead).
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings = {});
 
-// The parameters of a layer (or of its gradients) under the canonical names that store_attention takes.
+// Returns the parameters of a layer (or of its gradients) under the canonical names that store_attention takes.
 io::AttentionParameters attention_parameters(const nn::MultiHeadAttention& layer, std::string_view layout, std::string_view prefix = {});
 
 }  // namespace polyhead::models

@@ -29,7 +29,7 @@ struct ImageProcessor {
   std::array<double, 3> mean{}, deviation{1, 1, 1};  // image_mean, image_std
 };
 
-// Reads preprocessor_config.json of a folder, or config.json of timm. Error that names a key whose value is missing or not supported, or which is unknown.
+// Reads preprocessor_config.json of a folder, or config.json of timm. An unknown key, or a value that is missing or not supported, is an Error.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 
 // Resizes an image [height,width,3] uint8 to [height',width',3] uint8, with the bits of Pillow 13: a target pixel is filtered over all source pixels

@@ -80,7 +80,7 @@ struct LanguageLoadOptions {
   std::vector<std::string> ignored_keys{};
 };
 
-// Error that names the key where a value is missing, of the wrong type, out of range or not supported. `path` may be the folder.
+// A value that is missing, of the wrong type, out of range or not supported is an Error that names the key. `path` may be the folder.
 LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
 std::vector<std::string_view> language_families();  // the values of model_type that read_language_config() knows
 

@@ -105,7 +105,7 @@ class Tokenizer {
 };
 
 // Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, a piece of WordPiece per line, with the options of
-// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error when none is there, when a file is malformed, or when
+// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a file is malformed, or if
 // tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 

@@ -41,7 +41,7 @@ struct EncoderDecoderConfig {
   double dropout = 0;             // in training: dropout of the embedded texts and of what each part adds to the residual stream
   double attention_dropout = 0;   // in training: dropout of attention weights
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
-  bool tied_output = false;       // the output projection's weight is the target's embedding; without it there is a bias too
+  bool tied_output = false;       // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };

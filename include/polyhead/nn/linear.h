@@ -14,7 +14,7 @@ struct LinearConfig {
   Seed seed;  // draws the initial parameters
 };
 
-// y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
+// y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: weight and bias uniform in +-1/sqrt(in_width).
 struct Linear : Module<Linear> {
   Tensor weight;  // [out_width,in_width]
   Tensor bias;    // [out_width], or absent

@@ -98,7 +98,7 @@ struct AttentionOptions {
   // diagonal_offsets. The cache is unchanged if forward() throws.
   KeyValueCache* cache = nullptr;
   ConstTensorView new_tokens{};
-  // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this, or a mask
+  // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this option, or a mask
   // that differs by query (causal, a window with `right`, attend or block with T rows); MultiHeadAttention itself always does it unless the mask
   // forbids it. Error with causal.
   bool attend_later_tokens = false;

@@ -1,6 +1,6 @@
 // Makes the tables of nn::Rotary from positions: angle = position x frequency, with the frequencies that models are trained with (Su et al.
 // 2021, RoFormer, section 3.2.2) and the rules that stretch them to longer texts. Use it where a model's config says "rope_theta" and
-// "rope_scaling"; the fields have the names of those files.
+// "rope_scaling"; the fields are named like the keys of such configs.
 #pragma once
 
 #include <cstdint>
