@@ -62,7 +62,7 @@ class ConfigFile {
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
   // Returns the words of layer_types, one for each layer; empty if the key is missing.
   std::vector<std::string> layer_types(std::int64_t layers);
-  // Error that names a key of the object that is not in the list.
+  // Error if the object has a key that is not in the list; the message names the key.
   void allow_only(std::span<const std::string_view> keys) const { file_->allow_only(*object_, keys, where_); }
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
   [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {

@@ -47,7 +47,7 @@ struct EncoderFamily {
 };
 
 std::span<const EncoderFamily> encoder_family_rows();
-// Error that lists the known families, with the reason for some that are refused.
+// Returns the row of a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
 
 }  // namespace polyhead::models

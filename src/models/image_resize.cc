@@ -20,7 +20,7 @@ struct Filter {
   double (*value)(double x);
 };
 
-// In the order of Resampling.
+// The filters, in the order of Resampling.
 constexpr Filter kFilters[] = {
     {3, [](double x) { return x >= -3 && x < 3 ? sinc(x) * sinc(x / 3) : 0; }},
     {1, [](double x) { return std::abs(x) < 1 ? 1 - std::abs(x) : 0; }},

@@ -79,7 +79,7 @@ struct SequenceConfigRead {
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 
 std::span<const SequenceFamily> sequence_family_rows();
-// Error that lists the known families and names the nearest.
+// Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
 // Returns the reason why a family with two sides is not supported; empty if it is supported or unknown.
 std::string_view refused_sequence_family(std::string_view model_type);

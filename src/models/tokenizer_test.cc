@@ -107,7 +107,7 @@ TEST(Tokenizer, TextWithoutWordsIsTheSpecialTokensAlone) {
 }
 
 TEST(Tokenizer, BytesThatAreNotUtf8AreCountedAndReadAsU_FFFD) {
-  // A lone continuation, a cut sequence, an overlong form, a surrogate, and a code beyond U+10FFFF.
+  // The text has a lone continuation byte, a cut sequence, an overlong form, a surrogate, and a code beyond U+10FFFF.
   const TokenizedText tokens = tokenizer().encode(
       "c\x80"
       "a\xe2\x82t \xc0\xaf the\xed\xa0\x80 \xf4\x90\x80\x80 cat\xff");
