@@ -135,9 +135,9 @@ std::string render(const Page& page);
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
-  std::string version;                   // of polyhead; the page refuses an engine of another one
+  std::string version;                   // version of polyhead; the page refuses an engine of another version
   std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"
-  std::string text;                      // what the page opens with
+  std::string text;                      // the text that the page shows first
   Language language = Language::readers;
 };
 

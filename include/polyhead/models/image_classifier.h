@@ -41,7 +41,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
   nn::Encoder encoder;
   nn::Linear output;  // E -> classes
 
-  // What backward and maps need from a forward pass. The next pass of the same shapes reuses its memory.
+  // What backward and maps need from a forward pass. The next pass of the same shapes reuses the memory.
   struct Saved {
     Tensor pixels;        // [B,patches,patch*patch]
     Tensor x, y, d_x, d_y;  // [B,1 + patches,E]

@@ -20,7 +20,7 @@ struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  // Which parameters decay; absent: all. Often only matrices do: [](const std::string&, const Tensor& p) { return p.shape().size() > 1; }
+  // Returns whether a parameter decays; absent: all parameters decay. Often only matrices do: [](const std::string&, const Tensor& p) { return p.shape().size() > 1; }
   std::function<bool(const std::string& name, const Tensor& parameter)> decays{};
 };
 
