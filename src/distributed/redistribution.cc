@@ -62,7 +62,7 @@ Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const s
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads) {
   const std::int64_t own_rows = rows.count(group.me);
   Tensor result(of_heads.dtype(), with_heads_and_rows(of_heads, all_heads, own_rows));
-  const auto part_of = [&](int member) {  // the rows of a member
+  const auto part_of = [&](int member) {  // returns the rows of a member
     Tensor part = Tensor::uninitialised(of_heads.dtype(), with_heads_and_rows(of_heads, of_heads.extent(-3), rows.count(member)));
     rows.for_each_range(member, [&](std::int64_t first, std::int64_t from, std::int64_t count) {
       copy(of_heads.slice(-2, from, from + count), part.view().slice(-2, first, first + count));
