@@ -26,14 +26,14 @@ struct SequenceTensors {
   std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
   std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both sides; `words`: of each side
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
-  // Names of a side:
+  // Names of tensors of a side:
   std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
-  // Names of a layer:
+  // Names of parts of a layer:
   std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
                    encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
-  // Names of an attention:
+  // Names of tensors of an attention:
   std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is stored in the first layer of a side
-  // Names of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
+  // Names of tensors of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
   std::string_view output = "lm_head", output_bias = "final_logits_bias";
   std::string_view convolution1 = "", convolution2 = "";  // of the encoder

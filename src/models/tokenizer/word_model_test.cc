@@ -90,7 +90,7 @@ TEST(BytePairs, UnknownCharactersAreDroppedOrUnknownOrBytes) {
   model.fuse_unknown = true;
   EXPECT_THAT(spans("aüüa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 5}, ByteSpan{5, 6}));
   model.byte_fallback = true;
-  EXPECT_THAT(pieces("aéü", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "?"));  // ü lacks its second byte
+  EXPECT_THAT(pieces("aéü", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "?"));  // the vocabulary lacks the second byte of ü
   model.unknown = "none";
   EXPECT_ERROR(pieces("ü", model, known), invalid_argument, AllOf(HasSubstr("\"ü\""), HasSubstr("\"none\"")));
 }
