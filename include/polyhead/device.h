@@ -43,7 +43,7 @@ struct KernelInstructionSet {
   std::string_view name;   // "avx512"
   std::string_view needs;  // names of Cpu::instruction_sets, separated by spaces; empty: runs on every machine of the architecture
   bool available = false;    // the processor can run it; Linux may still refuse AMX tiles to a process
-  std::string why_not_used;  // empty for the one in use
+  std::string why_not_used;  // the reason why another set is in use; empty for the set in use
 };
 
 std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference

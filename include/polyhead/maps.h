@@ -1,7 +1,8 @@
 // Attention maps show what each head attends to. They are computed from q and k, row by row, with the options of the forward pass, in
-// O(T + S) memory besides their outputs; the bits do not depend on the number of threads. p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s])); the log of the sum is computed
-// again, because a stored float32 lse is off by 1e-3 at scores of 1e4. With sink logits the log of the sum includes exp(sink): a row of p sums to
-// 1 - exp(sink - lse), and top keys, statistics and pooled maps are those of the keys, without the sink.
+// O(T + S) memory besides their outputs; the bits do not depend on the number of threads.
+//   p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s]))
+// The log of the sum is computed again, because a stored float32 lse is off by 1e-3 at scores of 1e4. With sink logits the sum includes exp(sink), so a
+// row of p sums to 1 - exp(sink - lse); top keys, statistics and pooled maps leave out the sink.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace polyhead {
 
 struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
-  ConstTensorView k;  // [*,K,S,H]  the dtypes of SdpaForward::k
-  ConstTensorView k_scale = {};  // [*,K,S]  of an int8 k, as SdpaForward::k_scale
+  ConstTensorView k;  // [*,K,S,H]  any dtype that SdpaForward::k may have
+  ConstTensorView k_scale = {};  // [*,K,S]  scales of an int8 k, as SdpaForward::k_scale
   // Called in the calling thread after every few hundred rows, and at the end with done = total. An exception that it throws ends the
   // operation; the outputs are then unspecified.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
@@ -31,28 +32,28 @@ enum class MapValue : std::uint8_t {
   dropped,       // after dropout, as it multiplies v
 };
 
-// The maps of all queries. out [*,N,T,S], any floating dtype.
+// Writes the maps of all queries. out [*,N,T,S], any floating dtype.
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
-// The maps of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
+// Writes the maps of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
-// A part of the maps: chosen queries, chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers select a rectangle.
+// Writes the maps of chosen queries and chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers select a rectangle.
 // Elements equal those of attention_map() up to one rounding.
 void attention_map_part(const MapsInput& input, std::span<const std::int64_t> queries, std::span<const std::int64_t> keys, TensorView out,
                         const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
-// The band around the diagonal: out [*,N,T,W], element i of query t is the probability of key t + first + i; 0 where there is no such key.
+// Writes the band around the diagonal: out [*,N,T,W], element i of query t is the probability of key t + first + i; 0 where there is no such key.
 // Positions are counted from the start of each document.
 void attention_windows(const MapsInput& input, std::int64_t first, TensorView out, const SdpaOptions& options = {});
 
-// The k keys with the largest probability, largest first; of equal ones the smaller index first. k <= S.
+// Finds for each query the k keys with the largest probability, largest first; of equally likely keys the smaller index first. k <= S.
 // probability [*,N,T,k] floating, key [*,N,T,k] int64.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
 
-// Averages over the rows that are not empty; 0 if all are. Positions s and t are counted from the start of each document. Each view is [*,N] floating and
-// optional.
+// Each statistic is the mean over a head's rows that are not empty; 0 if all rows are empty. Positions s and t are counted from the start of each
+// document. Each view is [*,N] floating and optional.
 struct HeadStatistics {
   TensorView entropy = {};      // -sum_s p log p, in nats
   TensorView largest = {};      // max_s p
@@ -74,18 +75,18 @@ void attention_key_sums(const MapsInput& input, TensorView out, const SdpaOption
 // How a pooled map reduces a block of attention weights to one number.
 enum class Pooling : std::uint8_t { mean, sum, largest };
 
-// The maps reduced to blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
+// Reduces the maps to blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
 // keys [j S/w, (j+1) S/w).
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, Pooling pooling = Pooling::mean);
 
 // How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of their rows in nats, from 0 (the same) to log 2 (no
-// key in common), averaged over the queries for which both rows are not empty; 0 if there is none. A sink counts as one more key.
+// key in common), averaged over the queries whose rows are not empty in either head; 0 if there is no such query. A sink counts as one more key.
 void attention_divergence(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
 // self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) mean over heads of p_l,
 // its rows divided by their sums; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] comes first. All layers share T = S and the
-// options. Memory is O(R T); if half of all rows or more are asked for, it is a matrix [T,T] and 64 rows of each head's map.
+// options. Memory is O(R T); if R >= T/2, it is a matrix [T,T] and 64 rows of each head's map.
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                        double residual = 0.5);
 

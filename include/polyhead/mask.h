@@ -77,8 +77,7 @@ struct Mask {
   // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
   // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
   // and dropout bits use positions in the packed sequence; key_lengths [D] with D > 1 documents are an Error, because they could mean sequences or
-  // documents. If T == S, key_offsets may be left
-  // out; query_offsets then cut the keys too.
+  // documents. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
   // With documents, blocks count positions of the packed sequence.

@@ -1,4 +1,4 @@
-// Symmetric quantisation of rows to int8 with one scale a row, as a key/value cache stores a token of a head (SdpaForward::k_scale).
+// Symmetric quantisation of rows to int8 with one scale for each row: the form in which a cache stores int8 keys and values (SdpaForward::k_scale).
 #pragma once
 
 #include "polyhead/executor.h"

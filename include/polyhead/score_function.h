@@ -1,4 +1,5 @@
-// Makes a score rule (score_rule.h) from functions of one pair. They are written for vectors of the compiler and inlined into one loop:
+// Makes a score rule (score_rule.h) from a function of one pair and its derivative. They compute with vector types of the compiler, and are inlined into
+// one loop:
 //
 //   const auto rule = score_rule([](auto score, auto q, auto k) { return score + score::tanh((k - q) * 0.125F); },   // the new score
 //                                [](auto score, auto q, auto k) { return 0 * score + 1; });                          // its derivative by the old one
@@ -168,7 +169,7 @@ inline void differentiate(const D& derivative, const ScoreTile& tile, const void
 
 struct NoDerivative {};
 
-// Two functions of a pair. Must live as long as the ScoreRule that it becomes.
+// Holds a function of a pair and its derivative. Must live as long as the ScoreRule that it converts to.
 template <class Function, class Derivative = NoDerivative>
 class ScoreFunction {
  public:

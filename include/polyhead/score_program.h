@@ -15,7 +15,7 @@ namespace polyhead {
 
 struct ScoreInstruction {
   ScoreOp op = ScoreOp::constant;
-  std::int32_t table = -1;                   // of load
+  std::int32_t table = -1;                   // index of the table that `load` reads
   std::int32_t a = -1, b = -1, c = -1, d = -1;  // registers
   double value = 0;
 };
@@ -37,7 +37,7 @@ struct ScoreProgramCode {
   std::vector<ScoreInstruction> instructions;
   std::vector<ScoreTable> tables;
   std::int32_t result = -1;                  // register of the new score
-  std::int32_t slope = -1;                   // register of its derivative by the old score; -1: no backward pass
+  std::int32_t slope = -1;                   // register of the derivative of the new score by the old one; -1: no backward pass
   std::vector<ScoreGradient> gradients;
   std::int64_t gradient_count = 0;           // number of sums of each head
 };

@@ -11,8 +11,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// Scores of some queries of a head with some keys: row i, column j is of query first_query + i and key first_key + j, as q and k number them,
-// in a packed sequence of documents too. Elements of a row after the first `keys` may not be written.
+// Scores of some queries of a head with some keys: row i, column j is the score of query first_query + i and key first_key + j. These are rows of q and k,
+// also in a packed sequence of documents. Elements of a row after the first `keys` may not be written.
 struct ScoreTile {
   void* scores = nullptr;      // [rows, keys], rows row_stride elements apart: double if `float64`, else float
   bool float64 = false;        // true for float64 tensors; and on the backend `reference`, which computes in float64
@@ -31,8 +31,8 @@ struct ScoreRule {
   // have 0 in both. Replaces tile.scores by the gradients of the old scores, and adds the gradients of the numbers that the rule reads to
   // sums [gradient_count] of this head, unless sums is nullptr. A rule without this function has no gradient, and sdpa_backward refuses it.
   void (*backward)(const ScoreTile& tile, const void* before, double* sums, const void* data) = nullptr;
-  const void* data = nullptr;  // passed to both
-  // Gradients of numbers that the rule reads, for each query head: SdpaBackward::d_score_rule [N, gradient_count].
+  const void* data = nullptr;  // passed to forward and backward
+  // How many numbers the rule reads that have gradients. SdpaBackward::d_score_rule [N, gradient_count] receives them, for each query head.
   std::int64_t gradient_count = 0;
 
   explicit operator bool() const { return forward != nullptr; }

@@ -3,7 +3,8 @@
 //   score[b,n,t,s] = softcap(scale * <q[b,n,t,:], k[b,n/(N/K),s,:]>) + bias[b,n,t,s]      softcap(x) = c tanh(x/c), or x when c = 0
 //   p[b,n,t,:]     = softmax of score over the keys that t may attend to
 //   out[b,n,t,:]   = sum_s drop(p)[b,n,t,s] v[b,n/(N/K),s,:]                               lse[b,n,t] = log sum_s exp(score[b,n,t,s])
-// A score rule of the caller (polyhead/score_rule.h) replaces scale <q,k>. A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
+// A score rule of the caller (polyhead/score_rule.h) changes scale <q,k> before softcap. A relative bias (polyhead/relative_bias.h) gives bias[b,n,t,s] by
+// a formula. With sink logits the sum of the softmax has one more term, exp(sink[b,n,t]): p = exp(score - lse) and lse = log(exp(sink) + sum_s exp(score)).
 //
 // Letters: * any number of leading (batch) dimensions, counted by b, N query heads, K key/value heads (N % K == 0), T queries, S keys,
 // H width of a query/key head, V width of a value head; drop = dropout. Any strides are legal; every extent may be 0.
@@ -47,7 +48,7 @@ struct SdpaBackward {
   TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
   TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table; elements that share memory as in d_bias
   TensorView d_sink = {};     // the shape and dtype of options.sink; elements that share memory as in d_bias
-  TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the sums that its backward function adds to, over all sequences
+  TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the rule reads, summed over all sequences
 };
 
 // Dropout on the probabilities: keeps an entry with probability 1 - p and scales it by 1/(1 - p). The keep bits come from Philox 4x32-10
@@ -59,22 +60,25 @@ struct Dropout {
   ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
 };
 
-// How bfloat16 q, k and v are multiplied. exact: they are widened; a product of two is exact in float32. native: as the processor multiplies bfloat16, where
-// it can (instruction sets amx_bf16 and avx512_bf16) and q, k and v are all bfloat16. Then p, and in the backward pass d_score, are rounded to bfloat16 for their products,
-// as in PyTorch, and subnormal numbers count as 0 (docs/maths.md, section 7). Gradients then have the error of PyTorch's fused kernel: 1.4 times that of float32 gradients
-// rounded to bfloat16, up to 3 times where a few of more than 256 keys have most of a row's weight. Sums are float32 in both. Other dtypes, maps and the reference are always exact.
+// How bfloat16 q, k and v are multiplied.
+// exact:  They are converted to float32, in which a product of two bfloat16 numbers is exact.
+// native: The processor's bfloat16 products are used if it has them (instruction sets amx_bf16 and avx512_bf16) and q, k and v are all bfloat16. p, and in
+//         the backward pass d_score, are rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count as 0 (docs/maths.md, section 7).
+//         Gradients have the error of PyTorch's fused kernel: 1.4 times that of float32 gradients rounded to bfloat16, and up to 3 times if a few of more
+//         than 256 keys have most of a row's weight.
+// In both cases sums are float32. Other dtypes, maps and the reference are always exact.
 enum class Precision : std::uint8_t { exact, native };
 
 struct Backend;
 class Workspace;
 
 struct SdpaOptions {
-  std::optional<double> scale{};  // 1/sqrt(H) when not given
+  std::optional<double> scale{};  // absent: 1/sqrt(H)
   Mask mask{};
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
   RelativeBias relative_bias{};   // ALiBi, or T5's buckets; not together with `bias`
   double softcap = 0;             // >= 0; 0 is off
-  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; products of bfloat16 are exact then
+  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; with it, products of bfloat16 are exact
   // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
   // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys
   // gives out = 0 and lse = sink. -inf means no sink; NaN or +inf makes every row that has keys NaN. Only with EmptyRows::zero.

@@ -36,13 +36,13 @@ class POLYHEAD_OWNER Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of<T>(shape, std::span<const T>(values.begin(), values.size()));
   }
-  // The elements are not set: for results whose every element is written.
+  // Returns a tensor whose elements are not set, for results of which every element is written.
   static Tensor uninitialised(DType dtype, const Shape& shape);
-  // A tensor on memory that `owner` keeps alive.
+  // Returns a tensor on memory that `owner` keeps alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
   // Returns the object that keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }
-  // A contiguous copy of a view, converted when dtype differs.
+  // Returns a contiguous copy of a view, converted if the dtype differs.
   static Tensor copy_of(ConstTensorView view) { return copy_of(view, view.dtype()); }
   static Tensor copy_of(ConstTensorView view, DType dtype);
   static Tensor copy_of(const Tensor& tensor) { return copy_of(tensor.view()); }

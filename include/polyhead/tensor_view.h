@@ -90,7 +90,7 @@ std::int64_t numel(const Shape& shape);            // product of the extents, 1 
 Strides contiguous_strides(const Shape& shape);    // row major
 std::string to_string(const Dims& dims);           // "[2,3,5]"
 
-// The shape that a and b broadcast to by NumPy's rule (right aligned, extents equal or 1); Error otherwise.
+// Returns the shape that a and b broadcast to by NumPy's rule (right aligned, extents equal or 1); Error otherwise.
 Shape broadcast_shapes(const Shape& a, const Shape& b);
 
 // Void is `void` or `const void`. A default-constructed view is absent: it converts to false, has no elements and means "not given".

@@ -26,7 +26,7 @@ struct Tokens {
 // The effect of switching off one head (its output is set to zero) on a text's embedding.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
-  double change = 0;  // 1 - cosine of the embeddings with and without the head; with Page::without_measure: the quantity named there
+  double change = 0;  // 1 - cosine of the embeddings with and without the head or, if Page::without_measure is given, the quantity that it names
 };
 
 // Names a quantity that the caller has measured for each head.
@@ -62,7 +62,7 @@ struct HeadVectors {
 };
 
 // Tells a caller in advance whether render() will keep the q, k and v of a text. render() keeps them for one text after the other while they fit into
-// a budget in bytes; a caller need not compute those that do not fit.
+// a budget in bytes; a caller need not compute vectors that do not fit.
 class VectorBudget {
  public:
   explicit VectorBudget(double megabytes) : bytes_(megabytes * 1e6) {}
@@ -135,9 +135,9 @@ std::string render(const Page& page);
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
-  std::string version;                   // of polyhead; the page refuses an engine of another one
+  std::string version;                   // version of polyhead; the page refuses an engine of another version
   std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"
-  std::string text;                      // what the page opens with
+  std::string text;                      // the text that the page shows first
   Language language = Language::readers;
 };
 

@@ -31,7 +31,7 @@ TensorView in_place_or(const TensorView& given, bool in_place, DType dtype, cons
   return memory;
 }
 
-// Adds its lifetime to CallReport::compute_seconds.
+// Adds the lifetime of this object to CallReport::compute_seconds.
 class ComputeTime {
  public:
   ComputeTime(Call& call, double multiply_adds) : call_(call), multiply_adds_(multiply_adds) {}
@@ -130,7 +130,7 @@ class Backward {
     const Problem& p = shard_.problem();
     shard_.q = layout_.of_heads(own_.q);
     shard_.widened |= layout_.share_keys() && (own_.d_k || own_.d_v);
-    // In a ring keys are widened on use, so that messages have the caller's dtype.
+    // A ring sends keys in the caller's dtype and converts them to float32 where they are used.
     const auto at_hand = [&](const ConstTensorView& view) { return shard_.all_keys ? widened(view) : view; };
     const ConstTensorView k = at_hand(layout_.of_kv_heads(own_.k)), v = at_hand(layout_.of_kv_heads(own_.v));
     q_ = widened(shard_.q), out_ = widened(layout_.of_heads(own_.out)), d_out_ = widened(layout_.of_heads(own_.d_out));
@@ -147,7 +147,7 @@ class Backward {
 
     if (shard_.all_keys) {
       call_.finish();  // no other rank waits for rows while this one computes
-      if (shard_.heads.empty()) {  // then no query head reads the key/value heads
+      if (shard_.heads.empty()) {  // this rank computes no query heads, so its key/value heads get no gradient
         if (d_k_) fill(d_k_, 0);
         if (d_v_) fill(d_v_, 0);
       }
@@ -188,14 +188,14 @@ class Backward {
     bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
     d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
     if (bias_in_place_) fill(d_bias_, 0);
-    // True if each element belongs to only one block and one run; then it is written and not added to, as on one machine.
+    // True if each element of d_bias belongs to only one block and one run of heads: it is then written, as on one machine, and not added to.
     write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
   }
 
   void through_ring(const ConstTensorView& k, const ConstTensorView& v) {
     Ring ring = layout_.ring();
-    // Receives gradients of this rank's keys from other ranks and adds them in the order of the steps. The messages of two steps may be under way, so
-    // that those of one step travel while the next one is computed.
+    // Receives gradients of this rank's keys from other ranks and adds them in the order of the steps. The messages of two steps may be under way:
+    // gradients of one step travel while the next step is computed.
     struct Returning {
       std::vector<Positions> rows;
       Call::Incoming d_k, d_v;
@@ -230,7 +230,7 @@ class Backward {
       };
       expect(d_k_, Kind::d_keys, next.d_k), expect(d_v_, Kind::d_values, next.d_v);
     };
-    int expected = 0;  // steps whose gradients of this rank's keys were received or are under way
+    int expected = 0;  // number of steps for which the gradients of this rank's keys were received or are under way
     ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
       while (expected < step) expect_returned(++expected);
       Tensor d_k, d_v;
@@ -244,7 +244,7 @@ class Backward {
       }
       if (step == 0) return;
       const int owner = ring.rank(ring.owner_of_step(step));
-      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // those of two earlier steps: memory must not grow with the number of ranks
+      call_.limit_sent({Kind::d_keys, Kind::d_values}, 4);  // keeps only messages of two earlier steps, so that memory does not grow with the number of ranks
       if (d_k.numel() > 0) call_.send(d_k, Kind::d_keys, owner);
       if (d_v.numel() > 0) call_.send(d_v, Kind::d_values, owner);
     });
@@ -252,7 +252,7 @@ class Backward {
     while (!returning.empty()) add_first();
   }
 
-  // Computes a piece, and adds its gradients to the sums.
+  // Computes a piece of a block, and adds its gradients to the sums.
   void add_piece(const HeadRun& run, const Block& piece, const ConstTensorView& k, const ConstTensorView& v, const TensorView& to_k, const TensorView& to_v) {
     Tensor d_q, d_k, d_v;
     const auto part = [&](const TensorView& sums, Tensor& memory) {

@@ -20,7 +20,7 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
     Tolerances tolerances(c);
-    // delta is computed from out, which is rounded to 16 bits (attention.h). An element of d_bias that all rows share sums the errors of all rows.
+    // In a ring delta is computed from out, which is rounded to 16 bits (attention.h). If all rows share an element of d_bias, their errors add up in it.
     if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);
@@ -70,7 +70,7 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
-// Long documents without keys or without queries, at a size that takes several threads of a rank.
+// A document has many queries and no keys, or the reverse. It is so large that a rank computes it with several threads.
 TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   for (const Shape& extents : {Shape{1100, 16}, Shape{16, 1100}}) {
     for (const distributed::Plan& plan : {distributed::Plan{2, 1}, distributed::Plan{1, 2}}) {
@@ -94,7 +94,7 @@ TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   }
 }
 
-// |lse| is above 32, where a single rank computes the sums of its rows again from all keys.
+// |lse| is above 32. One machine then computes the sums of the rows again from all keys, which a rank of a ring cannot do.
 TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 1, .queries = 40, .keys = 90, .qk_width = 16, .v_width = 8}, 9.0);
@@ -111,7 +111,7 @@ TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   expect_gradients_near(actual, expected, tolerances);
 }
 
-// Keys as a cache stores them, in 16 bits beside float32 queries: forward only.
+// Keys have 16 bits, as in a cache, and queries are float32. Such calls have no backward pass.
 TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
   int tested = 0;
   for (std::uint64_t seed = 3000; seed < 3100; ++seed) {
@@ -157,7 +157,7 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
     distributed::sdpa_forward(communicator, own, causal, options);
   });
   expect_no_errors(errors);
-  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // k and v of 2 heads, 10 keys, 4 wide, float32
+  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // bytes: k and v, 2 heads, 10 keys, width 4, float32
   EXPECT_EQ(reports[0].sent_bytes, kStatements + kKeys);
   EXPECT_EQ(reports[1].sent_bytes, kStatements);
   for (const distributed::CallReport& report : reports) {
@@ -166,7 +166,7 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
   }
 }
 
-// Large enough for blocks that are computed in several pieces (ring.h).
+// The sizes are so large that ranks compute their blocks in several pieces (ring.h).
 TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 6, .queries = 3100, .keys = 3100, .qk_width = 64, .v_width = 64});

@@ -1,4 +1,4 @@
-// Blocks of the score matrix that a rank computes at once: a range of its queries with a range of the keys at hand, in one document.
+// Blocks of the score matrix that a rank computes at once: a range of its queries with a range of the keys that it holds or has received, in one document.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ struct Block {
   const Document* document = nullptr;
 };
 
-// Returns the blocks with at least one pair that causal, window and the lengths of sequences do not mask.
+// Returns the blocks in which causal, window and key lengths leave at least one pair.
 std::vector<Block> blocks_of(const Problem& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys);
 
 // Returns one block for each document; for a rank that has all queries and keys.
@@ -23,7 +23,7 @@ std::vector<Block> whole_blocks(const Problem& whole);
 // Returns the band of a block, computed from the band of its document.
 Band band_of_block(const Band& of_document, const Block& block);
 
-// Estimates the number of pairs in the blocks that the band does not mask. Multiplied by heads and widths this gives the multiply-adds of a forward pass.
+// Estimates how many pairs of the blocks the band does not mask. This number times heads and widths is the number of multiply-adds of a forward pass.
 double pairs_of(const Problem& whole, const std::vector<Block>& blocks);
 
 }  // namespace polyhead::distributed

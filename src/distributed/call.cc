@@ -132,7 +132,7 @@ std::optional<Call::AbortMessage> Call::listen(const F& wanted) {
     const std::uint8_t* const bytes = words.tensor.data<std::uint8_t>();
     std::int64_t blamed = -1;
     std::memcpy(&blamed, bytes, sizeof blamed);
-    if (blamed == rank_ || !wanted(words.from, static_cast<int>(blamed))) continue;  // a rank that blames this one does not explain why this rank waits
+    if (blamed == rank_ || !wanted(words.from, static_cast<int>(blamed))) continue;  // a message that blames this rank does not explain why this rank waits
     return AbortMessage{static_cast<int>(blamed), cat(operation_, ": rank ", words.from, " left the call: ", reinterpret_cast<const char*>(bytes + sizeof blamed))};
   }
   return std::nullopt;
@@ -153,7 +153,8 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
   std::optional<AbortMessage> fault;
   for (auto now = begin; now < end && !fault; now = Clock::now()) {
     if (transfer.wait(slice)) return;
-    // This wait ends early if the awaited rank left, or if another rank left and blames the awaited rank or no rank. Other aborts do not end it yet.
+    // The wait ends early if the awaited rank left the call, or if another rank left and blames the awaited rank or no rank. Other abort messages do not
+    // end it yet.
     fault = listen([&](int from, int blamed) { return from == rank || blamed == rank || blamed < 0; });
   }
   if (!fault) {
@@ -162,7 +163,7 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
                        "; the timeout is ", std::chrono::duration<double>(timeout_).count(), " s)")};
   }
   leave(fault->text, fault->blamed);
-  // The silent rank may itself be waiting for a third rank and be about to say so: wait for its abort message.
+  // The silent rank may itself wait for a third rank and soon report that: wait for its abort message.
   const auto last = Clock::now() + last_part;
   while (fault->blamed >= 0 && Clock::now() < last) {
     std::this_thread::sleep_for(slice);

@@ -56,7 +56,7 @@ class Call {
   void leave(const std::string& why, std::int64_t blamed = -1);
   void progress() { communicator_.progress(); }
 
-  // Announces the work of the busiest rank. Together with this rank's speed it extends the timeout, because a rank that computes does not answer.
+  // Announces the work of the busiest rank. This work, at this rank's speed, extends the timeout, because a rank that computes does not answer.
   void expect(double multiply_adds);
   void computed(double multiply_adds, std::chrono::nanoseconds time);
 

@@ -127,7 +127,7 @@ void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, T
       incoming[static_cast<std::size_t>(other)] = receive_like(call, own, Kind::addends, other);
     }
     if (own.numel() == 0) return;
-    const DType wide = accumulation_dtype(all.dtype());  // rounded once, at the end
+    const DType wide = accumulation_dtype(all.dtype());  // sums in this dtype are rounded once, at the end
     Tensor sum;
     for (int rank = 0; rank < call.size(); ++rank) {
       Tensor next = rank == call.rank() ? Tensor::copy_of(part_of(all, at, bounds, rank)) : call.take(std::move(*incoming[static_cast<std::size_t>(rank)]));

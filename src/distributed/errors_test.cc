@@ -1,4 +1,4 @@
-// If a rank is silent, gone, or passes other arguments, all ranks throw an error that names it, and none returns wrong numbers.
+// Tests that all ranks throw an error if one rank is silent, gone, or passes other arguments: the error names that rank, and no rank returns wrong numbers.
 #include <gmock/gmock.h>
 
 #include "support/distributed_case.h"
@@ -46,7 +46,7 @@ TEST(DistributedErrors, ARankThatDoesNotCallIsNamedByAllOthers) {
   }
 }
 
-// Forwards to another communicator until a number of messages were sent; then it sends nothing.
+// Forwards to another communicator until a given number of messages were sent; then it sends nothing more.
 class FallsSilent final : public Communicator {
  public:
   FallsSilent(Communicator& whole, int messages, bool silent = false) : whole_(whole), left_(messages), silent_(silent) {}
@@ -65,10 +65,10 @@ class FallsSilent final : public Communicator {
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
-  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // sent before rank 1 dies; in order: 3 + 3 for the two agreements, then keys and values for 3 ranks
+  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // messages that rank 1 sends before it dies. All in order: 3 + 3 for the two agreements, then keys and values for 3 ranks
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
-      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // a busy machine may stop a thread for some time
+      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // so long because a busy machine may stop a thread for some time
       FallsSilent dies(communicator, messages, true);
       call.run(communicator.rank() == 1 ? static_cast<Communicator&>(dies) : communicator);
     });
@@ -175,7 +175,7 @@ TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
       const Shape rows{1, plan.ring_ranks == 2 ? (busy ? kLength : 0) : kLength / 2, kWidth}, of_keys{1, kLength / 2, kWidth};
       Tensor q(DType::f64, rows), k(DType::f64, of_keys), out(DType::f64, rows), lse(DType::f64, rows.first(2)), d_k(DType::f64, of_keys);
       LimitedThreads one(1);
-      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // a busy machine may stop a thread for some time
+      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // so long because a busy machine may stop a thread for some time
       distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse}, {.executor = &one}, options);
       distributed::sdpa_backward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .d_out = q, .d_q = {}, .d_k = d_k, .d_v = {}}, {.executor = &one}, options);
     });
@@ -247,7 +247,8 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
 }
 
 TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
-  // Ranks that set d_bias_follows or d_sink_follows: none, rank 1 alone, all. In the last case rank 0 has two queries, so that a single row can only be shared.
+  // d_bias_follows or d_sink_follows is set by no rank (follows = 0), by rank 1 (1), or by all ranks (2 and 3). With 3, rank 0 has two queries, so that a
+  // single row can only be shared.
   for (const bool sink : {false, true}) {
     for (const int follows : {0, 1, 2, 3}) {
       std::vector<std::string> refusals(2);

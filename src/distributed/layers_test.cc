@@ -16,14 +16,14 @@ Tensor drawn(std::uint64_t seed, const Shape& shape, DType dtype = DType::f64) {
 
 TEST(Collectives, GatherPutsTheRowsOfTheRanksInOrder) {
   const Tensor whole = drawn(1, {3, 7, 2});
-  const std::vector<std::int64_t> bounds{0, 2, 2, 7};  // the second rank has none
+  const std::vector<std::int64_t> bounds{0, 2, 2, 7};  // the second rank has no rows
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     const auto r = static_cast<std::size_t>(communicator.rank());
     Tensor all(DType::f64, whole.shape());
     all_gather(communicator, whole.view().slice(1, bounds[r], bounds[r + 1]), 1, all);
     EXPECT_TRUE(same_bits(all, whole));
     Tensor own(DType::f64, {3, bounds[r + 1] - bounds[r], 2});
-    reduce_scatter(communicator, whole, -2, own);  // three times the same addend
+    reduce_scatter(communicator, whole, -2, own);  // all three ranks add the same tensor
     EXPECT_TRUE(near(own, [&] {
       Tensor wanted = Tensor::copy_of(whole.view().slice(1, bounds[r], bounds[r + 1]));
       for (std::int64_t i = 0; i < wanted.numel(); ++i) wanted.data<double>()[i] *= 3;

@@ -1,4 +1,4 @@
-// A plan from the view of one rank: its group, whose members exchange rows for heads, and its ring.
+// What a plan means for one rank: its group, whose members exchange rows for heads, and its ring.
 #pragma once
 
 #include <list>
@@ -50,15 +50,15 @@ class Layout {
   // Estimates the multiply-adds of this rank in a forward pass.
   double own_multiply_adds() const { return multiply_adds(rows(), shard_.heads.last - shard_.heads.first); }
 
-  // Exchanges a tensor with this rank's rows of all heads for the group's rows of the shard's heads.
+  // Exchanges a tensor that has this rank's rows of all heads for one that has the group's rows of the shard's heads.
   ConstTensorView of_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, rows_, heads_, view)) : view; }
   ConstTensorView of_kv_heads(const ConstTensorView& view) { return exchanges() ? kept_.emplace_back(to_heads(call_, group_, key_rows_, kv_heads_, view)) : view; }
-  // Whether several ranks compute parts of one gradient of keys, which must be added up.
+  // Returns whether several ranks compute parts of the gradient of the same keys; these parts must be added up.
   bool share_keys() const { return exchanges() && whole_.problem.kv_heads < group_.size(); }
   // The inverse of of_heads(): writes this rank's rows of all heads to `to`.
   void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
   void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
-  // The same for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
+  // As to_rows_of(), for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
   void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
 
   Ring ring() {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The factors of two partial results, and the lse of both together. NaN if one of the two lse is NaN.
+// The factors by which two partial results are added, and their joint lse. All are NaN if either lse is NaN.
 struct Shares {
   double first, second, lse;
 

@@ -8,7 +8,7 @@
 namespace polyhead::distributed {
 
 // Joins out [*,N,rows,V] and lse [*,N,rows,1] of further keys to the results so far: sums [*,N,rows,V] in the same dtype and all_lse float64
-// [*,N,rows,1], which begin as 0 and -infinity. The rows of all tensors have the same row-major order, and V is contiguous.
+// [*,N,rows,1]. Before the first call, sums is 0 and all_lse is -infinity. The rows of all tensors have the same row-major order, and V is contiguous.
 void join(const ConstTensorView& out, const ConstTensorView& lse, const TensorView& sums, const TensorView& all_lse, Executor* executor);
 
 // Joins a sink [*,N,rows,1] as a key whose value is 0. A row without keys stays 0.

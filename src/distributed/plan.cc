@@ -11,10 +11,10 @@ namespace {
 
 double real(std::int64_t x) { return static_cast<double>(x); }
 
-// Bytes that a rank receives, separately for the exchange of heads and for the ring.
+// Bytes that a rank receives in the exchange of heads, and in the ring.
 struct Received {
-  double of_heads = 0;     // rows of this rank's heads, and this rank's rows of the results of other heads
-  double in_one_step = 0;  // one step of the ring: keys and values of one other group
+  double of_heads = 0;     // for this rank's heads the rows of other ranks, and for this rank's rows the results of other heads
+  double in_one_step = 0;  // in a step of the ring a rank receives keys and values of one other group
 };
 
 std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // heads of the busiest rank
@@ -48,7 +48,7 @@ double predicted_seconds(const PlanInput& input, Plan plan) {
   const Received bytes = received(input, plan);
   const double exchange = plan.head_ranks == 1 ? 0 : bytes.of_heads / speed(plan.head_ranks) + 4 * (plan.head_ranks - 1) * links.seconds_per_message;
   const double pairs = real(input.batch) * real(most_heads(input.heads, plan.head_ranks)) * real(input.queries) / plan.ring_ranks * real(input.keys);
-  const double products = input.backward ? 2.5 : 1;  // five matrix products in place of two
+  const double products = input.backward ? 2.5 : 1;  // a backward pass has five matrix products, a forward pass has two
   const double step = products * pairs * real(input.qk_width + input.v_width) / links.multiply_adds_per_second / plan.ring_ranks;
   const double travel = bytes.in_one_step / speed(input.ranks) + 2 * links.seconds_per_message;
   const double agreement = 2 * (input.ranks - 1) * links.seconds_per_message;

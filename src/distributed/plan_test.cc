@@ -59,7 +59,7 @@ TEST(Plan, OfOneRankSendsNothing) {
 TEST(Plan, OnOneMachineWithShortStepsIsHeads) {
   PlanInput fast = input(16, 16, 16, 16);
   fast.queries = fast.keys = 4096;
-  fast.links.near_bytes_per_second = 2e8;  // keys take longer to arrive than to be used
+  fast.links.near_bytes_per_second = 2e8;  // keys take longer to arrive than a rank takes to compute with them
   EXPECT_EQ(choose_plan(fast).plan, (Plan{16, 1}));
 }
 

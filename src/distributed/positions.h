@@ -1,4 +1,4 @@
-// Sets of positions as ascending ranges, and the rows of a tensor that holds one row for each position.
+// Functions on sets of positions, which are lists of ascending ranges. A tensor may hold one row for each position of a set.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ std::vector<Positions> joined(std::vector<Positions> ranges);
 // Returns the row of a position that lies in one of the ranges.
 std::int64_t row_of(const std::vector<Positions>& ranges, std::int64_t position);
 
-// Returns the positions of every rank, given the number of positions on each. Error if zigzag order requires other numbers; `what` and `letter` name
-// them in its message.
+// Returns the positions of every rank, given the number of positions on each rank. Error if zigzag order requires other numbers; `what` and `letter` name
+// the positions in the message.
 std::vector<std::vector<Positions>> slices_of(SliceOrder order, const std::vector<std::int64_t>& lengths, const char* what, char letter);
 
 }  // namespace polyhead::distributed

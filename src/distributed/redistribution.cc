@@ -62,7 +62,7 @@ Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const s
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads) {
   const std::int64_t own_rows = rows.count(group.me);
   Tensor result(of_heads.dtype(), with_heads_and_rows(of_heads, all_heads, own_rows));
-  const auto part_of = [&](int member) {  // the rows of a member
+  const auto part_of = [&](int member) {  // returns the rows of a member
     Tensor part = Tensor::uninitialised(of_heads.dtype(), with_heads_and_rows(of_heads, of_heads.extent(-3), rows.count(member)));
     rows.for_each_range(member, [&](std::int64_t first, std::int64_t from, std::int64_t count) {
       copy(of_heads.slice(-2, from, from + count), part.view().slice(-2, first, first + count));
@@ -97,7 +97,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
   const Shape rows = sums.shape().first(sums.rank() - 1);
   const Strides from_strides = addends.strides().first(rows.size()), to_strides = sums.strides().first(rows.size());
   const std::int64_t count = sums.extent(-1), step = addends.stride(-1);
-  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // an element takes half a nanosecond
+  const auto grain = static_cast<std::int64_t>(2 * kLeastPiece) / std::max<std::int64_t>(count, 1) + 1;  // rows; an element takes half a nanosecond
   dispatch_floating(sums.dtype(), [&](auto type) {
     using T = typename decltype(type)::type;
     const T* const from = addends.data<T>();
@@ -118,7 +118,7 @@ void add(const ConstTensorView& addends, const TensorView& sums, Executor* execu
 
 void all_reduce(Call& call, Tensor& tensor) {
   if (call.size() == 1 || tensor.numel() == 0) return;
-  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // rounded once, at the end
+  if (const DType wide = accumulation_dtype(tensor.dtype()); wide != tensor.dtype()) {  // sums in this dtype are rounded once, at the end
     Tensor sum = Tensor::copy_of(tensor, wide);
     all_reduce(call, sum);
     return copy(sum, tensor);

@@ -11,12 +11,12 @@
 
 namespace polyhead::distributed {
 
-// Returns the heads that `member` of `members` computes: whole groups of heads that share a key/value head, if there are enough groups.
+// Returns the heads that `member` of `members` computes. If there are enough key/value heads, query heads that share one go to the same member.
 KeyRange heads_of_member(std::int64_t heads, std::int64_t kv_heads, int member, int members);
 // Returns the key/value heads that these query heads read.
 KeyRange kv_heads_of(KeyRange heads, std::int64_t group);
 
-// Maps the rows of each member to the rows of the group, which are in the order of their positions.
+// Maps the rows of each member to the rows of the group. Rows of the group are in the order of their positions.
 class GroupRows {
  public:
   explicit GroupRows(const std::vector<std::vector<Positions>>& of_members);
@@ -39,8 +39,8 @@ class GroupRows {
   std::vector<Positions> all_;
 };
 
-// `heads`: the heads of each member; [0,1) for every member if the tensor has one head that all share.
-// rows [*,N,rows of this member,W] -> [*,heads of this member,rows of the group,W]
+// Exchanges rows [*,N,rows of this member,W] for [*,heads of this member,rows of the group,W]. `heads`: the heads of each member; [0,1) for every member
+// if the tensor has one head that all share.
 Tensor to_heads(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, const ConstTensorView& of_rows);
 // The inverse of to_heads(). If several members computed a head, their results are added in the order of the members; a head that no member has becomes 0.
 Tensor to_rows(Call& call, const Members& group, const GroupRows& rows, const std::vector<KeyRange>& heads, std::int64_t all_heads, const ConstTensorView& of_heads);

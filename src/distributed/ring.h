@@ -26,7 +26,7 @@ class Ring {
   std::vector<Block> blocks(int of_queries, int of_keys) const {
     return blocks_of(shard_.problem(), queries_[static_cast<std::size_t>(of_queries)], keys_[static_cast<std::size_t>(of_keys)]);
   }
-  // Returns the rows of member of_keys' keys to which queries of member of_queries attend, as ascending ranges. Only these are sent.
+  // Returns which rows of the keys of member `of_keys` the queries of member `of_queries` attend to, as ascending ranges. Only these rows are sent.
   std::vector<Positions> needed(int of_queries, int of_keys) const {
     std::vector<Positions> rows;
     for (const Block& block : blocks(of_queries, of_keys)) rows.push_back({block.keys.first, block.keys.last});
@@ -36,13 +36,13 @@ class Ring {
   int owner_of_step(int step) const { return (me() - step + size()) % size(); }
   int user_in_step(int step) const { return (me() + step) % size(); }
 
-  // Calls f(step, k, v, blocks) for each step that has pairs for this rank to compute. The arguments k and v of run() are this rank's keys and
-  // values. f receives those of the step's owner: in step 0 all rows, in later steps only the rows that this rank needs. The key rows in `blocks`
-  // are positions in what f receives.
+  // Calls f(step, k, v, blocks) for each step that has pairs for this rank to compute. The arguments k and v of run() are this rank's keys and values. f
+  // receives the keys and values of the step's owner: all rows in step 0, later only the rows that this rank needs. Block::keys counts the rows that f
+  // receives.
   template <class F>
   void run(const ConstTensorView& k, const ConstTensorView& v, const F& f) {
     const Tensor own_k = Tensor::copy_of(k), own_v = Tensor::copy_of(v);
-    struct Part {  // ranks that need the same rows share one copy, as all later ranks do with a causal mask
+    struct Part {  // ranks that need the same rows share one copy; with a causal mask all later ranks do
       std::vector<Positions> rows;
       Tensor k, v;
     };
@@ -58,7 +58,7 @@ class Ring {
       if (part->k.numel() > 0) call_.send(part->k, Kind::keys, rank(user_in_step(step)));
       if (part->v.numel() > 0) call_.send(part->v, Kind::values, rank(user_in_step(step)));
     }
-    parts.clear();  // the messages hold references to what they need
+    parts.clear();  // messages under way keep their tensors alive
     std::optional<Arriving> next = arriving(1, k, v);
     if (const std::vector<Block> own = blocks(me(), me()); !own.empty()) f(0, widened(own_k), widened(own_v), own);
     while (next) {

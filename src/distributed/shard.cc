@@ -9,7 +9,7 @@ namespace polyhead::distributed {
 std::vector<HeadRun> Shard::runs() const {
   if (heads.empty()) return {};
   const std::int64_t group = problem().heads / problem().kv_heads;
-  const std::int64_t first = (heads.first + group - 1) / group, last = heads.last / group;  // key/value heads all of whose query heads are in the shard
+  const std::int64_t first = (heads.first + group - 1) / group, last = heads.last / group;  // range of key/value heads whose query heads are all in the shard
   std::vector<HeadRun> runs;
   if (first > last) return {{heads, {last, last + 1}}};  // the shard has only some query heads of one key/value head
   if (heads.first < first * group) runs.push_back({{heads.first, first * group}, {first - 1, first}});

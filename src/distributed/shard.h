@@ -1,4 +1,4 @@
-// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. Makes the problems of blocks.
+// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. It makes the Problem of each block.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct HeadRun {
 struct Shard {
   const WholeProblem& whole;
   KeyRange heads{0, 0}, kv_heads{0, 0};  // numbers in the whole problem
-  PairTensors pairs;                     // with these heads, or one head for all, and the shard's rows
+  PairTensors pairs;                     // have these heads, or one head for all, and the shard's rows
   ConstTensorView q;                     // [*,heads,rows,H]
   bool all_keys = false;                 // one rank has all keys
   bool widened = false;                  // 16-bit tensors are converted to float32, because partial results are added up
@@ -32,12 +32,12 @@ struct Shard {
   View of_rows(const View& view, const HeadRun& run, KeyRange rows) const {
     return view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first).slice(-2, rows.first, rows.last);
   }
-  // The same for a tensor [*,kv_heads,keys,...].
+  // Returns the slice of a tensor [*,kv_heads,keys,...] for a run and some keys.
   template <class View>
   View of_keys(const View& view, const HeadRun& run, KeyRange keys) const {
     return view.slice(-3, run.kv_heads.first - kv_heads.first, run.kv_heads.last - kv_heads.first).slice(-2, keys.first, keys.last);
   }
-  // The same for a tensor of pairs, or of rows, in which extents of 1 broadcast.
+  // Returns the slice of a tensor of pairs, or of rows, for a run and a block; an extent of 1 broadcasts.
   template <class View>
   View rows_of_pairs(View view, bool own_rows, const HeadRun& run, const Block& block) const {
     if (view.extent(-3) == heads.last - heads.first) view = view.slice(-3, run.heads.first - heads.first, run.heads.last - heads.first);
@@ -49,7 +49,7 @@ struct Shard {
     return view.extent(-1) == problem().keys ? view.slice(-1, block.key, block.key + block.keys.last - block.keys.first) : view;
   }
 
-  // Sets the members of `p` that all passes have in common. `rules` and `bias` hold the memory that the problem points to.
+  // Sets the members of `p` that all passes need. `rules` and `bias` hold the memory that `p` points to.
   void set_problem(const HeadRun& run, const Block& block, Problem& p, KeyRules& rules, Tensor& bias) const;
 };
 

@@ -37,7 +37,7 @@ std::int64_t hash_of(const ConstTensorView& view) {
 
 std::string text_of(const std::optional<Diagonal>& diagonal) { return diagonal ? cat(static_cast<int>(diagonal->corner), ' ', diagonal->shift) : std::string("none"); }
 
-// Returns a text of the dtype and of all extents except that of the queries.
+// Returns a text that names the dtype and all extents except that of the queries.
 std::string kind_of(const ConstTensorView& view) {
   if (!view) return "none";
   Shape shape = view.shape();
@@ -60,7 +60,7 @@ ConstTensorView in_full_rank(ConstTensorView view, int rank) {
 
 bool per_query(const ConstTensorView& key_lengths, const ConstTensorView& q) { return key_lengths && key_lengths.rank() == q.rank() - 2; }
 
-// Returns the options that need no tensors and no sizes of other ranks.
+// Returns the options that are no tensors and do not depend on sizes of other ranks.
 SdpaOptions without_tensors(const SdpaOptions& options) {
   SdpaOptions result;
   result.scale = options.scale, result.softcap = options.softcap, result.precision = options.precision, result.empty_rows = options.empty_rows;
@@ -90,7 +90,7 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
-// Error for a tensor of the mask that neither of_positions() nor of_rows() hands on.
+// Error for a tensor of the mask that neither of_positions() nor of_rows() copies: a new member of Mask must not be ignored.
 void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
   const Mask of[] = {of_positions(options, q).mask, of_rows(options, q).mask};
   options.mask.visit([&](std::string_view name, const ConstTensorView&) {
@@ -133,7 +133,7 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
   ProblemMemory memory;
   require(!options.bias || !options.relative_bias, operation, ": bias and relative_bias are both given; only one of them may be");
   if constexpr (kBackward<Tensors>) {
-    // Tensors whose overlap with the gradients of keys normal_form() could not check, because their number of keys is not that of k here.
+    // Check overlaps with d_k and d_v here, because normal_form() gets neither: `tensors.k` has all keys, d_k only this rank's.
     std::vector<Operand> inputs;
     add_option_tensors(options, inputs);
     const Operand gradients[] = {{"d_k", own.d_k}, {"d_v", own.d_v}}, others[] = {{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}};
@@ -217,7 +217,7 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   }
 }
 
-// Whether a tensor has its own rows on every rank; false: one row that all ranks share.
+// Returns true if a tensor has a row for each of the rank's queries, on every rank; false if it has one row that all ranks share.
 bool has_own_rows(const char* operation, const char* name, const std::vector<std::int64_t>& extents, const std::vector<std::int64_t>& queries, std::optional<OneRow> one_row,
                   bool gradient) {
   bool own = true, shared = true;
@@ -269,7 +269,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
     second.same_hash(name, own_rows ? 0 : hash_of(view));
     return PairTensor{in_full_rank(view, rank), own_rows};
   };
-  // Whether a single row is shared matters only for its gradient. Without a gradient it is taken for the rank's own, which is right in both cases.
+  // It matters only for a gradient whether ranks share a single row. Without a gradient the row is taken for the rank's own, which gives the same result.
   const auto rows = [&](const char* fact, const char* name, const ConstTensorView& view, bool has_gradient = false, bool gradient = false) {
     return pair_tensor(name, view, has_own_rows(operation, name, statement.of_ranks(fact), query_counts, has_gradient ? distributed.one_row : std::nullopt, gradient));
   };

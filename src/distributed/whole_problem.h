@@ -1,4 +1,4 @@
-// The problem of all ranks from the view of one rank: sizes and rules of the whole, and this rank's rows of the tensors.
+// What one rank knows of the problem of all ranks: the sizes and rules of the whole, and this rank's rows of the tensors.
 #pragma once
 
 #include <vector>

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMaxLinks = 40;  // the limit of Linux
 
-// The open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
+// Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
 // mode of `>> log`.
 std::optional<int> own_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return 1;

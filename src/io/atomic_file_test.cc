@@ -52,7 +52,7 @@ TEST(AtomicFile, ASignalHandlerCanRemoveTheTemporaryFilesThatAreThere) {
   EXPECT_EQ(folder.count(), 3u);
   remove_temporary_files();
   EXPECT_EQ(folder.count(), 1u);
-  remove_temporary_files();  // nothing is left to be removed
+  remove_temporary_files();  // has no effect, because all files were removed
   EXPECT_TRUE(std::filesystem::exists(folder / "whole.txt"));
 }
 
@@ -128,7 +128,7 @@ TEST(AtomicFile, PathsThatCannotBeWrittenSayWhy) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-// As a user who is not root: root may write every file.
+// Runs as a user who is not root, because root may write every file.
 TEST(AtomicFile, AProtectedFileIsNotReplaced) {
   const TestFolder folder;
   chmod((folder / "").c_str(), 0777);

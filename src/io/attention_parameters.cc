@@ -18,7 +18,7 @@ std::string listed(const std::vector<Candidate>& fits) {
   return join(fits, &Candidate::description, ", ", 12);
 }
 
-// The nearest misses, at most one for each of three layouts, and how their names or shapes differ.
+// Returns the nearest misses, at most one for each of three layouts, and how their names or shapes differ.
 template <class Wanted>
 std::string nearest(const std::vector<Candidate>& misses, const Wanted& wanted) {
   constexpr std::size_t kMost = 3;
@@ -95,7 +95,7 @@ AttentionParameters load_attention(TensorFile& file, const LoadAttention& option
     Tensor* stored = file.find(chosen.name_of(parameter));
     if (stored == nullptr) continue;
     HeadCounts counts;
-    std::string reason;  // stays empty: choose() has checked the shapes
+    std::string reason;  // stays empty, because choose() has checked the shapes
     for (const auto& [name, view] : to_canonical(parameter, stored->view(), counts, reason)) {
       parameters.tensors.emplace(name, Tensor::share(view, stored->owner()));
     }

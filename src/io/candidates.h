@@ -24,7 +24,7 @@ struct Candidate {
   std::string reason{};              // why the layer does not fit; empty: it fits
   std::vector<std::string> missing{};  // required parameters that the file lacks, as the file would name them
   double present = 0;                // share of the required parameters that the file has
-  std::vector<std::string> names{};  // names of the layer's tensors in the file; this and all members below are complete only if the layer fits
+  std::vector<std::string> names{};  // names of the layer's tensors in the file; names and all members below are complete only if the layer fits
   std::map<std::string, ConstTensorView> tensors{};
   HeadCounts counts{};
   std::int64_t group = 1;  // N / K, where it follows from the shapes
@@ -38,7 +38,7 @@ Candidate checked(const TensorIndex& index, Candidate candidate);
 
 struct Candidates {
   std::vector<Candidate> fits;    // in the order of their first tensors in the file
-  std::vector<Candidate> misses;  // the one with the largest share of its required parameters first
+  std::vector<Candidate> misses;  // sorted by the share of required parameters that the file has, the largest first
 };
 Candidates find_candidates(const std::vector<NamedTensor>& tensors);
 

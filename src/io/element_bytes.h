@@ -12,13 +12,13 @@
 
 namespace polyhead::io {
 
-// Size of a tensor in bytes. nullopt if the size of an element times all extents except zeros exceeds 2^63 - 1: the strides would overflow.
+// Returns the size of a tensor in bytes; nullopt if the size of an element times all extents except zeros exceeds 2^63 - 1: the strides would overflow.
 std::optional<std::uint64_t> byte_count(DType dtype, const Shape& shape);
 
 // Error (format) unless every byte of a boolean tensor is 0 or 1: reading another value as a C++ bool is undefined.
 void check_booleans(const FileBytes& file, std::string_view name, const Tensor& tensor);
 
-// `bytes` as a row-major tensor: a view that keeps file.owner alive, or a copy if the bytes are not aligned for the dtype.
+// Returns `bytes` as a row-major tensor: a view that keeps file.owner alive, or a copy if the bytes are not aligned for the dtype.
 Tensor view_or_copy(const FileBytes& file, std::span<std::byte> bytes, DType dtype, const Shape& shape);
 
 // Writes the elements in row-major order.

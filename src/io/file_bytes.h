@@ -36,7 +36,7 @@ void set_built_in_files(const std::span<const BuiltInFile>* files);
 bool is_there(const std::filesystem::path& path);
 // Maps a regular file; reads a pipe to its end. For files of tensors.
 FileBytes map_file(const std::filesystem::path& path);
-// Reads a copy of a file, so that later changes of the file do not matter. For small files of a model's folder. Error unless it is a regular file.
+// Reads a file into memory, so that later changes of the file do not matter. For small files of a model's folder. Error unless it is a regular file.
 FileBytes read_file(const std::filesystem::path& path);
 // Error if the path exists and is not a regular file. For files of fixed names in a model's folder: opening a pipe that has no writer would wait for ever.
 void require_regular(const std::filesystem::path& path);

@@ -9,12 +9,12 @@ namespace polyhead::io {
 struct Format {
   std::string_view name;
   std::string_view extension;
-  bool (*sniff)(std::string_view text);             // whether the contents look like this format
+  bool (*sniff)(std::string_view text);             // tells whether the contents look like this format
   TensorFile (*read)(const FileBytes& file);        // sets neither path nor format of the result; the caller does
-  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: cannot be written
+  void (*write)(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);  // nullptr: polyhead does not write this format
 };
 
-// safetensors (https://github.com/huggingface/safetensors, README, "Format"): 8 bytes of header length, a JSON header, the tensors' bytes.
+// safetensors (https://github.com/huggingface/safetensors, README, "Format"): the length of the header (8 bytes), a JSON header, the bytes of the tensors.
 bool is_safetensors(std::string_view text);
 TensorFile read_safetensors(const FileBytes& file);
 void write_safetensors(AtomicFile& file, std::span<const NamedView> tensors, const Metadata& metadata);

@@ -33,7 +33,7 @@ constexpr Kind kKinds[] = {{0, "GIF8"sv, "a GIF image"},    {8, "WEBP"sv, "a Web
 }
 
 #ifdef POLYHEAD_IMAGES
-// As Pillow's ImageOps.exif_transpose: orientations 2 to 4 mirror the image or rotate it by 180 degrees, 5 to 8 also exchange rows and columns.
+// Turns an image like Pillow's ImageOps.exif_transpose: orientations 2 to 4 mirror it or rotate it by 180 degrees, 5 to 8 also exchange rows and columns.
 ConstTensorView upright(ConstTensorView pixels, int orientation) {
   const auto reversed = [](ConstTensorView view, int axis) { return view.slice(axis, 0, view.extent(axis), -1); };
   ConstTensorView view = orientation >= 5 ? pixels.transpose(0, 1) : pixels;

@@ -15,7 +15,7 @@ struct DecodedImage {
 DecodedImage read_png(const FileBytes& file);
 DecodedImage read_jpeg(const FileBytes& file);
 
-// Error for a size that is not allowed, or of more pixels than `most_per_byte` for each byte of the file. Call it before memory is allocated.
+// Error if the size is not allowed, or if the file claims more than `most_per_byte` pixels for each of its bytes. Call it before memory is allocated.
 void require_image_size(const FileBytes& file, std::int64_t height, std::int64_t width, std::int64_t most_per_byte);
 // Returns the tag Orientation of EXIF data, which begin with a TIFF header; 1 if the tag is missing or invalid.
 int exif_orientation(std::span<const std::byte> tiff);

@@ -1,4 +1,4 @@
-// Images written by libpng and libjpeg: intact, cut off and with changed bytes. tests/python/test_images.py compares the pixels with Pillow's.
+// Tests images that libpng and libjpeg wrote: intact, cut off and with changed bytes. tests/python/test_images.py compares the pixels with Pillow's.
 #include "polyhead/io/image_file.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ std::string png_of(const std::vector<std::uint8_t>& pixels, std::uint32_t format
   return bytes;
 }
 
-// `exif`: written in an APP1 segment if it is not empty.
+// Returns a JPEG file. `exif`: written in an APP1 segment if it is not empty.
 std::string jpeg_of(const std::vector<std::uint8_t>& pixels, J_COLOR_SPACE space, int channels, bool progressive = false, const std::string& exif = "") {
   jpeg_compress_struct info;
   jpeg_error_mgr errors;
@@ -111,7 +111,7 @@ TEST(ImageFile, AJpegIsCloseToItsPixels) {
 
 TEST(ImageFile, StandsUprightByItsExif) {
   const TestFolder folder;
-  // Dark on the left and light on the right, darker above than below.
+  // The image grows lighter from left to right and from top to bottom.
   std::vector<std::uint8_t> ramp;
   for (int y = 0; y < kHeight; ++y)
     for (int x = 0; x < kWidth; ++x) ramp.push_back(static_cast<std::uint8_t>(10 + 25 * x + 6 * y));
@@ -122,7 +122,7 @@ TEST(ImageFile, StandsUprightByItsExif) {
     const Tensor pixels = read_image(folder.write("turned.jpg", jpeg_of(ramp, JCS_GRAYSCALE, 1, false, exif_of(orientation))));
     const bool turned = orientation >= 5 && orientation <= 8;
     ASSERT_EQ(pixels.shape(), turned ? (Shape{kWidth, kHeight, 3}) : (Shape{kHeight, kWidth, 3}));
-    // Position at which the stored pixel (y,x) is shown, by the table of EXIF 2.3, which names the sides of row 0 and of column 0.
+    // places[orientation - 1]: the position at which the stored pixel (y,x) is shown. EXIF 2.3 tells for each orientation on which sides row 0 and column 0 lie.
     for (std::int64_t y = 0; y < kHeight; ++y) {
       for (std::int64_t x = 0; x < kWidth; ++x) {
         const std::int64_t down = kHeight - 1 - y, right = kWidth - 1 - x;
@@ -168,7 +168,7 @@ TEST(ImageFile, ALargeClaimIsRefusedBeforeMemoryIsAllocated) {
   EXPECT_THAT(message_of(folder, with_size(png, 0, 4)), HasSubstr("damaged"));
 }
 
-// Each file gives an image or an Error, and does not take more memory than its size allows.
+// Reading a file gives an image or an Error, and does not take more memory than the file's size allows.
 TEST(ImageFile, CutOffAndChangedFilesAreReadOrRefused) {
   const TestFolder folder;
   const std::vector<std::uint8_t> pixels = noise(kHeight * kWidth * 4);

@@ -38,7 +38,7 @@ Json parse_json(std::string_view text, std::string_view what);
 // Describes the value for messages: "null", "the number 7", "an array".
 std::string describe(const Json& json);
 
-// A UTF-8 text as a JSON string, quotes included.
+// Returns a UTF-8 text as a JSON string, quotes included.
 std::string json_string(std::string_view utf8);
 
 // Formats a name from a file for a message: a JSON string of at most 200 bytes, in which U+FFFD replaces invalid UTF-8.

@@ -35,7 +35,7 @@ CanonicalViews<View> to_canonical(const Parameter& parameter, View stored, HeadC
     why = cat("is ", shape, "; it must be ", rule);
     return CanonicalViews<View>{};
   };
-  // Product of two extents; -1 on overflow, which can happen in a tensor without elements.
+  // Returns the product of two extents; -1 on overflow, which can happen if the tensor has no elements.
   const auto joint = [&](int a, int b) {
     std::int64_t product = 0;
     return __builtin_mul_overflow(shape[a], shape[b], &product) ? std::int64_t{-1} : product;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kBias = 'b', kGate = 'g', kExtraKey = 'k', kEmbeddingBias = 'e', kRelative = 'r', kSink = 's';
 
-// Parameters of torch.nn.Linear modules, of which all have a bias or none has one.
+// Returns the parameters of torch.nn.Linear modules, of which all have a bias or none has one.
 std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::string>> modules) {
   std::vector<Parameter> list;
   for (const auto& [name, canonical] : modules) list.push_back({name + ".weight", canonical + ".weight"});
@@ -20,7 +20,7 @@ std::vector<Parameter> linear(std::initializer_list<std::pair<std::string, std::
   return list;
 }
 
-// Parameters of Keras and Flax, whose tensors have a separate dimension for the heads.
+// Returns the parameters of Keras and Flax, whose tensors have a separate dimension for the heads.
 std::vector<Parameter> by_heads(const std::string& output) {
   using enum Storage;
   return {{"query.kernel", "q.weight", heads_in},       {"key.kernel", "k.weight", heads_in},

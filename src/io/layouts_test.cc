@@ -16,7 +16,7 @@ using ::testing::StartsWith;
 
 using Names = std::vector<std::pair<std::string, Shape>>;
 
-// "q.weight 12x10, q.bias 12" as names and shapes.
+// Parses a text such as "q.weight 12x10, q.bias 12" to names and shapes.
 Names names_of(const std::string& text) {
   Names names;
   for (std::size_t at = 0; at < text.size();) {
@@ -51,7 +51,7 @@ struct Sample {
 void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.layout << " " << sample.variant; }
 
 // clang-format off
-// Widths are all different where the source allows it.
+// All widths of a layer differ, if its source allows that.
 const std::vector<Sample>& samples() {
   static const std::vector<Sample> list{
       {"torch", "packed",
@@ -202,7 +202,7 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
     TensorFile file = file_of(sample.parameters(), at);
     std::vector<std::string> names;
     for (const NamedTensor& item : file.tensors) names.push_back(item.name);
-    // Other tensors that real files and the golden vectors hold: gradients, inputs, masks, other modules.
+    // Adds other tensors that real files and the golden vectors hold: gradients, inputs, masks, other modules.
     for (std::size_t i = 0; at.empty() && i < sample.parameters().size(); ++i)
       file.tensors.push_back({"d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
     for (const char* other :
@@ -304,7 +304,7 @@ TEST(Layouts, TellWhatTheSourceCallsItsProjections) {
   EXPECT_EQ(found["bert"]["output"], "attention.output.dense");
 }
 
-// Element (row, column) of a canonical weight against the index in the file that the source's own code reads.
+// Compares element (row, column) of a canonical weight with the element of the file that the source's own code reads for it.
 TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor kernel(DType::f64, {2, 3, 4});  // (in,heads,width)
   for (int i = 0; i < 24; ++i) kernel.data<double>()[i] = i;

@@ -115,7 +115,7 @@ class Literal {
     std::string little(name);
     result.big_endian = little.starts_with('>');
     if (result.big_endian || little.starts_with('=')) little[0] = '<';
-    if (!little.empty() && little[0] >= 'a' && little[0] <= 'z') little.insert(0, 1, '<');  // NumPy takes a missing byte order for the machine's
+    if (!little.empty() && little[0] >= 'a' && little[0] <= 'z') little.insert(0, 1, '<');  // NumPy reads a missing byte order as that of the machine
     const auto row = std::ranges::find_if(kDTypes, [&](const DTypeInfo& r) {
       // A dtype of one byte has no byte order: NumPy writes '|', other programs '<'.
       return !r.npy.empty() &&

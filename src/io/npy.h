@@ -22,8 +22,8 @@ struct NpyExtent {
   std::size_t begin = 0, length = 0;
 };
 
-// Finds the literal in a file of `size` bytes. `first`: its first kNpyPreamble bytes, or all if it is shorter. `where` names the file in
-// messages. Error (format) if this is no npy file or ends too early.
+// Finds the literal in a file of `size` bytes. `first`: the first kNpyPreamble bytes of the file, or all bytes of a shorter file. `where` names the file
+// in messages. Error (format) if this is no npy file or ends too early.
 NpyExtent npy_extent(std::string_view first, std::uint64_t size, std::string_view where);
 
 // Parses a literal such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }. Error (format) if it is malformed.

@@ -69,7 +69,7 @@ TEST(Npy, FilesOfNumpyAreRead) {
   expect_same(open_tensors(third).at("t"), Tensor::of<std::int32_t>({3}, {0, 1, 2}));
 }
 
-// Other programs omit the byte order or write '='. Both mean the machine's byte order.
+// Some programs leave out the byte order or write '='. In both cases it is that of the machine.
 TEST(Npy, AByteOrderThatIsNotNamedIsTheMachines) {
   const TestFolder folder;
   for (const char* name : {"f8", "=f8", "<f8"}) {

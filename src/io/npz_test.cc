@@ -158,7 +158,7 @@ TEST(Npz, MalformedArchivesAreRefusedWithTheReason) {
   }
 }
 
-// Forty entries point to the same 400 bytes: each is valid by itself, but together they claim more bytes than the file has.
+// Forty entries point to the same 400 bytes. Each entry is valid by itself, but together they claim more bytes than the file has.
 TEST(Npz, MembersThatShareBytesAreRefused) {
   const TestFolder folder;
   std::vector<Member> members{{"a.npy", npy("|u1", "(4000,)", std::string(4000, 'x'))}};

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kScale = ".scale";
 constexpr std::int64_t kNarrowestRow = 16;  // least number of values that share a scale, if the shape allows
 
-// Returns the leading dimensions of a tensor, whose product is its number of rows; {} if it has only one dimension.
+// Returns the dimensions that number a tensor's rows, each of which has one scale; {} if the tensor has only one dimension.
 Shape row_numbers(const Shape& shape) {
   if (shape.size() < 2) return {};
   int count = shape.size() - 1;

@@ -13,7 +13,7 @@ namespace polyhead::io {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference implementation's limit
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // bytes; the reference implementation has the same limit
 constexpr std::size_t kHeaderAlignment = 8;
 
 // The reference implementation writes tensors in descending order of this list, then by name. The widest dtypes

@@ -125,7 +125,7 @@ TEST(TensorFile, AFolderHoldsAModel) {
   expect_same(file.at("a"), tensor);
 }
 
-// Does what the fuzz targets do, on damaged files that are made here: each file is read or refused, and tensors that were read can be used.
+// Makes damaged files and reads them like the fuzz targets do: each file is read or refused, and tensors that were read can be used.
 TEST(TensorFile, DamagedFilesAreReadOrRefused) {
   const TestFolder folder;
   std::vector<NamedTensor> tensors;

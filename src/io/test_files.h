@@ -18,7 +18,7 @@
 
 namespace polyhead::io {
 
-// A string literal with zero bytes inside.
+// Returns a string literal that has zero bytes inside as a string.
 template <std::size_t Size>
 std::string bytes(const char (&text)[Size]) {
   return {text, Size - 1};
@@ -67,7 +67,7 @@ inline std::string safetensors_bytes(const std::string& header, const std::strin
   return little_endian(header.size()) + header + data;
 }
 
-// what() of the Error that f throws, with its code before it: "format: …".
+// Returns the message of the Error that f throws, after the name of its code: "format: …".
 template <class F>
 std::string error_of(const F& f) {
   try {
@@ -91,7 +91,7 @@ inline void expect_same(test::AnyTensor a, test::AnyTensor b) {
   EXPECT_TRUE(bytes_of(a) == bytes_of(b));
 }
 
-// Random bits, NaN payloads and subnormals included; booleans are 0 or 1.
+// Returns a tensor of random bits, NaN payloads and subnormals included; booleans are 0 or 1.
 inline Tensor random_tensor(DType dtype, const Shape& shape, std::uint32_t seed = 1) {
   Tensor tensor(dtype, shape);
   std::mt19937 random(seed);

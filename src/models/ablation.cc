@@ -23,7 +23,7 @@ class Exchanged {
   Tensor kept_;
 };
 
-// During its lifetime a layer that shares its parameters has a copy of them, so that changing them affects only this layer.
+// While this object lives, a layer that shares its parameters has a copy of them, so that a change of the parameters affects only this layer.
 class OwnParameters {
  public:
   OwnParameters(BertEncoder* encoder, std::int64_t layer) : encoder_(encoder), layer_(static_cast<std::size_t>(layer)) {

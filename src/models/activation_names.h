@@ -1,4 +1,4 @@
-// Names of activations in config.json, as in `transformers`. "gelu_fast" is missing on purpose: it rounds the constant of the tanh form in another way.
+// Names of activations in config.json, as in `transformers`. "gelu_fast" is not supported: it is the tanh form with a constant that is rounded in another way.
 #pragma once
 
 #include <string_view>

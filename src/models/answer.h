@@ -1,4 +1,4 @@
-// The loop of generate(): logits of the next token, a choice, an end.
+// The loop of generate(): it computes the logits of the next token, chooses a token, and stops at an end token.
 #pragma once
 
 #include <cstdint>

@@ -70,7 +70,7 @@ void add_written(const Tokenizer& tokenizer, std::int64_t id, int segment, bool 
   tokens.spans.emplace_back();
 }
 
-// Ids without a token have no text: models may have more rows than their tokenizer has tokens.
+// Returns the ids that the tokenizer knows. A model may have more rows than its tokenizer has tokens; the ids of the other rows have no text.
 std::vector<std::int64_t> known_ids(const Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
   std::vector<std::int64_t> known;
   std::ranges::copy_if(ids, std::back_inserter(known), [&](std::int64_t id) { return tokenizer.piece(id).has_value(); });
@@ -168,7 +168,7 @@ class AnyDecoder final : public AnyTextModel {
   Workspace workspace_{Parameters::constant};
 };
 
-// The text side of CLIP or SigLIP.
+// Runs the text side of CLIP or SigLIP.
 class AnyTextSide final : public AnyTextModel {
  public:
   AnyTextSide(Tokenizer tokenizer, TextSide model) : tokenizer_(std::move(tokenizer)), model_(std::move(model)) {
@@ -273,7 +273,7 @@ class AnyTwoSides final : public AnyTextModel {
     result.target = std::move(target);
   }
 
-  // False if the target has another vocabulary: tokenizer.json covers only the source's.
+  // Returns false if the target has a vocabulary of its own: tokenizer.json covers only the vocabulary of the source.
   bool has_words_of_target() const { return model_.config.shared_embedding; }
 
   void add_target(std::int64_t id, TokenizedText& tokens) const {
@@ -320,7 +320,7 @@ std::int64_t AnyTextModel::Sizes::attention_weights(std::int64_t tokens, std::in
 std::unique_ptr<AnyTextModel> load_any_text_model(const std::filesystem::path& folder) {
   if (const auto kind = image_model_kind(folder)) {
     if (*kind == ImageModelKind::vision) fail(ErrorCode::unsupported, "it is a model of images, which reads no text; `polyhead view MODEL_DIR --image PATH` shows what it reads in an image");
-    // CLIP's vocab.json and merges.txt have other rules than GPT-2's, as which load_tokenizer() would read them.
+    // Without tokenizer.json, load_tokenizer() would read CLIP's vocab.json and merges.txt by the rules of GPT-2, which differ.
     if (!io::is_there(folder / "tokenizer.json")) fail(ErrorCode::io, "'", folder.string(), "' lacks tokenizer.json, which a model of images and texts needs for a text");
     return std::make_unique<AnyTextSide>(load_tokenizer(folder), load_text_side(folder));
   }

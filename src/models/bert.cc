@@ -12,7 +12,7 @@
 namespace polyhead::models {
 namespace {
 
-// A view whose elements are all the same zero. It replaces missing segments: a single text is segment 0.
+// Returns a view whose elements all are one zero in memory. It replaces missing segments: a single text is segment 0.
 ConstTensorView zero_ids(const Shape& shape) {
   static constexpr std::int64_t kZero = 0;
   return ConstTensorView(&kZero, Shape{}).expand(shape);
@@ -132,7 +132,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
   require_no_overlap(kOperation, outputs, inputs);
   nn::require_parameters_separate(kOperation, {outputs[0], outputs[1], outputs[2], outputs[3], outputs[4], outputs[5], outputs[6]}, *this);
 
-  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const Workspace* workspace = options.workspace == nullptr && saved == nullptr ? &own : options.workspace;
   const nn::RunOptions run{options.executor, workspace};
   const auto like_hidden = [&] { return uninitialised(config.dtype, shape, workspace); };

@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-// config.json of one family.
+// Reads the config.json of one family.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path)
@@ -33,7 +33,7 @@ class Reader {
   const EncoderFamily& family_;
 };
 
-// Error where a key asks for something that would change the results and that no family here has.
+// Error if a key asks for something that would change the results and that polyhead supports in no encoder family.
 void Reader::require_supported(std::string_view positions) {
   const auto text = file_.get<std::string>("position_embedding_type");
   if (text && *text != "absolute" && *text != positions)
@@ -83,7 +83,7 @@ void Reader::read_groups(BertConfig& config) {
   config.layers = steps * inner;
   config.layers_of_a_group = inner;
   for (std::int64_t i = 0; i < steps; ++i) {
-    const auto group = static_cast<std::int64_t>(static_cast<double>(i) / (static_cast<double>(steps) / static_cast<double>(groups)));  // rounded as transformers does
+    const auto group = static_cast<std::int64_t>(static_cast<double>(i) / (static_cast<double>(steps) / static_cast<double>(groups)));  // rounds like transformers
     for (std::int64_t j = 0; j < inner; ++j) config.shared_layers.push_back(group * inner + j);
   }
 }
@@ -155,7 +155,7 @@ BertConfig Reader::read() {
   if (config.embedding_width == config.width && !family_.grouped_layers) config.embedding_width = 0;  // ELECTRA projects to another width only
   read_positions(config);
   if (!family_.tensors.relative_bias.empty()) {
-    // transformers counts 32 buckets whatever the key says.
+    // transformers uses 32 buckets whatever the key says.
     constexpr std::string_view kKey = "relative_attention_num_buckets";
     config.relative_buckets = file_.size(kKey, 32);
     if (config.relative_buckets != 32) file_.unsupported(kKey, cat("is ", config.relative_buckets, "; only 32 is supported"));

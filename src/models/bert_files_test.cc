@@ -73,7 +73,7 @@ TEST(LoadBertEncoder, KeepsTheDtypeOfTheFile) {
   }
 }
 
-// The mapping of this process that holds an address, by the path of its file.
+// Returns the path of the file that this process has mapped at an address.
 std::string mapped_file(const void* address) {
   std::ifstream maps("/proc/self/maps");
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);

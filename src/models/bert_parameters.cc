@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-// A file whose parameters are named as in `transformers`.
+// Takes parameters from a file that names them as `transformers` does.
 class BertCheckpoint {
  public:
   BertCheckpoint(const std::filesystem::path& path, const EncoderFamily& family) : file_(io::open_tensors(path)), words_(cat(family.tensors.words, ".weight")) {
@@ -34,7 +34,7 @@ class BertCheckpoint {
   DType dtype() const { return dtype_; }
   const Tensor* find(const std::string& name) const { return file_.find(prefix_ + name); }
 
-  // A tensor on the file's memory. Error if it is missing or has another shape or dtype.
+  // Returns a tensor on the file's memory. Error if it is missing or has another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape) {
     Tensor* tensor = file_.find(prefix_ + name);
     if (tensor == nullptr) fail(ErrorCode::format, file_name(), ": has no tensor '", prefix_, name, "', which config.json implies");
@@ -66,7 +66,7 @@ class BertCheckpoint {
   DType dtype_ = DType::f32;
 };
 
-// The rows [first, last) of a linear layer, on its memory.
+// Returns the rows [first, last) of a linear layer, on its memory.
 nn::Linear rows_of(nn::Linear& whole, std::int64_t first, std::int64_t last) {
   const auto slice = [&](Tensor& tensor) { return tensor ? Tensor::share(tensor.view().slice(0, first, last), tensor.owner()) : Tensor(); };
   return {slice(whole.weight), slice(whole.bias)};
@@ -110,7 +110,7 @@ std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::i
   return cat(family.tensors.layer, index / of_a_group, ".albert_layers.", index % of_a_group, ".");
 }
 
-// ESM's files may hold the frequencies of its rotary positions, rounded as they were in training. transformers uses those.
+// ESM's files may hold the frequencies of its rotary positions, rounded as in training. transformers uses the frequencies of the file, so read them.
 void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
   const Tensor* stored = nullptr;
   std::string name;

@@ -7,7 +7,7 @@
 #include "models/byte_pairs.h"
 #include "polyhead/io/atomic_file.h"
 
-// merges.txt: a line each for the version, the case, the special tokens and the merges in their order. Ids follow from the order.
+// merges.txt has a line for the version, a line for the case, one line for each special token, and one for each merge in its order. Ids follow from the order.
 namespace polyhead::models {
 namespace {
 

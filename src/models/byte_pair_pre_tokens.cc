@@ -33,10 +33,11 @@ PreToken make_pre_token(std::span<const Char> chars, std::int64_t word) {
   return pre_token;
 }
 
-// `given`: the word of each character, -1 for white space; empty if words are to be counted here. A pre-token does not cross given words.
+// Appends the pre-tokens of a text. `given`: the word of each character, -1 for white space; if it is empty, this function numbers the words. No pre-token
+// has characters of two given words.
 void append_pre_tokens(PreTokens& result, std::span<const Char> chars, std::span<const std::int64_t> given) {
   const std::size_t size = chars.size();
-  const auto joined = [&](std::size_t i) { return given.empty() || given[i - 1] == given[i]; };  // whether character i belongs to the same word as character i - 1
+  const auto joined = [&](std::size_t i) { return given.empty() || given[i - 1] == given[i]; };  // true if characters i - 1 and i belong to one word
   const auto white = [](const Char& c) { return is_white_space(c.code); };
   const auto after_white = [&](std::size_t i) {
     while (i < size && white(chars[i])) ++i;
@@ -76,7 +77,7 @@ void append_pre_tokens(PreTokens& result, std::span<const Char> chars, std::span
   }
 }
 
-// Whether normal text has no space between these two words. In quotes, a `"` to the left has opened them and one to the right closes them.
+// Returns whether normal text has no space between these two words. in_quotes: a `"` on the left opened the quotes, and a `"` on the right closes them.
 bool no_blank_between(std::span<const Char> left, std::span<const Char> right, bool in_quotes) {
   static constexpr std::u32string_view kClosing = U",.;:!?%…)]}", kOpening = U"([{";
   return kClosing.find(right.front().code) != kClosing.npos || kOpening.find(left.back().code) != kOpening.npos ||

@@ -41,7 +41,7 @@ std::vector<std::string> words(const BytePairText& text, std::string_view source
   return result;
 }
 
-// The normal form by utf8proc's own composition, after each byte that is not UTF-8 has become U+FFFD.
+// Returns the normal form that utf8proc itself computes, after each byte that is not UTF-8 has become U+FFFD.
 std::string nfc(const std::string& text) {
   std::string valid;
   for (std::size_t i = 0; i < text.size();) {
@@ -185,7 +185,7 @@ TEST(BytePairTokenizer, WordsThatAreGivenArePrintedFirst) {
 
 TEST(BytePairTokenizer, ALongWordTakesNoMoreThanItsLengthTimesALogarithm) {
   const auto tokenizer = BytePairTokenizer::train(std::vector<std::string>{std::string(64, 'a')}, {.min_count = 1});
-  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // a merge of the whole word at each step takes minutes
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // would take minutes if each step scanned the whole word
 }
 
 TEST(BytePairTokenizer, FilesComeBack) {

@@ -14,7 +14,7 @@ struct Word {
   std::int64_t count;
 };
 
-// Merges the pair from left to right; false if it does not occur.
+// Merges all occurrences of the pair from left to right. Returns false if there is none.
 bool merge_pair(std::vector<std::int64_t>& tokens, const IdPair& pair, std::int64_t result) {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -68,7 +68,7 @@ class Trainer {
   }
 
   void merge(const IdPair& pair) {
-    // A merge can make a piece that exists already, and with it a pair that was merged before.
+    // A merge can produce a piece that existed before, and so a pair that was merged before.
     if (!parts_.ranks.contains(pair)) parts_.add_merge(pair);
     const std::int64_t result = parts_.merges[parts_.ranks.at(pair)].result;
     const std::vector<std::size_t> having = std::move(uses_.at(pair).words);

@@ -27,13 +27,13 @@ struct Merge {
   std::int64_t result;
 };
 
-// Its functions are hidden, although the class that it belongs to is not.
+// The functions of Parts are hidden from users of the library, although BytePairTokenizer is exported.
 struct BytePairTokenizer::Parts {
   [[gnu::visibility("hidden")]] Parts(bool lowercase, std::vector<std::string> special_tokens);
 
   // Appends a merge. Two merges may have the same piece as result.
   [[gnu::visibility("hidden")]] void add_merge(const IdPair& pair);
-  // The tokens of a pre-token's bytes: of all pairs that have a merge, the one learned first is merged, from left to right.
+  // Returns the tokens of a pre-token's bytes. Of all pairs that have a merge, the pair learned first is merged first, from left to right.
   [[gnu::visibility("hidden")]] std::vector<std::int64_t> merge(std::string_view bytes) const;
   std::int64_t byte_id(char byte) const { return static_cast<std::int64_t>(special_tokens.size()) + static_cast<unsigned char>(byte); }
 
@@ -45,7 +45,7 @@ struct BytePairTokenizer::Parts {
   std::unordered_map<IdPair, std::size_t, IdPairHash> ranks;  // index in merges
 };
 
-// Bytes as text without white space and control characters, and back. parse_piece throws Error (format) with the reason.
+// visible_piece() writes bytes as text without white space and control characters; parse_piece() reads this text. It throws Error (format) with the reason.
 std::string visible_piece(std::string_view bytes);
 std::string parse_piece(std::string_view visible);
 
@@ -65,7 +65,7 @@ struct PreTokens {
 
 PreTokens split_text(std::string_view text, bool lowercase);
 PreTokens split_given_words(std::string_view text, bool lowercase);
-// Whether a space is implied before a word that follows this text.
+// Returns whether a space is implied between this text and a word that follows it.
 bool ends_in_word(std::string_view text);
 
 }  // namespace polyhead::models

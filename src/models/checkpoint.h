@@ -23,7 +23,7 @@ class Checkpoint {
  public:
   // Opens the folder; the dtype is unknown until the first prefix_of().
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
-  // `words`: possible names of the embedding, without the prefix. The first one in the file determines the dtype, and whether names have the prefix.
+  // `words`: possible names of the embedding, without the prefix. The first of them that the file has determines the dtype, and whether names have the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
       : Checkpoint(folder, model_type) {
     const io::NamedTensor* found = nullptr;
@@ -111,7 +111,7 @@ class Checkpoint {
 
   void ignore(const std::string& name) { taken_.insert(name); }
   void ignore_beginning(std::string beginning) { ignored_.push_back(std::move(beginning)); }
-  // Whether the file has the tensor with the bits of `other`.
+  // Returns whether the file has a tensor of this name with the bits of `other`.
   bool is_copy(const std::string& name, const Tensor& other) const {
     const Tensor* tensor = find(name);
     return tensor != nullptr && tensor->dtype() == other.dtype() && tensor->shape() == other.shape() &&
@@ -120,13 +120,13 @@ class Checkpoint {
 
   std::string file_name() const { return file_.path.filename().string(); }
 
-  // A part of a tensor, which keeps the memory of the whole alive.
+  // Returns a part of a tensor. The part keeps the memory of the whole tensor alive.
   template <class F>
   static Tensor part(const Tensor& whole, const F& view) {
     const ConstTensorView all = whole.view();
     return Tensor::share(view(TensorView(const_cast<void*>(all.data()), all.dtype(), all.shape(), all.strides())), whole.owner());
   }
-  // The rows [first, last) of a linear layer, on its memory.
+  // Returns the rows [first, last) of a linear layer, on its memory.
   static nn::Linear rows_of(const nn::Linear& whole, std::int64_t first, std::int64_t last) {
     const auto slice = [&](const Tensor& tensor) { return tensor ? part(tensor, [&](TensorView view) { return view.slice(0, first, last); }) : Tensor(); };
     return {slice(whole.weight), slice(whole.bias)};

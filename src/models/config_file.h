@@ -32,7 +32,7 @@ class ConfigFile {
   const JsonFile& file() const { return *file_; }
   const io::Json& object() const { return *object_; }
   std::string_view name() const { return file_->name(); }
-  // nullptr if it is missing or null.
+  // Returns the value of a key; nullptr if it is missing or null.
   const io::Json* find(std::string_view key) {
     read_.emplace_back(key);
     return JsonFile::find(*object_, key);
@@ -62,7 +62,7 @@ class ConfigFile {
   nn::Activation activation(std::string_view key, std::string_view otherwise) { return named_activation(key, get<std::string>(key).value_or(std::string(otherwise))); }
   // Returns the words of layer_types, one for each layer; empty if the key is missing.
   std::vector<std::string> layer_types(std::int64_t layers);
-  // Error that names a key of the object that is not in the list.
+  // Error if the object has a key that is not in the list; the message names the key.
   void allow_only(std::span<const std::string_view> keys) const { file_->allow_only(*object_, keys, where_); }
   [[noreturn]] void fail_at(std::string_view key, std::string_view message) const { file_->fail_at(where_, key, message); }
   [[noreturn]] void unsupported(std::string_view key, std::string_view message) const {
@@ -70,11 +70,11 @@ class ConfigFile {
   }
 
   bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
-  // Error that names a key which was not read, unless it cannot change results: because `without_effect` or the list of language_families.cc has it,
-  // or because it has its neutral value. `remedy` ends the message.
+  // A key that was not read is an Error that names it, unless it cannot change results: because `without_effect` or the list of language_families.cc has the
+  // key, or because the key has its neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
-  // Products of two extents do not overflow, nor does the sum of a few.
+  // So small that products of two extents, and sums of a few such products, do not overflow.
   static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
 
  private:

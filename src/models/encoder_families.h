@@ -19,14 +19,14 @@ struct EncoderKeys {
 struct EncoderTensors {
   std::string_view words = "embeddings.word_embeddings", positions = "embeddings.position_embeddings", segments = "embeddings.token_type_embeddings",
                    embedding_norm = "embeddings.LayerNorm", embedding_projection = "", relative_bias = "", layer = "encoder.layer.", final_norm = "";
-  std::string_view q = "attention.self.query", k = "attention.self.key", v = "attention.self.value";  // without k and v: q holds all three
+  std::string_view q = "attention.self.query", k = "attention.self.key", v = "attention.self.value";  // if k and v are empty, q holds q, k and v
   std::string_view attention_output = "attention.output.dense", attention_norm = "attention.output.LayerNorm";
-  std::string_view hidden = "intermediate.dense", feed_forward_output = "output.dense", feed_forward_norm = "output.LayerNorm";  // gated: hidden holds the gate, then itself
+  std::string_view hidden = "intermediate.dense", feed_forward_output = "output.dense", feed_forward_norm = "output.LayerNorm";  // gated: the tensor `hidden` holds the gate, then the hidden layer
 };
 
 enum class EncoderPositions : std::uint8_t {
-  from_zero,      // learned: 0, 1, ...
-  after_padding,  // learned: pad_token_id + 1, ... of the tokens that are not padding
+  from_zero,      // learned positions 0, 1, ...
+  after_padding,  // learned positions pad_token_id + 1, pad_token_id + 2, ... for the tokens that are not padding
   rotary,
   by_type,  // after_padding or rotary, as the key position_embedding_type says
 };
@@ -42,14 +42,14 @@ struct EncoderFamily {
   std::int64_t embedding_width = 0;      // used if the key is missing; 0: the family has no such key
   std::int64_t padding_token = -1;       // used if pad_token_id is missing; -1: it is required if positions come after it
   bool fixed_padding_token = false;      // pad_token_id is not read
-  bool grouped_layers = false;           // num_hidden_groups, inner_group_num: layers that share parameters (ALBERT)
-  bool token_dropout = false;            // ESM: token_dropout, emb_layer_norm_before; embeddings of padding are zero
-  bool modernbert = false;               // gated, windows from local_attention, keys for biases, no norm before layer 0
+  bool grouped_layers = false;           // layers share parameters, as num_hidden_groups and inner_group_num say (ALBERT)
+  bool token_dropout = false;            // reads token_dropout and emb_layer_norm_before; embeddings of padding are zero (ESM)
+  bool modernbert = false;               // has gates, windows from local_attention, keys for biases, and no norm before layer 0
 };
 
 std::span<const EncoderFamily> encoder_family_rows();
 std::span<const ModelFamily> refused_encoder_families();
-// Error that lists the known families, with the reason for some that are refused.
+// Returns the row of a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
 
 }  // namespace polyhead::models

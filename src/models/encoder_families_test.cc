@@ -1,4 +1,4 @@
-// The parts that encoder families add to BERT. tests/python/test_encoders.py compares each family with transformers.
+// Tests the parts that encoder families add to BERT. tests/python/test_encoders.py compares each family with transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ BertConfig tiny_encoder() {
   return {.vocabulary = 7, .positions = 9, .segments = 2, .width = 8, .layers = 3, .heads = 2, .hidden_width = 5, .epsilon = 1e-3, .dtype = DType::f64};
 }
 
-// Each part alone, and those of ESM-2 and ModernBERT together.
+// Returns a config for each part alone, and configs with all parts of ESM-2 and of ModernBERT.
 std::vector<std::pair<const char*, BertConfig>> configs() {
   const nn::RotaryEmbeddingConfig rotary{.width = 4, .base = 100}, local{.width = 4, .base = 10};
   std::vector<std::pair<const char*, BertConfig>> all;
@@ -71,7 +71,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
     const Tensor d_hidden = random.tensor(DType::f64, {2, 5, 8});
     BertEncoder::Saved saved;
     encoder.forward(input, {.hidden = hidden}, {}, &saved);
-    BertEncoder grads = random_encoder(config, 5);  // overwritten
+    BertEncoder grads = random_encoder(config, 5);  // backward overwrites these values
     encoder.backward(saved, d_hidden, {&grads});
     test::expect_gradients(
         [&] {
@@ -82,7 +82,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-// What `polyhead trace` shows: a layer's own attention, given the hidden states before it.
+// `polyhead trace` runs one layer's attention on the hidden states before it. It must get the attention weights of the whole model.
 TEST(EncoderFamilies, ALayerAloneHasTheWeightsOfTheModel) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
@@ -120,7 +120,7 @@ TEST(EncoderFamilies, PositionsCountTheTokensThatAreNotPadding) {
   const Tensor places = position_ids(config, kTwoTexts);
   EXPECT_THAT((std::vector(places.data<std::int64_t>(), places.data<std::int64_t>() + 10)), ElementsAre(2, 3, 4, 5, 6, 2, 3, 4, 1, 1));
   EXPECT_EQ(config.longest(), 7);
-  const Tensor longer = Tensor::of<std::int64_t>({9}, {2, 1, 2, 2, 1, 2, 2, 2, 2});  // 7 tokens
+  const Tensor longer = Tensor::of<std::int64_t>({9}, {2, 1, 2, 2, 1, 2, 2, 2, 2});  // 7 tokens that are not padding
   EXPECT_EQ(position_ids(config, longer).data<std::int64_t>()[8], 8);
   const Tensor too_long = Tensor::of<std::int64_t>({8}, {2, 2, 2, 2, 2, 2, 2, 2});
   EXPECT_ERROR(position_ids(config, too_long), invalid_argument, HasSubstr("the text has 8 tokens; the model has positions for 7"));
@@ -160,7 +160,7 @@ TEST(EncoderFamilies, AHeadIsSwitchedOffInItsOwnLayer) {
   EXPECT_THAT(shared.encoder.config.shared_layers, ElementsAre(0, 0, 0));
 }
 
-// What the page and `polyhead trace --cell` need to work out a weight.
+// The page and `polyhead trace --cell` need the bias and the windows to compute an attention weight from q and k.
 TEST(EncoderFamilies, BiasAndWindowsComeWithTheHeadVectors) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
@@ -197,10 +197,10 @@ TEST(EncoderFamilies, ATextOfMaskTokensAloneIsRefused) {
   const Tensor ids = Tensor::of<std::int64_t>({2, 2}, {5, 2, 5, 5}), none = Tensor::of<bool>({2, 2}, {true, true, false, false});
   Tensor hidden(DType::f64, {2, 2, 8});
   EXPECT_ERROR(encoder.forward({.ids = ids}, {.hidden = hidden}), invalid_argument, HasSubstr("a text of 2 tokens has 2 mask tokens (id 5)"));
-  encoder.forward({.ids = ids, .attend_keys = none}, {.hidden = hidden});  // the second is padding alone
+  encoder.forward({.ids = ids, .attend_keys = none}, {.hidden = hidden});  // the second text is only padding
 }
 
-// config.json of a family, with its own names of keys.
+// Returns a config.json of a family, with the family's names of keys.
 json config_of(std::string_view model_type) {
   const EncoderFamily& family = find_encoder_family("", model_type);
   const EncoderKeys& keys = family.keys;
@@ -261,7 +261,7 @@ TEST(EncoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(read_encoder(config_of("albert")).embedding_width, 128);
   EXPECT_EQ(read_encoder("albert", "embedding_size", 8).embedding_width, 8);
   EXPECT_EQ(read_encoder("electra", "embedding_size", 8).embedding_width, 0);
-  EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers does not read_encoder it
+  EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers ignores the key, too
   EXPECT_THAT(read_encoder("modernbert", "num_hidden_layers", 5).window_reach, ElementsAre(0, 64, 64, 0, 64));
   EXPECT_EQ(read_encoder(config_of("modernbert")).rotary->base, 160000);
   EXPECT_EQ(read_encoder(config_of("modernbert")).local_rotary->base, 10000);

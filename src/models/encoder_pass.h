@@ -1,4 +1,4 @@
-// A pass through the layers of an nn::Encoder that also gives what is inside of them.
+// Runs the layers of an nn::Encoder and also returns their intermediate results.
 #pragma once
 
 #include <vector>
@@ -14,10 +14,10 @@ struct LayerOutputs {
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
 };
 
-// What LayerOutputs must be for an input [*,T,E].
+// Returns the shapes that LayerOutputs must have for an input x [*,T,E].
 std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
 
-// The output [*,T,E] of the last layer, before the final norm. attention.workspace is required.
+// Returns the output [*,T,E] of the last layer, before the final norm. attention.workspace is required.
 Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& outputs, const nn::AttentionOptions& attention);
 
 }  // namespace polyhead::models

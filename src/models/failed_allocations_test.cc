@@ -1,4 +1,4 @@
-// Calls that change state succeed or leave it as it was, wherever memory runs out.
+// Tests that a call which changes state either succeeds or leaves the state unchanged, wherever memory runs out.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,7 +21,7 @@ using io::run_out_of_memory;
 using test::Random;
 using test::same_bits;
 
-// Copies of the tensors that visit lists.
+// Returns copies of the tensors that visit() lists.
 template <class M>
 std::vector<Tensor> state_of(const M& module) {
   std::vector<Tensor> tensors;
@@ -38,7 +38,7 @@ void expect_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& e
   }
 }
 
-// Lengths, and the keys and values in use.
+// Returns the lengths, and the keys and values in use.
 std::vector<Tensor> state_of(const nn::KeyValueCache& cache) {
   std::vector<Tensor> state{Tensor::copy_of(cache.key_lengths()), Tensor::copy_of(cache.previous_lengths())};
   for (std::int64_t b = 0; b < cache.sequences(); ++b) {
@@ -100,7 +100,7 @@ TEST(FailedAllocations, GradientsAreClippedAndAddedWholeOrNot) {
   }
 }
 
-// Caches of each dtype and, of the caller's memory, with tokens outermost and single elements apart.
+// Tests caches of each dtype, with memory of their own and on the caller's memory, in which the elements of a key are not contiguous.
 TEST(FailedAllocations, AKeyValueCacheIsChangedWhollyOrNot) {
   constexpr std::int64_t kSequences = 6;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
@@ -116,7 +116,7 @@ TEST(FailedAllocations, AKeyValueCacheIsChangedWhollyOrNot) {
       expect_whole_or_nothing(cache, 1, [&] { cache.append(k, v, counts); });
       std::vector<Tensor> of_sequence;
       for (std::int64_t b = 0; b < kSequences; ++b) of_sequence.push_back(Tensor::copy_of(cache.keys().select(0, b).slice(1, 0, cache.length(b))));
-      // A cycle of three, a swap, and one that two become.
+      // Sequences 0, 1 and 3 form a cycle, 4 and 5 change places, and 2 and 3 both become sequence 0.
       const std::array<std::int64_t, kSequences> source{1, 3, 0, 0, 5, 4};
       expect_whole_or_nothing(cache, 3, [&] { cache.reorder(source); });
       for (std::int64_t b = 0; b < kSequences; ++b) {
@@ -142,7 +142,7 @@ TEST(FailedAllocations, ALayerWithACacheAppendsWhollyOrNot) {
   EXPECT_EQ(cache.length(0), 6);
 }
 
-// f(cache) is called on a cache in which memory runs out and on another, of the same history; step(cache) shows what a cache holds.
+// Calls f on `cache`, in which memory runs out, and on `other`, which has the same history. step(cache) returns a result that shows what a cache holds.
 template <class Cache, class F, class Step>
 void expect_whole_or_nothing_in_a_stack(Cache& cache, Cache& other, std::int64_t least, const F& f, const Step& step) {
   const std::vector<double> before = test::to_doubles(cache.key_lengths());
@@ -209,7 +209,7 @@ TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
   const Workspace workspace;
   const auto tensor = [&](std::int64_t kibibytes) { return workspace.tensor(DType::u8, {kibibytes << 10}); };
   EXPECT_GT(run_out_of_memory([&] { tensor(250); }, [] {}), 0);
-  for (const std::int64_t left : {0, 1}) {  // for nothing, and for the lease alone
+  for (const std::int64_t left : {0, 1}) {  // no allocation succeeds, or only that of the lease
     bool failed = false;
     io::allocations_left = left;
     try {
@@ -220,7 +220,7 @@ TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
     io::allocations_left = -1;
     EXPECT_TRUE(failed);
   }
-  for (const std::int64_t size : {250, 100, 20, 45}) tensor(size);  // 415 KiB, none of which is the size of another
+  for (const std::int64_t size : {250, 100, 20, 45}) tensor(size);  // 415 KiB in four different sizes
   EXPECT_LE(workspace.idle_bytes(), std::int64_t{250 * 3 / 2} << 10);
 }
 

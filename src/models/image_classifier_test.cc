@@ -35,8 +35,8 @@ TEST(ImageClassifier, GradientsAgreeWithCentralDifferences) {
       test::parameter_leaves(model, gradients));
 }
 
-// The answer for an image may depend on a pixel only through the patch that the pixel is in: with one pixel changed in patch 4 (second row,
-// second column), the other patches' inputs are the same.
+// A pixel affects the answer only through its own patch: if one pixel of patch 4 (second row, second column) changes, the inputs of the other patches stay
+// the same.
 TEST(ImageClassifier, PatchesAreInRowMajorOrder) {
   const ImageClassifier model(tiny_image_classifier(DType::f64));
   Tensor image(DType::f64, {1, 4, 6}), logits(DType::f64, {1, 3});

@@ -19,8 +19,8 @@ constexpr std::array kHalf{std::array{0.5, 0.5, 0.5}, std::array{0.5, 0.5, 0.5}}
 // The defaults of an image processor class of transformers.
 struct ProcessorKind {
   std::string_view name;  // name of the class without "ImageProcessor" or "FeatureExtractor"
-  std::int64_t size = 224, crop = 0;  // 0: it does not crop
-  bool shortest = false;              // whether a size of one number is that of the shorter side
+  std::int64_t size = 224, crop = 0;  // crop = 0: the class does not crop
+  bool shortest = false;              // true: a size of one number is that of the shorter side
   Resampling resampling = Resampling::bicubic;
   std::array<std::array<double, 3>, 2> colours{};  // mean and deviation
 };
@@ -29,7 +29,7 @@ constexpr ProcessorKind kKinds[] = {{.name = "ViT", .resampling = Resampling::bi
                                     {.name = "CLIP", .crop = 224, .shortest = true, .colours = kClip},
                                     {.name = "Siglip", .colours = kHalf}};
 
-// Pillow's numbers of `resample`.
+// The numbers of Pillow's resampling methods, as the key `resample` has them.
 constexpr std::pair<std::int64_t, Resampling> kResamplings[] = {{1, Resampling::lanczos}, {2, Resampling::bilinear}, {3, Resampling::bicubic}, {4, Resampling::box}, {5, Resampling::hamming}};
 
 constexpr std::int64_t kMostSide = 1 << 14;
@@ -124,7 +124,7 @@ Tensor fitted(const ImageProcessor& processor, ConstTensorView image) {
   if (processor.resize) current = resized(image, *processor.resize, processor.resampling);
   if (processor.shortest_edge) {
     const std::int64_t height = image.extent(0), width = image.extent(1), shorter = std::min(height, width);
-    // Rounded as transformers does.
+    // Rounds like transformers.
     const auto side = [&](std::int64_t length) {
       return length == shorter ? *processor.shortest_edge : static_cast<std::int64_t>(static_cast<double>(*processor.shortest_edge * length) / static_cast<double>(shorter));
     };

@@ -20,7 +20,7 @@ struct Filter {
   double (*value)(double x);
 };
 
-// In the order of Resampling.
+// The filters, in the order of Resampling.
 constexpr Filter kFilters[] = {
     {3, [](double x) { return x >= -3 && x < 3 ? sinc(x) * sinc(x / 3) : 0; }},
     {1, [](double x) { return std::abs(x) < 1 ? 1 - std::abs(x) : 0; }},
@@ -35,7 +35,7 @@ constexpr Filter kFilters[] = {
     {1, [](double x) { return std::abs(x) >= 1 ? 0 : x == 0 ? 1 : sinc(x) * (0.54 + 0.46 * std::cos(x * std::numbers::pi)); }},
 };
 
-// One pixel of the result is a weighted sum of neighbouring pixels of the source: the first of them, and the weights as integers, times 2^kDigits.
+// A pixel of the result is a weighted sum of neighbouring pixels of the source. `first` is the first of these; weights are integers, multiplied by 2^kDigits.
 struct Span {
   std::int64_t first = 0;
   std::vector<std::int32_t> weights;
@@ -61,8 +61,8 @@ std::vector<Span> spans(std::int64_t from, std::int64_t to, const Filter& filter
   return all;
 }
 
-// One pass of resampling along an axis, whose elements are `stride` apart. There are `lines` lines at a distance of `line_stride`, each with `inner`
-// adjacent elements.
+// One pass of resampling along an axis whose elements are `stride` apart. The image has `lines` lines, `line_stride` apart in the source and
+// `out_line_stride` apart in the result. `inner` adjacent elements have the same position on the axis.
 struct Pass {
   std::int64_t lines, line_stride, out_line_stride, stride, inner;
 };

@@ -31,7 +31,7 @@ std::vector<std::int64_t> pooled_rows(const TextSideConfig& c, ConstTensorView i
   return rows;
 }
 
-// Rows scaled to length 1, in float64.
+// Returns the rows scaled to length 1, in float64.
 std::vector<double> unit_rows(ConstTensorView rows) {
   const Tensor wide = Tensor::copy_of(rows, DType::f64);
   std::vector<double> unit(wide.data<double>(), wide.data<double>() + wide.numel());
@@ -71,7 +71,7 @@ void TextSide::forward(const TextSideInput& input, const TextSideOutput& output,
   require_wanted(kTextSideForward, all, read, *this);
   const std::vector<std::int64_t> rows = output.pooled || output.embedding ? pooled_rows(c, input.ids) : std::vector<std::int64_t>();
 
-  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
   Tensor x = uninitialised(c.layer.dtype, shape, run.workspace), y = uninitialised(c.layer.dtype, shape, run.workspace);
   words.forward(input.ids, x, {.executor = run.executor});

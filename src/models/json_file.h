@@ -12,7 +12,7 @@
 
 namespace polyhead::models {
 
-constexpr std::int64_t kMostLayers = 1 << 16;  // most layers of a config
+constexpr std::int64_t kMostLayers = 1 << 16;  // maximum number of layers in a config
 
 class JsonFile {
  public:
@@ -21,11 +21,11 @@ class JsonFile {
 
   const std::string& name() const { return name_; }
   const io::Json& root() const { return root_; }
-  // A member of an object; nullptr if it is missing or null.
+  // Returns a member of an object; nullptr if it is missing or null.
   static const io::Json* find(const io::Json& object, std::string_view key);
-  // A member of an object; Error if it is missing or null. `where` names the object in messages, "" for the root.
+  // Returns a member of an object; Error if it is missing or null. `where` names the object in messages, "" for the root.
   const io::Json& require(const io::Json& object, std::string_view key, std::string_view where = "") const;
-  // A member's value; nullopt if it is missing or null. Error if it is not a T, which is std::int64_t, double, bool or std::string.
+  // Returns a member's value; nullopt if it is missing or null. Error if the value is no T. T is std::int64_t, double, bool or std::string.
   template <class T>
   std::optional<T> get(const io::Json& object, std::string_view key, std::string_view where = "") const;
 

@@ -26,7 +26,7 @@ bool has_bias(ConfigFile& file, const Family& family, HasBias rule) {
   return rule == HasBias::yes;
 }
 
-// Which layers have experts: each decoder_sparse_step-th, but not those of mlp_only_layers. Empty: all.
+// Returns for each layer whether it has experts: every decoder_sparse_step-th layer does, except those of mlp_only_layers. Empty: all layers do.
 std::vector<bool> layers_with_experts(ConfigFile& file, std::int64_t layers) {
   const std::int64_t step = file.size("decoder_sparse_step", 1);
   std::vector<bool> with(static_cast<std::size_t>(layers));
@@ -98,7 +98,7 @@ void read_scores(ConfigFile& file, const Family& family, LanguageModelConfig& co
   }
   if (!family.gemma_scores) return;
   config.attention_scale = 1 / std::sqrt(file.positive("query_pre_attn_scalar", 256.0));
-  // A missing key of gemma2 is an error, because its default is a cap; null: none.
+  // null means no cap. For gemma2 a missing key is an Error, because its default in transformers is a cap.
   const auto cap = [&](const char* key) {
     if (file.find(key) != nullptr) return file.positive(key);
     if (family.defaults.caps_required && file.file().root().find(key) == nullptr) file.fail_at(key, "is missing; null means no cap");
@@ -112,7 +112,7 @@ void read_windows(ConfigFile& file, const Family& family, LanguageModelConfig& c
   config.windows.assign(static_cast<std::size_t>(config.layers), 0);
   if (family.windows == Windows::none) return;
   const bool last_ones = family.windows == Windows::last_ones || family.windows == Windows::unused;
-  // With use_sliding_window = false, transformers forgets sliding_window, whatever layer_types says.
+  // With use_sliding_window = false, transformers ignores sliding_window, whatever layer_types says.
   const bool used = !last_ones || file.get<bool>("use_sliding_window").value_or(false);
   if (used && family.windows == Windows::unused) file.unsupported("use_sliding_window", cat("is true; with models of the type ", family.model_type, " only false is supported"));
   const bool given = file.find("sliding_window") != nullptr;
@@ -166,7 +166,7 @@ std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::pa
 }
 
 std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder) {
-  // Each with the number that changes nothing.
+  // Each rule with the value that has no effect.
   constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
                                                             {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
                                                             {"guidance_scale", 1},     {"encoder_no_repeat_ngram_size", 0}};

@@ -17,9 +17,10 @@ namespace polyhead::models {
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // Returns eos_token_id of generation_config.json in the folder, else of `file`.
 std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder);
-// Rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that `generate` does not follow: "num_beams = 4".
+// Returns rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that generate() does not follow, such
+// as "num_beams = 4".
 std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder);
-// Ends the Error of ConfigFile::require_all_read().
+// The end of the message of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";
 
 // Sets the rotary positions of `config` from rope_parameters (transformers 5), or from rope_theta, rope_scaling and similar keys (transformers 4).

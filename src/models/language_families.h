@@ -15,7 +15,7 @@ struct FamilyKeys {
                    hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps";
   // Older names of rope_theta and partial_rotary_factor.
   std::string_view rotary_base = "", rotary_part = "";
-  // transformers 4 reads this key and 5 reads `activation`, so both must mean the same.
+  // transformers 4 reads this key, transformers 5 reads `activation`; so their values must mean the same.
   std::string_view second_activation = "";
   // Keys that published folders of this family have and transformers does not read.
   std::span<const std::string_view> without_effect{};
@@ -23,25 +23,25 @@ struct FamilyKeys {
 
 // Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
 struct FamilyTensors {
-  std::string_view prefix = "model.";  // before all names but the output's; a file of the bare model lacks it
+  std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
   std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
   std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
-  std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // without k and v: q holds all three
+  std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // if k and v are empty, q holds q, k and v
   std::string_view attention_output = "self_attn.o_proj", q_norm = "", k_norm = "", sink = "";
-  std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // a gate without hidden holds both
+  std::string_view gate = "mlp.gate_proj", hidden = "mlp.up_proj", feed_forward_output = "mlp.down_proj";  // if hidden is empty, gate holds both layers
 };
 
 // A mixture of experts in place of the feed-forward part: first the keys of config.json that describe it, then the names of its tensors, written as in FamilyTensors.
 struct FamilyExperts {
-  std::string_view count = "", chosen = "num_experts_per_tok", hidden_width = "";  // without count: the family has no experts
+  std::string_view count = "", chosen = "num_experts_per_tok", hidden_width = "";  // if count is empty, the family has no experts
   std::string_view second_count = "";         // another name of count, which transformers 5 writes
   std::string_view shared_hidden_width = "";  // empty: the family has no shared expert
   bool some_layers = false;                   // decoder_sparse_step and mlp_only_layers say which layers have experts
-  bool normalise_key = false;                 // norm_topk_prob, by default false; else normalised
-  bool clamped = false;                       // swiglu_alpha, swiglu_limit
-  std::string_view router = "mlp.gate", expert = "mlp.experts.", gate = "gate_proj", hidden = "up_proj", output = "down_proj";  // `expert`, its number, ".", and the others
+  bool normalise_key = false;                 // true: norm_topk_prob (default false) tells whether probabilities are normalised; false: they are
+  bool clamped = false;                       // reads swiglu_alpha and swiglu_limit
+  std::string_view router = "mlp.gate", expert = "mlp.experts.", gate = "gate_proj", hidden = "up_proj", output = "down_proj";  // names of an expert's layers: `expert`, its number, ".", then gate, hidden or output
   std::string_view shared = "mlp.shared_expert.", shared_gate = "mlp.shared_expert_gate";
-  // All experts in one tensor: [experts,in,out], in which columns of gate and hidden alternate, and biases [experts,out].
+  // Names of tensors that hold all experts: weights [experts,in,out] and biases [experts,out]. In the input tensor, columns of gate and hidden alternate.
   std::string_view packed_input = "", packed_output = "";
 };
 
@@ -61,11 +61,11 @@ enum class HasBias : std::uint8_t {
 
 // Which layers have a window of `sliding_window` keys, unless layer_types says so.
 enum class Windows : std::uint8_t {
-  none,             // the family reads no sliding_window
-  all,              // if sliding_window is not null
+  none,             // no layer: the family reads no sliding_window
+  all,              // all layers, if sliding_window is not null
   every_other,      // layers 0, 2, 4, ...
-  all_but_every_nth,  // layer i does not if i + 1 is a multiple of sliding_window_pattern
-  last_ones,        // from max_window_layers on, if use_sliding_window
+  all_but_every_nth,  // all layers i, except if i + 1 is a multiple of sliding_window_pattern
+  last_ones,        // layers from max_window_layers on, if use_sliding_window is true
   unused,           // use_sliding_window must be false
 };
 
@@ -80,7 +80,7 @@ struct FamilyDefaults {
   bool no_window = false;       // sliding_window may be missing
   bool attention_bias = false;
   bool caps_required = false;   // the caps of scores and logits may not be missing
-  bool rope_required = false;   // rope_parameters or rope_scaling
+  bool rope_required = false;   // rope_parameters or rope_scaling may not be missing
   std::int64_t hidden_per_width = 0;  // hidden_width / width
 };
 
@@ -100,20 +100,20 @@ struct Family {
   bool parallel_key = false;    // reads use_parallel_residual, by default true
   bool gemma = false;           // norms store weight - 1, embedded tokens are multiplied by sqrt(E)
   bool gelu_is_tanh = false;    // "gelu" means its tanh form
-  bool gemma_scores = false;    // query_pre_attn_scalar, softcaps
+  bool gemma_scores = false;    // reads query_pre_attn_scalar and the softcaps
   bool local_rotary = false;    // layers with a window have their own rotary positions
-  bool gpt2_scores = false;     // scale_attn_weights, scale_attn_by_inverse_layer_idx
+  bool gpt2_scores = false;     // reads scale_attn_weights and scale_attn_by_inverse_layer_idx
   bool partial_rotary = false;  // the model may rotate only a part of a head's features
-  bool longrope_original = false;  // original_max_position_embeddings lies beside rope_scaling, and its types "su" and "yarn" are longrope
+  bool longrope_original = false;  // original_max_position_embeddings is not inside rope_scaling, whose types "su" and "yarn" mean longrope
 };
 
 std::span<const Family> families();
-// Error that lists the known families and names the nearest.
+// Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
 const Family& find_family(std::string_view file, std::string_view model_type);
 
-// Keys of config.json that change no result of an evaluation, in any family.
+// Returns whether a key of config.json changes no result of an evaluation, in any family.
 bool is_without_effect(std::string_view key);
-// The value, as JSON text, with which a key has no effect; empty: the key is unknown.
+// Returns the value, as JSON text, with which a key has no effect; empty if the key is unknown.
 std::string_view neutral_value(std::string_view key);
 
 }  // namespace polyhead::models

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kForward = "LanguageModel.forward";
 
-// The output projection. It shares the memory of the embedding if they are tied.
+// Returns the output projection. If it is tied to the embedding, they share memory.
 nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.weight ? model.output.weight : model.words.weight), Tensor()}; }
 
 // A call's checked sizes.
@@ -75,7 +75,7 @@ nn::RotaryTables tables_of(const RotaryRule& rule, const Call& call, const Langu
   return options.cache == nullptr ? embedding.tables(0, call.tokens, precise) : embedding.tables_from(options.cache->key_lengths(), call.tokens, precise);
 }
 
-// Embedded tokens [*,T,E], with learned positions if the model has them.
+// Returns embedded tokens [*,T,E], with learned positions if the model has them.
 Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Call& call, const nn::RunOptions& run) {
   const LanguageModelConfig& config = model.config;
   const DType dtype = config.layer.dtype;
@@ -86,14 +86,14 @@ Tensor embedded(const LanguageModel& model, const LanguageInput& input, const Ca
   return x;
 }
 
-// logits [..,C] of hidden states [..,E]
+// Writes the logits [..,C] of hidden states [..,E].
 void write_logits(const LanguageModel& model, ConstTensorView hidden, TensorView logits, const nn::RunOptions& run) {
   const DType dtype = model.config.layer.dtype, precise = dtype == DType::f64 ? DType::f64 : DType::f32;
   Tensor own = logits.dtype() == dtype ? Tensor() : uninitialised(dtype, logits.shape(), run.workspace);
   const TensorView written = own ? own.view() : logits;
   output_of(model).forward(hidden, written, run);
   if (const double cap = model.config.logit_softcap; cap > 0) {
-    // In float32: a cap's reciprocal in bfloat16 would move every logit by up to 0.4 %.
+    // Caps logits in float32, because the reciprocal of a cap in bfloat16 would move every logit by up to 0.4 %.
     Tensor wide = dtype == precise ? Tensor() : Tensor::copy_of(written, precise);
     const TensorView capped = wide ? wide.view() : written;
     scale(capped, 1 / cap, run.executor);
@@ -105,7 +105,7 @@ void write_logits(const LanguageModel& model, ConstTensorView hidden, TensorView
   }
 }
 
-// The hidden states of each sequence's last token, [*,E].
+// Returns the hidden states [*,E] of each sequence's last token.
 Tensor last_rows(ConstTensorView hidden, const Call& call) {
   if (call.added.empty()) return Tensor::copy_of(hidden.select(-2, call.tokens - 1));
   Tensor rows(hidden.dtype(), {hidden.extent(0), hidden.extent(-1)});
@@ -240,7 +240,7 @@ nn::AttentionOptions LanguageModel::attention_options(std::int64_t layer, const 
 void LanguageModel::forward(const LanguageInput& input, const LanguageOutput& outputs, const LanguageOptions& options) const {
   const Call call = checked(*this, input, options);
   require_outputs(*this, input, outputs, options, call);
-  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
   RotaryTables tables;
   if (config.rotary) tables.all = tables_of(*config.rotary, call, options, config.layer.dtype);

@@ -1,4 +1,4 @@
-// Language models of random parameters. tests/python/test_language_models.py compares whole checkpoints with transformers.
+// Tests language models with random parameters. tests/python/test_language_models.py compares whole checkpoints with transformers.
 #include "polyhead/models/language_model.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ LanguageModelConfig neox(DType dtype = DType::f32) {
   return config;
 }
 
-// Experts with clamped gates and a shared one in two of three layers, and sinks.
+// Two of three layers have experts with clamped gates and a shared expert; all layers have sinks.
 LanguageModelConfig mixture(DType dtype = DType::f32) {
   LanguageModelConfig config = gpt2(dtype);
   config.layers = 3;
@@ -186,7 +186,7 @@ TEST(LanguageModel, LayersWithAWindowMayHaveAnglesOfTheirOwn) {
   EXPECT_FALSE(same_bits(q_of(both, 1), q_of(local, 1)));
 }
 
-// "scale_attn_by_inverse_layer_idx", from q and k.
+// Tests "scale_attn_by_inverse_layer_idx": computes the attention weights from q and k.
 TEST(LanguageModel, ScoresMayBeDividedByTheNumberOfTheLayer) {
   const LanguageModel model = model_of(neox());
   const Tensor ids = ids_of(1);
@@ -215,7 +215,7 @@ TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
   }
 }
 
-// "dynamic" changes the angles of all tokens with each token above the limit, "longrope" once.
+// Above the limit, "dynamic" changes the angles of all tokens with each new token; "longrope" changes them once.
 TEST(LanguageModel, AnswersGoOnWhereAnglesDependOnTheLength) {
   LanguageModelConfig dynamic = neox(), longrope = neox();
   dynamic.rotary = RotaryRule{.embedding = {.width = 4}, .limit = 6, .dynamic_factor = 4};

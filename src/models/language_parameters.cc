@@ -17,7 +17,7 @@ nn::Norm load_norm(Checkpoint& file, const std::string& name, const LanguageMode
   return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);
 }
 
-// Tables that older versions of transformers saved; each is a function of the config.
+// Returns whether a tensor is a table that older versions of transformers saved; such tables follow from the config.
 bool is_buffer(std::string_view name) {
   for (const std::string_view end : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"})
     if (name.ends_with(end)) return true;
@@ -61,12 +61,12 @@ nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, co
   return nn::make_attention(config.attention(index), std::move(q), std::move(k), std::move(v), std::move(output), {}, {}, {}, std::move(sink), std::move(q_norm), std::move(k_norm));
 }
 
-// Expert `index` of [experts,in,out] tensors.
+// Returns a linear layer of expert `index` from tensors [experts,in,out] and [experts,out].
 nn::Linear packed_linear(const Tensor& weight, const Tensor& bias, std::int64_t index) {
   return {Checkpoint::part(weight, [&](TensorView view) { return view.select(0, index).transpose(0, 1); }), Checkpoint::part(bias, [&](TensorView view) { return view.select(0, index); })};
 }
 
-// Every second output of a linear layer, from `first` on.
+// Returns a linear layer with every second output of `whole`, from output `first` on.
 nn::Linear alternate_rows(const nn::Linear& whole, std::int64_t first) {
   const auto half = [&](const Tensor& tensor) {
     return Checkpoint::part(tensor, [&](TensorView view) { return view.unflatten(0, {view.extent(0) / 2, 2}).select(1, first); });

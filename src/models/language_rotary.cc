@@ -28,14 +28,14 @@ const std::vector<RopeType>& rope_types() {
   return kTypes;
 }
 
-// Values from keys next to rope_scaling, or from rope_parameters.
+// Values that rope_parameters holds, or keys next to rope_scaling.
 struct Around {
   double base = 0;
   double part = 1;
   std::optional<double> original{};  // overrides the value in rope_scaling
 };
 
-// One object of rope_parameters, or rope_scaling; `where` names it in messages. rope: nullptr if there is none.
+// Reads one object of rope_parameters, or rope_scaling; `where` names it in messages. rope: the object; nullptr if there is none.
 class RopeReader {
  public:
   RopeReader(const ConfigFile& file, const Family& family, const LanguageModelConfig& config, const io::Json* rope, std::string_view where)
@@ -117,7 +117,7 @@ class RopeReader {
     for (const auto& [key, value] : *rope_->as<io::Json::Object>()) {
       const auto is_in = [&name = key](const auto& known) { return std::ranges::find(known, name) != std::end(known); };
       if (value.as<std::nullptr_t>() != nullptr || is_in(kAlways) || is_in(type.keys)) continue;
-      // transformers 4 wrote it for other types too, which do not read it.
+      // transformers 4 also wrote this key for types that do not read it.
       if (key == "original_max_position_embeddings") continue;
       fail(ErrorCode::unsupported, file_.name(), ": ", where_, " has ", io::quote(key), ", which rope_type '", type.name, "' does not read; it reads ",
            type.keys.empty() ? "no key but rope_theta and partial_rotary_factor" : join(type.keys));
@@ -125,7 +125,7 @@ class RopeReader {
   }
 
   std::optional<double> number(std::string_view key) const { return rope_ == nullptr ? std::nullopt : file_.get<double>(*rope_, key, where_); }
-  // In [least, 2^30], so that a cast to int64 and a product with a length do not overflow.
+  // Returns a number in [least, 2^30], so that a cast to int64 and a product with a length do not overflow.
   std::optional<double> bounded(std::string_view key, double least) const {
     const std::optional<double> value = number(key);
     constexpr std::int64_t kMost = ConfigFile::kMostOfAnExtent;
@@ -157,7 +157,7 @@ class RopeReader {
     return numbers;
   }
 
-  // The rules of nn::RotaryEmbedding, with the file's name.
+  // Checks the rules of nn::RotaryEmbedding, and adds the file's name to its messages.
   void require_embedding(const RotaryRule& rule) const {
     try {
       for (const std::int64_t length : {std::int64_t{1}, rule.limit + 1}) nn::RotaryEmbedding(rule.at(length));

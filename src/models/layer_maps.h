@@ -21,7 +21,7 @@ Tensor layer_maps(const Layers& layers, Member attention) {
   return Tensor::copy_of(maps.view().select(1, 0));
 }
 
-// What those maps were computed from, and the values.
+// Returns the queries and keys from which layer_maps() computes its maps, and the values.
 template <class Layers, class Member>
 HeadVectors layer_vectors(const Layers& layers, Member attention) {
   HeadVectors vectors;

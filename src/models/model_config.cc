@@ -34,7 +34,7 @@ const std::vector<ConfigKey>& config_keys() {
   return keys;
 }
 
-// nullopt for other values.
+// Returns a number or a text; nullopt for other values.
 std::optional<ConfigValue> number_or_text(const io::Json& json) {
   const auto convert = []<class T>(const T& value) -> std::optional<ConfigValue> {
     if constexpr ((std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, std::string>) return value;

@@ -40,7 +40,7 @@ void write_model(const std::filesystem::path& folder, const Config& config, cons
   io::write_file(folder / "config.json", text + "\n}\n");
 }
 
-// Error where the folder holds another kind of model. Integers are in [0, 2^31], so that products of two do not overflow.
+// Reads config.json. Error if the folder holds another kind of model, or if an integer is not in [0, 2^31], so that products of two integers do not overflow.
 template <class Config>
 Config read_model_config(const std::filesystem::path& folder) {
   const JsonFile file(folder / "config.json");
@@ -56,7 +56,7 @@ Config read_model_config(const std::filesystem::path& folder) {
           if (value < 0 || value > std::int64_t{1} << 31) file.fail_at("", name, cat("is ", value, "; it must be in [0, 2^31]"));
       },
       config);
-  // Check this before allocating parameters of these sizes.
+  // Check the file of parameters before memory for parameters of these sizes is allocated.
   io::require_regular(folder / "model.safetensors");
   const io::TensorFile parameters = io::open_tensors(folder / "model.safetensors");
   const auto tensors = static_cast<std::int64_t>(parameters.tensors.size());

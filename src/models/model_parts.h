@@ -36,8 +36,8 @@ inline std::vector<std::int64_t> integers(ConstTensorView view) {
   return {numbers.data<std::int64_t>(), numbers.data<std::int64_t>() + numbers.numel()};
 }
 
-// Adds learned positions to x [*,T,E] of ids [*,T]: rows `offset` on of the table. `first`: of each sequence the tokens before this call; empty: none. Rows beyond
-// the last position, which a sequence with fewer new tokens may have, get the last one.
+// Adds learned positions to x [*,T,E], the embedded ids [*,T]. Position 0 is row `offset` of the table. `first`: for each sequence the number of tokens before
+// this call; empty: 0. A token beyond the last position gets the last one: rows after a sequence's new tokens may lie there.
 inline void add_positions(const nn::Embedding& table, const Shape& ids, std::span<const std::int64_t> first, std::int64_t offset, TensorView x, Executor* executor) {
   const std::int64_t tokens = ids[-1], last = table.count() - 1;
   Tensor places(DType::i64, first.empty() ? Shape{tokens} : ids);
@@ -54,7 +54,7 @@ struct WantedOutput {
   Shape shape;
 };
 
-// Error where a given output has another shape, is not floating, or overlaps a parameter, another output or what is read.
+// Error if a given output has another shape, is not floating, or overlaps a parameter, another output or a tensor in `read`.
 template <class M>
 void require_wanted(const char* operation, std::span<const WantedOutput> outputs, std::span<const Operand> read, const M& model) {
   std::vector<Operand> written;

@@ -1,4 +1,4 @@
-// What a file of a family calls the projections of its layers.
+// The names of the projections of a layer in a family's files.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace polyhead::models {
 
-// `tensors`: the names of a family's row. Where q holds all three, "attn.c_attn q" and so on.
+// Returns the names by projection. `tensors`: the names in a family's row. If one tensor holds q, k and v, their names are "attn.c_attn q" and so on.
 template <class Tensors>
 std::map<std::string, std::string> projection_names(const Tensors& tensors) {
   const auto named = [&](std::string_view name, const char* part) { return tensors.k.empty() ? cat(tensors.q, " ", part) : std::string(name); };

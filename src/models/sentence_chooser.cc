@@ -27,14 +27,14 @@ struct Rows {
   std::int64_t rows, unit = 1;
 };
 constexpr std::array<Rows, 8> kPlaces{{
-    {12},     // sentences before this one
-    {12},     // sentences after it
-    {24, 3},  // its words
-    {16},     // its stems that other sentences have
-    {16, 2},  // how often these have them
-    {12},     // sentences of the text
-    {6},      // 0 without "we" in it, else 1 + sentences before it that have "we": authors say with it what they did
-    {8},      // sentences of the text that have "we"
+    {12},     // number of sentences before this sentence
+    {12},     // number of sentences after it
+    {24, 3},  // number of its words
+    {16},     // number of its stems that other sentences have too
+    {16, 2},  // sum over these stems of the number of other sentences that have the stem
+    {12},     // number of sentences of the text
+    {6},      // 0 if it lacks "we", else 1 + number of sentences before it with "we": authors use "we" to say what they did
+    {8},      // number of sentences of the text with "we"
 }};
 enum Part : std::uint64_t { kLayers, kEmbedded };  // uses of dropout in a pass
 
@@ -44,7 +44,7 @@ void check(const SentenceChooserConfig& c) {
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "SentenceChooser: dtype is ", c.dtype, "; it must be float32 or float64");
 }
 
-// Lowercase words and single punctuation characters.
+// Returns the lowercase words and the single punctuation characters of a sentence.
 std::vector<std::string> words_of(std::string_view sentence) {
   const Words split = split_words(normalize(align_utf8(sentence).text, {BertNormalizer{}}), bert_words());
   std::vector<std::string> words;
@@ -52,7 +52,7 @@ std::vector<std::string> words_of(std::string_view sentence) {
   return words;
 }
 
-// Returns the beginnings of a sentence's longer words, which exclude most words like "the" and "with". They measure the overlap with other sentences.
+// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. They measure the overlap with other sentences.
 std::set<std::string> stems_of(const std::vector<std::string>& words) {
   std::set<std::string> stems;
   for (const std::string& word : words)
@@ -71,7 +71,7 @@ double share(const SentenceTerms& sentence) { return 1 / std::sqrt(static_cast<d
 
 bool is_one_of(std::u32string_view set, char32_t code) { return set.find(code) != set.npos; }
 
-// Words between white space that begin and end a sentence, apart from quotation marks and brackets.
+// begins_sentence() and ends_sentence() look at a word between white space, without quotation marks and brackets around it.
 bool begins_sentence(std::span<const Char> word) {
   while (word.size() > 1 && is_one_of(U"\"'([\u201C\u2018", word[0].code)) word = word.subspan(1);
   std::vector<Char> lower;
@@ -100,7 +100,7 @@ SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(gi
   std::int64_t rows = 0;
   for (const Rows& count : kPlaces) rows += count.rows;
   places = nn::Embedding(Tensor(config.dtype, {rows, width}));
-  // Near 0, so that terms that training did not see hardly count.
+  // Initial values are near 0, so that terms that do not occur in training have little effect.
   nn::initialise_normal({{"terms", &terms.weight}, {"places", &places.weight}}, {.deviation = 0.01, .seed = nn::derive_seed(config.seed, 0)});
   encoder = nn::Encoder({.width = width, .heads = config.heads, .hidden_width = config.hidden_width, .norm_position = nn::NormPosition::pre, .dropout = config.dropout, .dtype = config.dtype, .seed = nn::derive_seed(config.seed, 1)}, config.layers);
   output = nn::Linear({.in_width = width, .out_width = 1, .dtype = config.dtype, .seed = nn::derive_seed(config.seed, 2)});
@@ -109,7 +109,7 @@ SentenceChooser::SentenceChooser(const SentenceChooserConfig& given) : config(gi
 SentenceChooser::Text SentenceChooser::read(std::span<const std::string> sentences) const {
   require(!sentences.empty(), "SentenceChooser.read: there is no sentence");
   std::vector<std::vector<std::string>> all_words;
-  std::map<std::string, std::int64_t> having;  // how many sentences have a stem
+  std::map<std::string, std::int64_t> having;  // for each stem the number of sentences that have it
   std::int64_t with_we = 0, with_we_before = 0;
   const auto has_we = [](const std::vector<std::string>& words) { return std::ranges::find(words, "we") != words.end(); };
   for (const std::string& sentence : sentences) {

@@ -29,7 +29,7 @@ TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
   SentenceChooser model(config), gradients = nn::zeros_like(model);
   const std::vector<SentenceChooser::Text> texts{model.read(kText), model.read(std::span(kText).first(2))};
   Tensor weights = random.tensor(DType::f64, {2, 3}), scores(DType::f64, {2, 3});
-  weights.data<double>()[5] = 0;  // beyond the second text
+  weights.data<double>()[5] = 0;  // the second text has only two sentences
   for (const nn::Mode mode : {nn::Mode::evaluation, nn::Mode::training}) {
     SentenceChooser::Saved saved;
     const auto forward = [&] { model.forward(texts, scores, saved, {.mode = mode, .dropout_seed = 9}); };
@@ -44,7 +44,7 @@ TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-// A text's scores are those it has alone: shorter texts of a batch are padded.
+// A text has the same scores in a batch and alone, although shorter texts of a batch are padded.
 TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
   const SentenceChooser model(tiny_chooser(DType::f64));
   const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
@@ -75,7 +75,7 @@ TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
 
 TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
   SentenceChooser model(tiny_chooser(DType::f32));
-  model.config.slots = 1 << 30;  // as above
+  model.config.slots = 1 << 30;  // terms without collisions; the table is not read
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
   const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
   EXPECT_EQ(first.size(), alone.size() + 2);  // "a", "a b" after it

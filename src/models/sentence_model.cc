@@ -24,7 +24,7 @@ EncodeOptions limits(const BertEncoder& encoder, WhenTooLong when_too_long) {
   return {.max_length = encoder.config.longest(), .when_too_long = when_too_long};
 }
 
-// The relative bias of every pair.
+// Returns the relative bias of every pair, [1,N,T,T].
 Tensor bias_of_pairs(const BertEncoder& encoder, std::int64_t length, DType dtype) {
   const std::int64_t heads = encoder.config.heads, buckets = encoder.config.relative_buckets;
   const Tensor table = Tensor::copy_of(encoder.relative_bias, DType::f64);
@@ -38,7 +38,7 @@ Tensor bias_of_pairs(const BertEncoder& encoder, std::int64_t length, DType dtyp
   return Tensor::copy_of(bias, dtype);
 }
 
-// Which pairs the windows leave.
+// Returns bool [L,1,T,T]: true for the pairs that the windows of the layers allow.
 Tensor pairs_of_windows(const std::vector<std::int64_t>& windows, std::int64_t length) {
   Tensor attend(DType::boolean, {std::ssize(windows), 1, length, length});
   bool* at = attend.data<bool>();
@@ -80,7 +80,7 @@ TokenizedText SentenceModel::tokenize(std::string_view text, WhenTooLong when_to
 }
 
 TokenizedText SentenceModel::tokenize(std::string_view text, std::string_view pair, WhenTooLong when_too_long) const {
-  // MPNet was trained with two separators between the texts. A tokenizer of vocab.txt alone puts one there, as BERT's.
+  // MPNet was trained with two separators between the texts of a pair. A tokenizer read from vocab.txt alone puts one separator there, as BERT does.
   if (encoder.config.family == "mpnet" && tokenizer.encode("", "").ids.size() != 4)
     fail(ErrorCode::unsupported, "text model: this tokenizer puts one separator between the texts of a pair, and models of the type mpnet need two; save it as tokenizer.json");
   return tokenizer.encode(text, pair, limits(encoder, when_too_long));
@@ -128,7 +128,7 @@ Tensor SentenceModel::embed(std::span<const std::string> texts, const SentenceOp
     length = std::max(length, static_cast<std::int64_t>(tokens.back().ids.size()));
   }
   const auto count = static_cast<std::int64_t>(texts.size());
-  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // false: padding is masked
+  Tensor ids(DType::i64, {count, length}), attend_keys(DType::boolean, {count, length});  // false masks padding
   std::fill_n(ids.data<std::int64_t>(), ids.numel(), config.padding_token.value_or(0));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& row = tokens[static_cast<std::size_t>(i)].ids;

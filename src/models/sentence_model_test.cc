@@ -14,7 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Computed by another implementation in float32; tests/data/minilm.
+// Compares with results of another implementation in float32 (tests/data/minilm).
 class MiniLm : public testing::Test {
  protected:
   static void SetUpTestSuite() {

@@ -16,7 +16,7 @@ struct FeedForwardKind {
   bool gated = false;
 };
 
-// T5 writes "gated-gelu" and means the tanh form; other functions are what they are called, with or without a gate.
+// T5's name "gated-gelu" means a gate with the tanh form of gelu. Every other name means the function that it names, with or without a gate.
 FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) {
   const std::string_view key = family.keys.activation;
   const std::string name = file.get<std::string>(key).value_or(std::string(family.activation));
@@ -24,13 +24,13 @@ FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) 
   constexpr std::string_view kGated = "gated-";
   const bool gated = name.starts_with(kGated);
   const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
-  // transformers also writes derived keys and reads them again, so they must agree.
+  // transformers also writes keys that follow from this name, and reads them again; so they must agree with the name.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
   return {file.named_activation(key, function), gated};
 }
 
-// What the layers of both sides have in common.
+// Reads the settings that the layers of both sides have.
 template <class Layer>
 void read_layer(ConfigFile& file, const SequenceFamily& family, std::string_view heads, std::string_view hidden_width, const FeedForwardKind& kind, Layer& layer) {
   const SequenceKeys& keys = family.keys;
@@ -52,7 +52,7 @@ void read_relative_bias(ConfigFile& file, SequenceToSequenceConfig& config) {
   config.buckets = file.size(kBuckets, 32, 1 << 20);
   if (config.buckets < 4 || config.buckets % 2 != 0) file.fail_at(kBuckets, cat("is ", config.buckets, "; it must be even and at least 4"));
   config.max_distance = file.size(kDistance, 128);
-  // The decoder has all buckets in one direction.
+  // In the decoder all buckets are for one direction, so max_distance must be above half of them (relative_bucket()).
   if (config.max_distance <= config.buckets / 2) file.fail_at(kDistance, cat("is ", config.max_distance, "; it must be above half of ", kBuckets, " = ", config.buckets));
 }
 
@@ -62,7 +62,7 @@ std::optional<std::int64_t> one_token(const JsonFile& file, std::string_view key
   return ids.empty() ? std::nullopt : std::optional(ids[0]);
 }
 
-// bad_words_ids: a list of sequences. A sequence of one token is never chosen.
+// Reads bad_words_ids, a list of token sequences that are never chosen. Only sequences of one token are supported.
 void read_bad_words(const JsonFile& file, AnswerRules& rules) {
   const io::Json* given = JsonFile::find(file.root(), "bad_words_ids");
   if (given == nullptr) return;
@@ -72,7 +72,7 @@ void read_bad_words(const JsonFile& file, AnswerRules& rules) {
     const auto* word = item.as<io::Json::Array>();
     const auto* id = word != nullptr && word->size() == 1 ? (*word)[0].as<std::uint64_t>() : nullptr;
     if (id == nullptr || *id > std::uint64_t{1} << 31) fail(ErrorCode::unsupported, file.name(), ": bad_words_ids has ", io::describe(item), "; only lists of one token are supported");
-    // transformers lets an end token that is listed pass.
+    // transformers still allows an end token that is in the list.
     if (const auto token = static_cast<std::int64_t>(*id); std::ranges::find(rules.end_tokens, token) == rules.end_tokens.end()) rules.suppressed.push_back(token);
   }
 }
@@ -96,8 +96,8 @@ AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std
   return rules;
 }
 
-// T5's and mT5's output projections are the file's, if it has one: so transformers 5 reads them. transformers 4 reads tie_word_embeddings instead, which T5 needs
-// as long as nothing else tells whether the decoder's hidden states are scaled.
+// transformers 5 uses the output projection of a file of T5 or mT5 if the file has one. transformers 4 goes by tie_word_embeddings instead; for T5 polyhead
+// does so too, unless scale_decoder_outputs tells whether the decoder's hidden states are scaled.
 void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigRead& read) {
   const bool tied = file.get<bool>("tie_word_embeddings").value_or(true);
   read.config.tied_output = tied;

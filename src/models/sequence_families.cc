@@ -58,7 +58,7 @@ constexpr SequenceFamily of_bart() {
   return family;
 }
 
-// BART whose layers norm their inputs.
+// mBART is BART with layers that norm their inputs.
 constexpr SequenceFamily of_mbart() {
   SequenceFamily family = bart_with_offset("mbart");
   family.tensors.final_norm = "layer_norm";
@@ -83,7 +83,7 @@ constexpr SequenceFamily of_pegasus() {
   return family;
 }
 
-// Pegasus with learned positions.
+// Blenderbot is Pegasus with learned positions.
 constexpr SequenceFamily of_blenderbot() {
   SequenceFamily family = of_pegasus();
   family.model_type = "blenderbot";
@@ -92,7 +92,7 @@ constexpr SequenceFamily of_blenderbot() {
   return family;
 }
 
-// Keys for training, for classifiers, and for the times of words.
+// Keys of Whisper for training, for classifiers, and for the times at which words are spoken.
 constexpr std::string_view kOfWhisper[] = {"activation_dropout", "apply_spec_augment", "classifier_proj_size", "decoder_layerdrop", "dropout", "encoder_layerdrop", "forced_decoder_ids", "init_std",
                                            "mask_feature_length", "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks", "mask_time_prob",
                                            "median_filter_width", "num_hidden_layers", "scale_embedding", "use_weighted_layer_sum"};

@@ -24,17 +24,17 @@ struct SequenceKeys {
 
 // Names of tensors without ".weight" and ".bias". Empty: the family has none.
 struct SequenceTensors {
-  std::string_view prefix = "model.";  // before all names but the output's; a file of the bare model lacks it
+  std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
   std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both sides; `words`: of each side
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
-  // Names of a side:
+  // Names of tensors of a side:
   std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
-  // Names of a layer:
+  // Names of parts of a layer:
   std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
                    encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
-  // Names of an attention:
+  // Names of tensors of an attention:
   std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is stored in the first layer of a side
-  // Names of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
+  // Names of tensors of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
   std::string_view output = "lm_head", output_bias = "final_logits_bias";
   std::string_view convolution1 = "", convolution2 = "";  // of the encoder
@@ -61,26 +61,26 @@ struct SequenceFamily {
   nn::NormKind norm = nn::NormKind::layer_norm;
   nn::NormPosition norm_position = nn::NormPosition::post;
   bool bias = true;                         // whether linear layers have biases
-  bool key_bias = true;                     // whether the projection k has one, too
+  bool key_bias = true;                     // whether the projection k has a bias, too
   double epsilon = 1e-5;                    // used if the key is missing
   std::string_view activation = "gelu";     // used if the key is missing
-  bool gated_by_activation = false;         // the key of the activation is "relu" or "gated-gelu" (T5)
+  bool gated_by_activation = false;         // the name of the activation also tells whether there is a gate: "relu", "gated-gelu" (T5)
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)
   OutputScale output_scale = OutputScale::none;
-  bool own_output = false;                  // the file may hold an output projection that is not the embedding, as config.json may tell (T5)
-  bool may_split_embedding = false;         // share_encoder_decoder_embeddings, decoder_vocab_size (Marian)
+  bool own_output = false;                  // the output projection may differ from the embedding (T5)
+  bool may_split_embedding = false;         // reads share_encoder_decoder_embeddings and decoder_vocab_size (Marian)
   std::optional<std::int64_t> start_token{}, forced_last{};  // used if config.json lacks decoder_start_token_id or forced_eos_token_id
 };
 
 // The config as read from config.json. The dtype, and whether there is an output projection of its own, follow from the checkpoint later.
 struct SequenceConfigRead {
   SequenceToSequenceConfig config;
-  bool output_by_file = false;  // the output projection is the file's if it has one; else config.tied_output says
+  bool output_by_file = false;  // true: the output projection is tied unless the file has one that differs; false: config.tied_output tells
 };
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 
 std::span<const SequenceFamily> sequence_family_rows();
-// Error that lists the known families and names the nearest.
+// Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
 std::span<const ModelFamily> refused_sequence_families();
 // Returns the reason why a family with two sides is not supported; empty if it is supported or unknown.

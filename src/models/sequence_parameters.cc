@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-// The folder's tensors, with what the family and the config say of them.
+// Takes the tensors of a folder, by the names of the family and the sizes of the config.
 struct Source {
   Checkpoint file;
   const SequenceFamily& family;
@@ -77,7 +77,7 @@ struct Source {
     return layer;
   }
 
-  // A convolution over three neighbours, stored [out,in,3], as a linear layer of the three, one after the other.
+  // Returns a convolution over three neighbours, stored [out,in,3], as a linear layer on the three neighbours' features, one after the other.
   nn::Linear convolution(const std::string& name, std::int64_t out, std::int64_t in) {
     const Tensor stored = file.take(name + ".weight", {out, in, 3});
     Tensor weight = Tensor::uninitialised(file.dtype(), {out, 3 * in});
@@ -85,7 +85,7 @@ struct Source {
     return {std::move(weight), file.take(name + ".bias", {out})};
   }
 
-  // The table of positions of a side. One that is a formula need not be in the file, but is read if it is, as in transformers.
+  // Returns the table of positions of a side. A table that a formula gives may be missing in the file; if the file has it, it is read, as in transformers.
   nn::Embedding positions(const std::string& side, std::int64_t count) {
     if (family.positions == SequencePositions::relative) return {};
     const std::string name = cat(side, family.tensors.positions, ".weight");
@@ -100,7 +100,7 @@ struct Source {
     return file.take(cat(side, names.layer, "0.", names.self_attention, names.relative_bias, ".weight"), {config.buckets, heads});
   }
 
-  // Further names of an embedding. They may be in the file if they are the same.
+  // Accepts a tensor that is an embedding under another name, if it has the same bits.
   void ignore_copy(const std::string& name, const Tensor& words) {
     if (file.find(name) == nullptr) return;
     if (!file.is_copy(name, words)) fail(ErrorCode::format, file.file_name(), ": '", name, "' differs from the embedding that it shares in models of the type ", family.model_type, " with this config.json");
@@ -108,12 +108,12 @@ struct Source {
   }
 };
 
-// The names that may hold the one embedding of both sides, or those of each side.
+// Returns the names under which a file may hold the shared embedding, or the embeddings of the two sides.
 std::vector<std::string> embedding_names(const SequenceTensors& names) {
   return {std::string(names.shared), cat(names.encoder, names.words), cat(names.decoder, names.words)};
 }
 
-// A projection of its own, or none if it is the embedding.
+// Loads the output projection, unless it is the embedding.
 void load_output(Source& source, bool by_file, SequenceToSequenceModel& model) {
   Checkpoint& file = source.file;
   SequenceToSequenceConfig& config = model.config;
@@ -175,7 +175,7 @@ SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::p
     const Tensor bias = file.take_rounded(std::string(names.output_bias), {1, config.target_vocabulary});
     model.output_bias = Checkpoint::part(bias, [](TensorView view) { return view.select(0, 0); });
   }
-  // Saved by older versions; nothing reads it.
+  // Older versions of transformers saved this tensor, and no version reads it.
   const std::string unused = cat(decoder, names.layer, "0.", names.cross_attention, names.relative_bias, ".weight");
   file.require_all_taken([&](std::string_view name) { return !names.relative_bias.empty() && name == unused; });
   return model;

@@ -5,7 +5,7 @@
 
 namespace polyhead::models {
 
-// Returns Marian's table [positions,E]: nn::sinusoidal_positions() with all sines before all cosines. If the width is odd, there is one sine more.
+// Returns Marian's table [positions,E]: nn::sinusoidal_positions() with all sines before all cosines. If the width is odd, there is one more sine than cosines.
 inline Tensor sinusoidal_halves(DType dtype, const Shape& shape) {
   Tensor interleaved(dtype, shape), halves(dtype, shape);
   nn::sinusoidal_positions(interleaved);

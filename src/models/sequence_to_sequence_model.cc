@@ -32,7 +32,7 @@ void require_positions(const char* operation, std::int64_t tokens, std::int64_t 
   require(positions == 0 || tokens <= positions, operation, ": the text has ", tokens, " tokens; the model has positions for ", positions);
 }
 
-// The shape of an output that covers all layers of a stack.
+// Returns the shape of an output that covers all layers of a stack.
 Shape of_layers(std::int64_t layers, const Shape& lead, std::initializer_list<std::int64_t> rest) { return with_leading(nn::appended(lead, rest), layers); }
 
 void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::int64_t layer, Executor* executor) {
@@ -69,7 +69,7 @@ Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, con
   return x;
 }
 
-// The sizes of a source; Error unless it is what the model reads.
+// Returns the sizes of a source. Error if the model reads ids and features are given, or the reverse, or if a shape does not fit.
 Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& input) {
   if (config.features == 0) {
     require(!input.features, kEncode, ": features are given; models of the type ", config.family, " read ids");
@@ -107,13 +107,13 @@ Tensor through_layers(const Stack& stack, Tensor x, TensorView all_hidden, const
   return x;
 }
 
-// Biases by distance of a self-attention; none without a table [buckets,N].
+// Returns the relative bias of a self-attention with a table [buckets,N]; no bias if there is no table.
 RelativeBias by_distance(const Tensor& table, bool bidirectional, std::int64_t max_distance) {
   if (!table) return {};
   return {.table = table.view().transpose(0, 1), .bidirectional = bidirectional, .max_distance = max_distance};
 }
 
-// logits [..,C] of hidden states [..,E]
+// Writes the logits [..,C] of hidden states [..,E].
 void write_logits(const SequenceToSequenceModel& model, ConstTensorView hidden, TensorView logits, const nn::RunOptions& run) {
   if (!logits) return;
   const DType dtype = model.config.encoder.dtype;
@@ -180,7 +180,7 @@ void SequenceToSequenceModel::encode(const SourceInput& input, const SourceOutpu
                               {{"attentions", outputs.attentions}, of_layers(layers, text.lead, {config.encoder.heads, text.tokens, text.tokens})}};
   const Operand read[] = {{"ids", input.ids}, {"features", input.features}, {"attend_keys", input.attend_keys}};
   require_wanted(kEncode, all, read, *this);
-  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
   const nn::AttentionOptions attention{.mask = {.attend_keys = input.attend_keys}, .relative_bias = by_distance(encoder_bias, true, config.max_distance),
                                        .backend = options.backend, .executor = run.executor, .workspace = run.workspace};

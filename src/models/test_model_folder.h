@@ -56,7 +56,7 @@ inline nlohmann::json config_json(const BertConfig& config) {
           {"layer_norm_eps", config.epsilon}};
 }
 
-// The parameters under the names that `transformers` gives them.
+// Returns the parameters under the names that `transformers` gives them.
 inline std::vector<io::NamedTensor> hf_tensors(const BertEncoder& encoder, const std::string& prefix = "") {
   static const std::vector<std::pair<std::string, std::string>> kNames{{"words.", "embeddings.word_embeddings."},
                                                                        {"positions.", "embeddings.position_embeddings."},

@@ -129,7 +129,7 @@ void TextClassifier::forward(const Batch& batch, TensorView answers, Saved& save
   saved.y = tensor(saved.x.shape());
   encoder.forward(saved.x, saved.y, {.mask = {.key_lengths = batch.lengths}, .mode = options.mode, .dropout_seed = nn::derive_seed(saved.seed, kLayers), .executor = options.executor, .workspace = options.workspace}, &saved.encoder);
 
-  // Segments are further columns of the values: attention then sums its weights over them.
+  // Segments are further columns of the values. In these columns the pooling's output is the attention weight that each segment gets.
   saved.keys = tensor({texts, length, heads, head_width});
   Tensor value = tensor(saved.x.shape());
   pooling.key.forward(saved.y, saved.keys.view().reshape(saved.x.shape()), run);
@@ -288,7 +288,7 @@ void save_text_model(const TextModel& model, const std::filesystem::path& folder
 
 TextModel load_text_model(const std::filesystem::path& folder) {
   auto config = read_model_config<TextClassifierConfig>(folder);
-  std::vector<std::string> terms = read_terms(folder / kTermsFile, config.terms);  // before a table for as many scores is made
+  std::vector<std::string> terms = read_terms(folder / kTermsFile, config.terms);  // checks the number of terms before a table for as many scores is allocated
   TextModel model{load_byte_pair_tokenizer(folder), TextClassifier(config), std::move(terms)};
   require(model.tokenizer.vocabulary_size() == config.vocabulary, folder.string(), ": the tokenizer has ", model.tokenizer.vocabulary_size(), " tokens; config.json says ", config.vocabulary);
   read_model_parameters(model.classifier, folder);

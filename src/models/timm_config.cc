@@ -1,5 +1,5 @@
-// config.json as timm writes it: "architecture" names a function of timm that makes the model, "model_args" what was given to it in place of its defaults, and
-// "pretrained_cfg" how images were prepared. Number and width of layers also follow from the tensors, so a wrong name is an Error there.
+// Reads config.json as timm writes it: "architecture" names a function of timm that makes the model, "model_args" has the arguments that were given to this
+// function, and "pretrained_cfg" tells how images were prepared. If the name is wrong, loading the tensors fails, because their number and sizes do not fit.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -36,7 +36,7 @@ std::int64_t number_after(std::string_view& text, std::string_view word) {
   return number;
 }
 
-// vit_SIZE_patchP_S, deit_SIZE_patchP_S and deit_SIZE_distilled_patchP_S.
+// Parses the names vit_SIZE_patchP_S, deit_SIZE_patchP_S and deit_SIZE_distilled_patchP_S.
 Architecture read_architecture(ConfigFile& file) {
   const std::string name = file.get<std::string>("architecture").value_or("");
   std::string_view rest = name;
@@ -64,7 +64,7 @@ constexpr std::string_view kCfgWithoutEffect[] = {"tag",          "url",        
                                                   "classifier",   "license",     "origin_url",  "paper_name",        "paper_ids",       "description",   "notes",        "label_names",      "label_descriptions",
                                                   "architecture", "input_size",  "min_input_size", "test_input_size", "test_crop_pct",  "state_dict"};
 
-// "model_args"; the file itself where there is none, which has none of its keys.
+// Returns the object "model_args". If it is missing, returns the file itself, in which none of the arguments is found.
 ConfigFile arguments_of(ConfigFile& file, bool* given) {
   *given = file.find("model_args") != nullptr;
   return *given ? file.part("model_args") : file;

@@ -12,7 +12,7 @@
 namespace polyhead::models {
 namespace {
 
-// How many tokens each of two texts keeps so that together they fit into `room`. The longer text is shortened first; once the lengths are
+// Returns how many tokens each of two texts keeps, so that together they fit into `room`. The longer text is shortened first; once the lengths are
 // equal, both are shortened.
 std::pair<std::size_t, std::size_t> longest_first(std::size_t a, std::size_t b, std::size_t room) {
   if (a + b <= room) return {a, b};

@@ -24,7 +24,7 @@ using io::Json;
 
 constexpr std::string_view kConvert = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
 
-// Only \n and \r\n end a line, and spaces are kept: published vocabularies have U+2028 and U+3000 as pieces.
+// Reads the lines of a file. Only \n and \r\n end a line, and spaces are kept: published vocabularies have U+2028 and U+3000 as pieces.
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
   const io::FileBytes file = io::read_file(path);
   const std::string_view content = file.text();
@@ -40,7 +40,7 @@ std::vector<std::string> read_lines(const std::filesystem::path& path) {
   return lines;
 }
 
-// The text of a special token, which is a string or an object with a string "content"; `otherwise` if the file has no such key.
+// Returns the text of a special token, which is a string or an object with a string "content"; `otherwise` if the file has no such key.
 std::string token_name(const JsonFile& file, std::string_view key, const std::string& otherwise) {
   const Json* token = JsonFile::find(file.root(), key);
   if (token == nullptr) return otherwise;
@@ -58,7 +58,7 @@ struct SpecialNames {
   std::string mask = "[MASK]";
 };
 
-// Tokenizers with the same steps as BertTokenizer.
+// Refuses tokenizers whose steps differ from those of BertTokenizer.
 void require_bert(const JsonFile& file) {
   const auto name = file.get<std::string>(file.root(), "tokenizer_class");
   if (!name) return;
@@ -105,7 +105,7 @@ AddedToken read_added_token(const JsonFile& file, const Json& json, std::string_
           .special = special};
 }
 
-// The tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids; else those of added_tokens.json.
+// Returns the tokens of added_tokens_decoder in tokenizer_config.json, in the order of their ids; if there is none, those of added_tokens.json.
 std::vector<AddedToken> read_added_tokens(const std::filesystem::path& directory, const Vocabulary& vocabulary) {
   std::map<std::int64_t, AddedToken> by_id;
   std::string where = "added_tokens.json";
@@ -137,7 +137,7 @@ std::vector<AddedToken> read_added_tokens(const std::filesystem::path& directory
   return tokens;
 }
 
-// A token that tokenizer_config.json names, such as its padding, is special. Names that neither the vocabulary nor the file's added tokens have stay out.
+// Marks a token that tokenizer_config.json names, such as its padding token, as special. Ignores a name that neither the vocabulary nor the added tokens have.
 void mark_special(std::vector<AddedToken>& tokens, const std::string& name, const Vocabulary& vocabulary) {
   const auto found = std::ranges::find(tokens, name, &AddedToken::content);
   if (found != tokens.end())
@@ -146,7 +146,7 @@ void mark_special(std::vector<AddedToken>& tokens, const std::string& name, cons
     tokens.push_back({.content = name, .id = *id, .special = true});
 }
 
-// Refuses a special token that the file names and `tokens` lacks, or has without a flag of the file.
+// Refuses a file that names a special token which `tokens` lacks, or has without a flag that the file gives it.
 void require_special_tokens(const std::filesystem::path& directory, const char* name, const std::vector<AddedToken>& tokens) {
   if (!has(directory, name)) return;
   const JsonFile file(directory / name);
@@ -186,7 +186,7 @@ Tokenizer load_bert_tokenizer(const std::filesystem::path& directory) {
   return Tokenizer(std::move(vocabulary), options);
 }
 
-// Refuses other tokenizers than GPT-2's: their files have the same names, but they put other special tokens around a text.
+// Refuses tokenizers other than GPT-2's: their files have the same names, but these tokenizers put other special tokens around a text.
 void require_gpt2(const std::filesystem::path& directory) {
   const auto require_name = [&](const char* name, std::string_view key, std::string_view begins) {
     if (!has(directory, name)) return false;

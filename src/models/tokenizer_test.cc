@@ -59,7 +59,7 @@ TEST(Tokenizer, TheLengthOfAWordCountsCharactersAndNotBytes) {
 }
 
 TEST(Tokenizer, LoweringIsFullAndIgnoresNeighbours) {
-  EXPECT_THAT(pieces("ΣΑΣ"), ElementsAre("[UNK]"));  // σας would need the final sigma; the mapping gives σασ
+  EXPECT_THAT(pieces("ΣΑΣ"), ElementsAre("[UNK]"));  // the mapping without context gives σασ; σας would need the rule for the final sigma
   EXPECT_THAT(pieces("İ", {.strip_accents = false}), ElementsAre("[UNK]"));
   const std::vector<std::string> dotted{"[UNK]", "[CLS]", "[SEP]", "i\u0307"};
   EXPECT_THAT(Tokenizer(dotted, {.strip_accents = false}).encode("İ").pieces, ElementsAre("[CLS]", "i\u0307", "[SEP]"));
@@ -107,7 +107,7 @@ TEST(Tokenizer, TextWithoutWordsIsTheSpecialTokensAlone) {
 }
 
 TEST(Tokenizer, BytesThatAreNotUtf8AreCountedAndReadAsU_FFFD) {
-  // A lone continuation, a cut sequence, an overlong form, a surrogate, and a code beyond U+10FFFF.
+  // The text has a lone continuation byte, a cut sequence, an overlong form, a surrogate, and a code beyond U+10FFFF.
   const TokenizedText tokens = tokenizer().encode(
       "c\x80"
       "a\xe2\x82t \xc0\xaf the\xed\xa0\x80 \xf4\x90\x80\x80 cat\xff");
@@ -129,7 +129,7 @@ TEST(Tokenizer, SpansAreTheBytesThatATokenCameFrom) {
 TEST(Tokenizer, UnknownWordsKeepTheirCharacters) {
   const TokenizedText tokens = tokenizer({.added_tokens = {{.content = "[UNK]", .id = 1}}}).encode("The Dög, 京 [UNK]", "Q cat");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "[UNK]", ",", "[UNK]", "[UNK]", "[SEP]", "[UNK]", "cat", "[SEP]"));
-  EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // the fifth is written in the text
+  EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // piece 5 is no unknown word, because the text itself has "[UNK]"
 }
 
 TEST(Tokenizer, PairHasSegmentsAndASeparatorEach) {
@@ -176,9 +176,9 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
     EXPECT_EQ(static_cast<std::int64_t>(tokens.ids.size()), max);
     return std::count(tokens.segments.begin(), tokens.segments.end(), 1) - 1;
   };
-  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // 3 + 2
+  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // the texts keep 3 and 2 tokens
   EXPECT_EQ(kept("a a", "a a a a a a", 8), 3);
-  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // the odd one goes to the second of two equal texts
+  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // of 5 tokens, the second of two equally long texts gets 3
   EXPECT_EQ(kept("a a a a a", "a a a a", 8), 2);
   EXPECT_EQ(kept("a", "a", 3), 0);
   const TokenizedText one = tokenizer().encode("a a a", {.max_length = 3, .when_too_long = WhenTooLong::longest_first});
@@ -186,7 +186,7 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
   EXPECT_EQ(one.dropped_tokens, 2);
 }
 
-// Takes 0.05 s. A search that tries every end of the rest of a word takes minutes or days.
+// Takes 0.05 s. A search that tries every end of the rest of a word would take minutes or days.
 TEST(Tokenizer, TimeIsLinearInTheLengthOfAWord) {
   constexpr std::int64_t kLetters = 50'000;
   const auto start = std::chrono::steady_clock::now();

@@ -20,16 +20,16 @@ BytePairTokenizer words() {
   return BytePairTokenizer::train(std::vector<std::string>{"one red hat, two red hats", "un chapeau rouge, deux chapeaux rouges"}, {.vocabulary = 300, .special_tokens = Translator::special_tokens()});
 }
 
-// Parameters drawn large, so that answers differ from text to text and lengths from beam to beam.
+// Returns a translator with large random parameters, so that answers differ between texts and lengths differ between beams.
 Translator drawn(DType dtype, std::uint64_t seed) {
   Translator model({.longest = 24, .model_width = 8, .hidden_width = 12, .layers = 2, .heads = 2, .guided_head = 1, .dtype = dtype, .seed = seed}, words());
   test::Random random(seed);
   model.network.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.7, 0.9); });
-  random.fill(model.network.source_embedding.weight.view().select(0, Translator::kEnd), -2, 2.5);  // the end, so that some texts have one
+  random.fill(model.network.source_embedding.weight.view().select(0, Translator::kEnd), -2, 2.5);  // the embedding of the end token, so that some translations end
   return model;
 }
 
-// The likeliest tokens by forward() of the whole text at each step, without a cache, a batch or padding.
+// Finds the likeliest tokens with a forward() of the whole text at each step, without a cache, a batch or padding.
 std::vector<std::int64_t> slowly(const Translator& model, std::vector<std::int64_t> source) {
   source.push_back(Translator::kEnd);
   std::vector<std::int64_t> written{Translator::kStart};
@@ -56,7 +56,7 @@ TEST(Translator, BatchesWithACacheAreEachTextAloneWithoutOne) {
     const auto beams = translate_all(model, sources, {.beams = 3});
     for (std::size_t i = 0; i < sources.size(); ++i) EXPECT_EQ(translate_all(model, {sources[i]}, {.beams = 3})[0], beams[i]) << "seed " << seed << ", text " << i;
   }
-  EXPECT_TRUE(ended >= 4 && ended <= 20) << ended;  // of 24; the others are cut off
+  EXPECT_TRUE(ended >= 4 && ended <= 20) << ended;  // of 24 translations; the others are cut off
 }
 
 TEST(Translator, MapsHaveARowForEachTokenAndTheStart) {
@@ -70,7 +70,7 @@ TEST(Translator, MapsHaveARowForEachTokenAndTheStart) {
   EXPECT_EQ(test::to_doubles(read.target_attentions)[1], 0) << "the start reads itself alone";
   EXPECT_EQ(read.text, "deux chapeaux");
   EXPECT_EQ(read.alignment.size(), 2U);
-  // A row of a later token does not change what earlier ones read.
+  // A later token does not change the rows of earlier tokens.
   const Translation longer = read_translation(model, source, model.tokenizer.encode("deux chapeaux rouges"));
   EXPECT_TRUE(test::near(longer.attentions.view().slice(2, 0, t), read.attentions, 1e-12));
 }

@@ -1,5 +1,5 @@
-// Characters with their byte spans in the original text, and their classes as utf8proc has them: for what is trained here. Tokenizers of other models
-// follow models/tokenizer/char_class.h.
+// Characters with their byte spans in the original text, and their classes by utf8proc. Models that polyhead trains use these; tokenizers of other models use
+// models/tokenizer/char_class.h.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ bool is_punctuation(char32_t code);  // categories P*, and every ASCII symbol
 bool is_unassigned_or_control(char32_t code);  // categories C*
 bool is_word_character(char32_t code);  // letters, marks, digits, connector punctuation, zero-width joiners
 
-// Canonical decomposition (NFD); each part has the span of the whole character.
+// Returns the canonical decomposition (NFD); each part has the span of the whole character.
 std::vector<Char> decompose(std::span<const Char> chars);
-// Canonical composition of decomposed characters (NFC); a composed character has the smallest span that covers its parts.
+// Returns the canonical composition of decomposed characters (NFC); a composed character has the smallest span that covers its parts.
 std::vector<Char> compose(std::span<const Char> decomposed);
 // Appends the full lowercase mapping without context: a final sigma becomes U+03C3.
 void append_lowercase(std::vector<Char>& chars, const Char& c);

@@ -13,7 +13,7 @@
 namespace polyhead::models {
 namespace {
 
-// Sizes that both sides' configs have under the same keys.
+// Reads the sizes that the configs of the image side and of the text side have under the same keys.
 nn::EncoderLayerConfig read_layer(ConfigFile& file, const VisionDefaults& defaults) {
   nn::EncoderLayerConfig layer{.seed = 0};
   layer.width = file.size("hidden_size", defaults.width);
@@ -104,13 +104,13 @@ std::vector<std::string> read_labels(const ConfigFile& file) {
   for (std::size_t i = 0; i < object->size(); ++i) {
     const io::Json* label = given->find(cat(i));
     const auto* text = label == nullptr ? nullptr : label->as<std::string>();
-    if (text == nullptr) return {};  // numbered in another way; the labels are for display alone
+    if (text == nullptr) return {};  // the file numbers its labels in another way; do without them, because they are only for display
     labels.push_back(*text);
   }
   return labels;
 }
 
-// CLIP: if there is a key NAME_dict, transformers reads it, with its defaults, instead of NAME.
+// Returns the object of one side. If CLIP's config has a key NAME_dict, transformers reads that object instead of NAME.
 ConfigFile side_of(ConfigFile& file, std::string_view key) {
   const std::string old = cat(key, "_dict");
   file.find(key);

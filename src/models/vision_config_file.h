@@ -10,21 +10,21 @@
 
 namespace polyhead::models {
 
-constexpr std::int64_t kMostPixels = 1 << 16;  // most pixels of a side of an image
-// A number, or a list of height and width.
+constexpr std::int64_t kMostPixels = 1 << 16;  // maximum height and width of an image
+// Reads a number, or a list of height and width.
 std::pair<std::int64_t, std::int64_t> read_sides(ConfigFile& file, std::string_view key, std::int64_t otherwise);
 constexpr std::int64_t kMostChannels = 1 << 10;
 
-// The family of a config.json, whether of an image encoder alone or of a model with a text side. Error that lists the known ones.
+// Returns the family of a config.json, of an image encoder alone or of a model with a text side. Error that lists the known families if it is not known.
 const VisionFamily& vision_family_of(ConfigFile& file);
 VisionConfig read_vision_config(ConfigFile& file);
-// Whether timm wrote the file.
+// Returns whether timm wrote the file.
 bool is_timm(ConfigFile& file);
 VisionConfig read_timm_config(ConfigFile& file);
 ImageProcessor read_timm_processor(ConfigFile& file);
-// Three numbers, for red, green and blue.
+// Reads three numbers, for red, green and blue.
 std::array<double, 3> read_colours(ConfigFile& file, std::string_view key, const std::array<double, 3>& otherwise, bool positive);
-// The object of a side: "vision_config" or "text_config".
+// Returns the object of a side: "vision_config" or "text_config".
 ConfigFile side_of(ConfigFile& file, std::string_view key);
 const TextSideFamily& text_side_family_of(ConfigFile& file);
 TextSideConfig read_text_side_config(ConfigFile& file);

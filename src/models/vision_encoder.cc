@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kVisionForward = "VisionEncoder.forward";
 
-// Pixels [*,C,height,width] -> [*,G,C*h*w], each patch channel by channel and row by row.
+// Returns the patches [*,G,C*h*w] of pixels [*,C,height,width], each patch channel by channel and row by row.
 Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, const Workspace* workspace) {
   const int lead = pixels.rank() - 3;
   const ConstTensorView whole = pixels.slice(-2, 0, c.rows() * c.patch_height).slice(-1, 0, c.columns() * c.patch_width);
@@ -28,7 +28,7 @@ Tensor unfolded(const VisionConfig& c, ConstTensorView pixels, DType dtype, cons
   return patches;
 }
 
-// Tokens with positions [*,T,E].
+// Returns the tokens with their positions, [*,T,E].
 Tensor embedded(const VisionEncoder& encoder, ConstTensorView pixels, const nn::RunOptions& run) {
   const VisionConfig& c = encoder.config;
   const Shape shape = nn::appended(pixels.shape().first(pixels.rank() - 3), {c.tokens(), c.layer.width});
@@ -114,7 +114,7 @@ void VisionEncoder::forward(ConstTensorView pixels, const VisionOutput& output, 
   const Operand read{"pixels", pixels};
   require_wanted(kVisionForward, all, {&read, 1}, *this);
 
-  const Workspace own;  // so that layers reuse memory if the caller gives no workspace
+  const Workspace own;  // lets layers reuse memory if the caller gives no workspace
   const nn::RunOptions run{options.executor, options.workspace != nullptr ? options.workspace : &own};
   Tensor x = run_layers(stack, embedded(*this, pixels, run), of_layers, {.backend = options.backend, .executor = run.executor, .workspace = run.workspace});
   if (stack.final_norm.weight) {

@@ -11,7 +11,7 @@ constexpr std::string_view kVitKeys[] = {"attention_probs_dropout_prob", "encode
 constexpr std::string_view kPositionIds[] = {"embeddings.position_ids"};
 constexpr std::string_view kClipKeys[] = {"attention_dropout", "dropout", "eos_token_id", "initializer_factor", "projection_dim", "tie_word_embeddings"};
 
-// The names that CLIP gives to its layers, and SigLIP too.
+// The names of tensors in files of CLIP and SigLIP.
 constexpr VisionTensors kClipTensors{.prefix = "vision_model.",
                                      .patches = "embeddings.patch_embedding",
                                      .class_token = "embeddings.class_embedding",

@@ -8,19 +8,19 @@
 
 namespace polyhead::models {
 
-// Names of tensors without ".weight" and ".bias", but for tokens and positions, which are whole names. Those of a layer follow `layer` and its number. Empty:
-// the family has none.
+// Names of tensors without ".weight" and ".bias", except those of tokens and positions, which are whole names. Names of a layer's tensors follow `layer` and
+// its number. Empty: the family has no such tensor.
 struct VisionTensors {
-  std::string_view prefix = "";  // before all names but those of the heads; only files of models with heads have it
+  std::string_view prefix = "";  // precedes all names except those of the heads; only files of models with heads have it
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
                    embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
   std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";
-  std::string_view q = "attention.attention.query", k = "attention.attention.key", v = "attention.attention.value";  // without k and v: q holds all three
+  std::string_view q = "attention.attention.query", k = "attention.attention.key", v = "attention.attention.value";  // if k and v are empty, q holds q, k and v
   std::string_view attention_output = "attention.output.dense", hidden = "intermediate.dense", feed_forward_output = "output.dense";
-  std::string_view pooler = "", pooling_head = "";                                             // after the prefix
-  // Without the prefix. With distillation_classifier, taught_classifier is beside it in place of classifier.
+  std::string_view pooler = "", pooling_head = "";                                             // follow the prefix
+  // Names without the prefix. A model with a distillation_classifier has taught_classifier instead of classifier.
   std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
-  std::span<const std::string_view> ignored{};  // beginnings of names, after the prefix or without it: parts of training, and buffers
+  std::span<const std::string_view> ignored{};  // beginnings of names of tensors for training and of buffers, with or without the prefix before them
 };
 
 // Values of missing keys of config.json.
@@ -46,7 +46,7 @@ struct VisionFamily {
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
-  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // these and the next two are used if the key is missing
+  std::int64_t vocabulary = 0, positions_count = 0, width = 0, hidden_width = 0, heads = 0;  // used, like the next two members, if the key is missing
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;
@@ -67,7 +67,7 @@ const ImageTextFamily* find_image_text_family(std::string_view model_type);
 
 std::span<const VisionFamily> vision_family_rows();
 const VisionFamily& timm_family();
-// nullptr if there is none.
+// Returns the row of a family; nullptr if the family is not known.
 const VisionFamily* find_vision_family(std::string_view model_type);
 
 }  // namespace polyhead::models

@@ -24,7 +24,7 @@ ProbePooling load_pooling_head(Checkpoint& file, const std::string& prefix, cons
   return head;
 }
 
-// The tokens before the patches, joined: a name and a number of tokens for each tensor.
+// Returns the tokens before the patches as one tensor. `parts`: the name and the number of tokens of each tensor that is joined.
 Tensor load_prefix(Checkpoint& file, const std::vector<std::pair<std::string, std::int64_t>>& parts, std::int64_t width) {
   if (parts.empty()) return {};
   if (parts.size() == 1) return file.take_reshaped(parts[0].first, {parts[0].second, width});
@@ -40,10 +40,10 @@ Tensor load_prefix(Checkpoint& file, const std::vector<std::pair<std::string, st
   return all;
 }
 
-// The layers of CLIP and SigLIP, on both sides.
+// The names of the layers of CLIP and SigLIP, which are the same on both sides.
 constexpr LayerNames kBothSides{"layer_norm1", "layer_norm2", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"};
 
-// A linear layer whose output width the file alone tells; absent where it has none.
+// Returns a linear layer whose output width only the file tells; an absent layer if the file has none.
 nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in, bool bias) {
   const Tensor* weight = file.find(name + ".weight");
   if (weight == nullptr || weight->shape().size() != 2) return {};

@@ -1,4 +1,4 @@
-// After its first call, a layer with a workspace allocates no tensors: operator new counts.
+// Tests that a layer with a workspace allocates no tensors after its first call. A replaced operator new counts the large allocations.
 #include "polyhead/workspace.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<std::int64_t> large{0};  // bytes in allocations of at least kLarge
 
-constexpr std::size_t kLarge = 1 << 20;  // the activations of a test; packing a product takes less
+constexpr std::size_t kLarge = 1 << 20;  // bytes; activations of these tests are as large, and packing for one product takes less
 
 void* take(std::size_t bytes, std::size_t alignment) {
   if (bytes >= kLarge) large += static_cast<std::int64_t>(bytes);
@@ -85,7 +85,7 @@ TEST_P(LayerWorkspace, ASecondPassOfAnEncoderLayerFindsItsMemory) {
   });
 }
 
-// A single sequence is one part.
+// A single sequence is evaluated in one chunk.
 TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   const EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   const Shape one{1, 4096, 64};
@@ -95,7 +95,7 @@ TEST_P(LayerWorkspace, ASecondEvaluationFindsItsMemory) {
   });
 }
 
-// 16 sequences share both packed parameters, 2 MiB each.
+// Two packed parameters of 2 MiB each are used for all 16 sequences.
 TEST_P(LayerWorkspace, ASecondEvaluationInPartsFindsThePackedParameters) {
   const nn::FeedForward layer({.width = 64, .hidden_width = 8192, .seed = 1});
   const ConstTensorView parts = x.view().slice(0, 0, 1).slice(1, 0, 256).reshape({16, 16, 64});
@@ -137,8 +137,8 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   EXPECT_FALSE(test::same_bits(with, expected));
 }
 
-// The results are the same for one or several parts, with or without `saved`. A change of the parameters, against the promise, has no effect
-// until clear(): they were packed once.
+// The results are the same with one or several chunks, with or without `saved`. Parameters are packed once: if a caller changes them, against its promise,
+// the change has no effect until clear().
 TEST_P(LayerWorkspace, ConstantParametersArePackedOnce) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   nn::Linear* const linears[] = {&layer.attention.q,      &layer.attention.k,         &layer.attention.v,

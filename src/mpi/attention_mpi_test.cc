@@ -28,7 +28,7 @@ TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
   }
 }
 
-// Rank 1 leaves, and the others get its abort message or time out. This must be the last test, because the ranks cannot make further calls together.
+// Rank 1 does not take part in a call, so the other ranks time out. This must be the last test, because the ranks cannot make further calls together.
 TEST(MpiAttention, ZzARankThatIsSilentIsNamed) {
   if (communicator->size() == 1 || communicator->rank() == 1) return;
   Tensor q(DType::f32, {1, 2, 4}), out(DType::f32, {1, 2, 4});

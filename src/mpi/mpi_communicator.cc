@@ -25,7 +25,7 @@ using std::chrono::nanoseconds;
 constexpr microseconds kSpin{20};
 constexpr microseconds kSleep{20};  // Linux adds about 50 us
 constexpr microseconds kInterval{100};  // period of the thread that moves messages during a computation
-constexpr microseconds kLongInterval{1000};  // its period while another thread waits for a message, because that thread moves messages
+constexpr microseconds kLongInterval{1000};  // longer period, used while another thread waits for a message and moves messages itself
 
 bool is_finalized() {
   int finalized = 0;
@@ -40,11 +40,10 @@ std::string text_of(int error) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-// A message under way. It is cut into pieces of piece_bytes and a last one that is shorter, perhaps empty. By the last piece the receiver notices a
-// message that is longer or shorter than its memory.
-// A receiver takes a piece from MPI only after a probe has shown that it is here and has the right size: if a message is longer than the receive's
-// memory, Open MPI 4.1.4 writes past the memory before it reports the error (100000 bytes in place of 8; inside a process, between processes of a
-// machine, and over TCP).
+// A message under way. It is cut into pieces of piece_bytes and a last piece that is shorter, perhaps empty. The size of the last piece shows the receiver
+// whether the message is longer or shorter than its memory.
+// The receiver takes a piece from MPI only after a probe has shown that the piece is here and has the right size. Otherwise Open MPI 4.1.4 writes past the
+// memory of a receive that is too small, before it reports the error: 100,000 bytes into 8, inside a process, between processes of a machine, and over TCP.
 class Pending {
  public:
   Pending(const Message& message, bool receives, int peer, int tag) : message_(message), receives_(receives), peer_(peer), tag_(tag) {}
@@ -54,7 +53,7 @@ class Pending {
   bool same_peer_and_tag(const Pending& other) const { return receives_ && other.receives_ && peer_ == other.peer_ && tag_ == other.tag_; }
   const std::string& fault() const { return fault_; }
 
-  // Starts all pieces of a message to send, and those of a message to receive that are here.
+  // Starts all pieces of a message to send, or the pieces of a message to receive that have arrived.
   void start(MPI_Comm comm, std::size_t piece_bytes) {
     while (!is_started() && fault_.empty()) {
       if (comm == MPI_COMM_NULL) return set_fault("its MpiCommunicator has ended");
@@ -188,7 +187,7 @@ class MpiRequests {
     test_all();
   }
 
-  // All ranks call it together.
+  // All ranks must call close() together.
   void close() {
     {
       const std::lock_guard lock(mutex_);

@@ -44,7 +44,7 @@ struct Block {
   std::shared_ptr<Bytes> bytes;
 };
 
-// Returns the text of the Error that wait() throws; empty: none.
+// Returns the text of the Error that wait() throws; empty if it throws none.
 std::string error_of(Transfer& transfer) {
   try {
     transfer.wait(kLimit);
@@ -136,7 +136,7 @@ void wrong_sizes(const Ranks& ranks, std::size_t sent_bytes, std::size_t receive
     ranks.check(error.find(peer) != std::string::npos && error == error_of(*receiving), claim);
     try {
       sending->wait(1s);
-    } catch (const Error&) {  // the sender may get an error, or none
+    } catch (const Error&) {  // the sender may get an error or not
     }
   }
   MPI_Barrier(MPI_COMM_WORLD);
@@ -174,7 +174,7 @@ void communicators_do_not_mix(const Ranks& ranks) {
 }
 
 void abandoned_messages(const Ranks& ranks) {
-  constexpr std::size_t kLarge = 8 << 20;  // so large that MPI sends it only after the receiver has asked for it
+  constexpr std::size_t kLarge = 8 << 20;  // MPI sends a message of this size only after the receiver has asked for it
   std::weak_ptr<Bytes> memory;
   {
     const Block received(kLarge);
@@ -219,7 +219,7 @@ void messages_at_the_end_of_a_communicator(const Ranks& ranks) {
   ranks.check(!memory.expired(), "memory that MPI may still read is never freed");
 }
 
-// A message of this size moves while the rank is outside MPI.
+// Tests that a large message moves while the rank computes and calls no MPI function.
 void messages_move_during_a_computation(const Ranks& ranks, bool has_thread) {
   constexpr std::size_t kLarge = 4 << 20;
   const Block sent(kLarge, ranks.rank), received(kLarge);

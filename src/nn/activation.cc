@@ -16,7 +16,7 @@ namespace {
 static_assert(std::ranges::all_of(kActivations,
                                   [](const auto& row) { return &row == &kActivations[static_cast<std::size_t>(row.activation)]; }));
 
-// 1 / (1 + exp(-x)) and its derivative, from exp(-|x|) to avoid overflow and cancellation.
+// 1 / (1 + exp(-x)) and its derivative, computed from exp(-|x|) to avoid overflow and cancellation.
 template <class A>
 struct Logistic {
   explicit Logistic(A x) {
@@ -34,7 +34,7 @@ struct Relu {
 };
 
 struct Gelu {
-  // The normal distribution's Phi(x), from erfc: 1 + erf would cancel for negative x.
+  // Returns Phi(x) of the normal distribution. It uses erfc, because 1 + erf would cancel for negative x.
   template <class A>
   static A cumulative(A x) {
     return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;
@@ -68,7 +68,7 @@ struct GeluTanh {
 };
 
 struct Sigmoid {
-  // In float64: float32 would round three times, and the error would show in a gate's gradient, a sum over many rows.
+  // Computes in float64: float32 would round three times, and the error would show in a gate's gradient, which is a sum over many rows.
   static double value(auto x) { return Logistic<double>(x).value; }
   static auto backward(auto x, auto d_y) { return Logistic(x).derivative * d_y; }
 };
@@ -138,7 +138,7 @@ void for_each_run(std::int64_t width, bool in_lines, const F& f) {
 
 constexpr double kNanoseconds = 10;  // time of an exponential or an error function, per element
 
-// A tensor without axes is one row of one element.
+// Returns the view as rows; a tensor without axes is one row of one element.
 template <class View>
 View as_rows(View view) {
   return view.rank() == 0 ? view.unsqueeze(0) : view;

@@ -120,7 +120,7 @@ MultiHeadAttention make_attention(const MultiHeadAttentionConfig& given, Linear 
   }
   for_each_projection(layer, [&](const char* name, const Linear& linear, std::int64_t out, std::int64_t in, bool has_bias) {
     require_exactly(cat(kOperation, ".", name), {"weight", linear.weight}, {out, in}, c.dtype);
-    if (&linear != &layer.gate) {  // the configuration leaves the gate's bias open
+    if (&linear != &layer.gate) {  // the configuration does not say whether the gate has a bias
       const bool is_output = &linear == &layer.output;
       require(static_cast<bool>(linear.bias) == has_bias, kOperation, ".", name, ": a bias is ", has_bias ? "missing" : "given", "; ",
               is_output ? "output_bias" : "bias", has_bias ? " is true" : " is false", is_output ? "" : ", for q, k and v alike");

@@ -1,4 +1,4 @@
-// A layer and its gradients beside masked positions, and documents that share a sequence.
+// Tests a layer and its gradients with masked positions, and with documents that share a sequence.
 #include "nn/attention_test_trial.h"
 #include "support/last_piece_first.h"
 
@@ -78,7 +78,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   }
   EXPECT_TRUE(same_bits(out, alone));
   EXPECT_TRUE(same_bits(d_x, d_alone));
-  LimitedThreads one(1);  // several chunks
+  LimitedThreads one(1);  // so that the batch is cut into several chunks
   layer.forward({.query = x}, evaluated, {.mask = packed, .executor = &one});
   EXPECT_TRUE(same_bits(evaluated, out));
 
@@ -99,7 +99,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
 }
 
-// A long document without keys, at a size that takes several threads.
+// A long document has no keys. It is so long that several threads compute it.
 TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput) {
   constexpr std::int64_t kEmpty = 1016, kQueries = 1024;
   MultiHeadAttention layer({.query_width = 64, .heads = 8, .head_width = 64, .seed = 2});

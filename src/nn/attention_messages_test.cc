@@ -67,7 +67,7 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
                                    : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
-      EXPECT_NE(made(!bias, output_bias, right), "");  // all of q, k and v
+      EXPECT_NE(made(!bias, output_bias, right), "");  // the biases of q, k and v are all wrong
     }
   }
 }
@@ -92,7 +92,7 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
   EXPECT_EQ(made([](auto& c) { c.scale = -0.5; }), "");
 }
 
-// As many sequences as heads: [2,3,3] could mean either, for masks as for biases.
+// With as many sequences as heads, a mask or bias [2,3,3] could differ by sequence or by head.
 TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});

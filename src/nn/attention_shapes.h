@@ -23,10 +23,10 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
 // Returns the shape of a projected tensor: `outer` with `extent` along the axis and `width` appended.
 Shape with_extents(const Shape& outer, int axis, std::int64_t extent, std::int64_t width);
 
-// Whether the mask may block any pair.
+// Returns whether the mask may block any pair.
 bool restricts(const Mask& mask);
 
-// Whether a tensor of `shape` can be expanded to `to`.
+// Returns whether a tensor of `shape` can be expanded to `to`.
 bool broadcasts(const Shape& shape, const Shape& to);
 
 // Returns options whose attend_keys and block_keys are [*,S]: `given` itself, or a copy stored in `own`. Error if mask_like_input is absent and both

@@ -1,4 +1,4 @@
-// Sink logits of a layer.
+// Tests the sink logits of a layer.
 #include <gmock/gmock.h>
 
 #include "nn/attention_test_trial.h"
@@ -41,8 +41,8 @@ TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLess
   }
 }
 
-// A sink gives the same results as a parameter of the layer and as an option of the call: with and without saved activations, in chunks of sequences
-// and with a cache.
+// Sink logits give the same results if they are a parameter of the layer or an option of the call: with and without saved activations, in chunks of
+// sequences, and with a cache.
 TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   Random random(1);
   MultiHeadAttention plain({.query_width = 64, .heads = 4, .seed = 3}), learning({.query_width = 64, .heads = 4, .sink = true, .seed = 3});

@@ -71,7 +71,7 @@ struct Trial {
     layer.backward(saved, d_out, wanted);
   }
 
-  // The parameters and the inputs that are given, with their gradients.
+  // Returns the parameters, and the inputs that are given, with their gradients.
   std::vector<test::Leaf> leaves() {
     std::vector<test::Leaf> list = test::parameter_leaves(layer, gradients);
     list.push_back({"query", query, d_query});
@@ -117,7 +117,7 @@ inline Tensor& keep(Tensor tensor) {
   return kept.emplace_back(std::move(tensor));
 }
 
-// Positions of T rows, for R features; the angles of pair i grow by 1000^(-i).
+// Returns the cosines and sines [T,R/2] for R features at T positions; the angle of pair i is the position times 1000^(-i).
 inline std::pair<Tensor, Tensor> rotary_tables(const std::vector<double>& positions, std::int64_t features) {
   const Shape shape{static_cast<std::int64_t>(positions.size()), features / 2};
   std::pair<Tensor, Tensor> tables{Tensor(DType::f64, shape), Tensor(DType::f64, shape)};

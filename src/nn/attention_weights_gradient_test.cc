@@ -120,7 +120,7 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
   test::expect_gradients(loss, leaves);
 }
 
-// In a model: the gradient of a loss on the output plus a loss on attention weights equals central differences.
+// The loss of a model is the sum of a loss on its output and a loss on its attention weights. Its gradient equals central differences.
 TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
   Random random(5);
   EncoderDecoder model({.source_count = 4, .width = 4, .heads = 2, .hidden_width = 3, .shared_embedding = true, .tied_output = true, .dtype = DType::f64, .seed = 1});

@@ -19,7 +19,7 @@ inline void require_tensor(std::string_view operation, const Operand& tensor, DT
           ", as the other tensors");
 }
 
-// The last extent must be the layer's width; the others are free.
+// Error unless the last extent is the layer's width; the other extents may be any.
 inline void require_rows(std::string_view operation, const Operand& tensor, std::string_view what, std::int64_t width, DType dtype) {
   require_tensor(operation, tensor, dtype);
   require(tensor.view.rank() >= 1 && tensor.view.extent(-1) == width, operation, ": ", tensor.name, " is ", tensor.view.shape(),
@@ -39,7 +39,7 @@ inline void require_no_overlap(std::string_view operation, const Operand& output
   polyhead::require_no_overlap(operation, std::span(&output, 1), std::span(inputs.begin(), inputs.size()));
 }
 
-// Input and output may be the same view where each element is read before it is written.
+// Returns whether a and b are the same view. Input and output may be one view if each element is read before it is written.
 inline bool same_view(ConstTensorView a, ConstTensorView b) {
   return a.data() == b.data() && a.strides() == b.strides() && a.shape() == b.shape();
 }
@@ -68,7 +68,7 @@ inline void require_weight(std::string_view operation, const Tensor& weight, int
           "; it is ", weight.dtype(), " ", weight.shape());
 }
 
-// Whether the workspace caches packed copies of parameters.
+// Returns whether the workspace caches packed copies of parameters.
 inline bool caches_parameters(const Workspace* workspace) { return workspace != nullptr && workspace->parameters() == Parameters::constant; }
 
 // Error if gradients of parameters are requested with a workspace of constant parameters: the parameters will change, but the workspace would keep

@@ -1,5 +1,5 @@
 // Forward passes without `saved`, computed in chunks. Several layers in sequence are applied to one chunk while it is in the processor's cache.
-// Weights are packed once for all chunks.
+// Parameters are packed once for all chunks.
 #pragma once
 
 #include "nn/packed_linear.h"
@@ -30,7 +30,7 @@ void for_each_chunk(std::int64_t count, Executor* executor, const F& make) {
   });
 }
 
-// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the weights if there are several chunks. Layer,
+// MultiHeadAttention.forward without `saved`. The constructor checks everything, and packs the parameters if there are several chunks. Layer,
 // input and options must outlive the object.
 class ChunkedAttention {
  public:

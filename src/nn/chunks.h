@@ -20,9 +20,9 @@ inline void reuse_or_allocate(Tensor& tensor, DType dtype, const Shape& shape, c
 class Chunks {
  public:
   Chunks() = default;  // one chunk
-  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; weights: bytes of weights to pack if there are several chunks.
-  // There is one chunk if the weights are larger than all activations, or if chunks would leave threads idle: fewer than two for each thread,
-  // or more than a tenth of their time.
+  // Cuts `extent` >= 1 indices. bytes: size of one index's activations; weights: bytes of parameters to pack if there are several chunks.
+  // There is one chunk if the parameters are larger than all activations, or if chunks would leave threads idle: if each thread would get fewer than two
+  // chunks, or if threads would be idle for more than a tenth of their time.
   Chunks(std::int64_t extent, std::int64_t bytes, std::int64_t weights, Executor* executor) : extent_(extent), size_(extent) {
     constexpr std::int64_t kBytes = 768 << 10;  // 3/4 of a second-level cache of 1 MiB
     const int threads = threads_of(executor);

@@ -20,7 +20,7 @@ const cpu::SoftmaxKernel<A>& kernel_of() {
   }
 }
 
-// A tensor without leading axes is one row.
+// Returns the view as rows; a tensor without leading axes is one row.
 template <class View>
 View rows_of(View view) {
   return view && view.rank() == 1 ? view.unsqueeze(0) : view;

@@ -39,7 +39,7 @@ void for_each_element(const Shape& shape, double nanoseconds, Executor* executor
                [&](std::int64_t first, std::int64_t last) { for_elements_of(first, last, width, f, tensors...); });
 }
 
-// A slice [L,E] of a view [*,L,E].
+// Returns slice b, [L,E], of a view [*,L,E].
 template <class T, class Void>
 HeadSlice<T> slice(const BasicTensorView<Void>& view, std::int64_t b) {
   const int lead = view.rank() - 2;
@@ -90,7 +90,7 @@ void gate_backward(ConstTensorView y_view, ConstTensorView attended, TensorView 
     using T = typename decltype(type)::type;
     const Rows<const T> y(y_view), times(attended.expand(y_view.shape()));
     const Rows<T> d(d_view), target(d_x);
-    // In float64: float32 would round three times, and the error would show in sums over many rows.
+    // Computes in float64: float32 would round three times, and the error would show in sums over many rows.
     const auto differentiate = [](const T& value, const T& times_e, T& d_e, T& to) {
       const double y_e = load(value), d_y = load(d_e);
       to = store<T>(d_y * double{load(times_e)} * y_e * (1 - y_e));

@@ -101,7 +101,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   const EncoderDecoder model(config);
   double squares = 0;
   for (const double x : test::to_doubles(model.source_embedding.weight)) squares += x * x;
-  EXPECT_NEAR(squares / 500, 1, 0.05);  // 64 elements of deviation 1/8
+  EXPECT_NEAR(squares / 500, 1, 0.05);  // a row has 64 elements of deviation 1/8
   std::map<std::vector<double>, std::string> seen;
   model.visit([&](const std::string& name, const Tensor& tensor) {
     if (tensor.shape().size() < 2) return;
@@ -110,7 +110,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// Decodes with a cache: two tokens first, then one at a time, then greedily.
+// Decodes with a cache: two tokens first, then one token at a time, then with greedy_tokens().
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {

@@ -70,7 +70,7 @@ TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-// Configurations of the layers of Gemma 2, Qwen 3 and GPT-NeoX.
+// Tests configurations like the layers of Gemma 2, Qwen 3 and GPT-NeoX.
 TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifferences) {
   EncoderLayerConfig config = tiny(Activation::silu, NormPosition::both);
   config.heads = 4, config.kv_heads = 2, config.head_width = 3, config.gated = true, config.norm = NormKind::rms_norm, config.qk_norm = true, config.dropout = 0.2;
@@ -88,7 +88,7 @@ TEST(EncoderLayer, ParallelPartsHaveTheGradientsOfCentralDifferences) {
   }
 }
 
-// As in ModernBERT's first layer.
+// ModernBERT's first layer has no norm before its attention.
 TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
   EncoderLayer layer(tiny(Activation::gelu, NormPosition::pre));
   layer.attention_norm = Norm();
@@ -267,7 +267,7 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
 }
 
-// Compares with a pass with `saved`, which is not cut into chunks.
+// Compares evaluation in chunks with a pass with `saved`, which is not cut into chunks.
 TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
   Random random(8);
   for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {

@@ -9,7 +9,7 @@
 
 namespace polyhead::nn {
 
-// Returns all ids (int64 or int32) in row-major order. Error that names an id which is neither in [0, count) nor `ignored`.
+// Returns all ids (int64 or int32) in row-major order. An id that is neither in [0, count) nor `ignored` is an Error that names it.
 std::vector<std::int64_t> checked_ids(std::string_view operation, const Operand& ids, std::int64_t count,
                                       std::optional<std::int64_t> ignored = {});
 

@@ -24,7 +24,7 @@ class Initialiser {
   void uniform(TensorView parameter, double low, double high);
   void normal(TensorView parameter, double mean, double deviation);
   // Glorot and Bengio 2010, eq. 16, for a weight [out,in]: uniform in +-sqrt(6 / (in + out)). torch.nn.MultiheadAttention draws its input
-  // projections this way (a packed one as a single [3E,E] weight) and sets the biases to zero.
+  // projections this way (packed projections as one weight [3E,E]) and sets the biases to zero.
   void xavier_uniform(TensorView weight);
   // torch.nn.Linear: weight [out,in] and bias [out] (absent: none) uniform in +-1/sqrt(in).
   void linear(TensorView weight, TensorView bias);

@@ -56,7 +56,7 @@ TEST(Initialiser, XavierBoundIsOfBothWidths) {
   Initialiser(4).xavier_uniform(weight);
   const double bound = std::sqrt(6.0 / 96), largest = test::largest_magnitude(weight);
   EXPECT_LE(largest, bound);
-  EXPECT_GT(largest, 0.99 * bound);  // of 1980 values the largest is below that with probability 2e-9
+  EXPECT_GT(largest, 0.99 * bound);  // the largest of 1980 values is below 0.99 bound with probability 2e-9
   Tensor none(DType::f64, {0, 0});
   Initialiser(4).xavier_uniform(none);
 }

@@ -17,13 +17,13 @@ namespace {
 
 constexpr const char* kName = "KeyValueCache";
 
-// Copies [L,W] row by row, or at once if both are contiguous: copy() is fast for contiguous memory and goes by elements otherwise.
+// Copies [L,W] at once if both views are contiguous, else row by row: copy() is fast for contiguous memory, and copies element by element otherwise.
 void copy_rows(ConstTensorView from, TensorView to) {
   if (from.is_contiguous() && to.is_contiguous()) return copy(from, to);
   for (std::int64_t row = 0; row < from.extent(0); ++row) copy(from.select(0, row), to.select(0, row));
 }
 
-// Copies the first `length` tokens of [K,L,W]; both have one dtype and do not overlap. copy() could throw, because it allocates for strided tensors
+// Copies the first `length` tokens of [K,L,W]; both views have one dtype and do not overlap. copy() could throw, because it allocates for strided tensors
 // that interleave; this function does not.
 void copy_heads(ConstTensorView from, TensorView to, std::int64_t length) noexcept {
   const std::size_t size = info(from.dtype()).size;
@@ -232,8 +232,8 @@ void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) noexcept {
   for (const TensorView& view : all.all()) copy_heads(view.select(0, from), view.select(0, to), length);
 }
 
-// Orders the copies. First overwrite each sequence that no other one still has to copy. The rest are cycles in which each sequence has one reader:
-// save the first sequence, copy along the cycle, and write the saved one to the last place.
+// Orders the copies. First it overwrites the sequences that no other sequence still has to copy. The rest are cycles, in which each sequence is copied by
+// one other: it saves the first sequence, copies along the cycle, and writes the saved sequence to the last place.
 std::vector<SequenceCopy> KeyValueCache::plan_reorder(std::span<const std::int64_t> source) const {
   require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
           " sequences");

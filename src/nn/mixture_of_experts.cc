@@ -21,8 +21,8 @@ struct Use {
   double factor = 0;
 };
 
-// Chooses the experts with the largest scores, as many as `mixture.chosen`; of equal scores the first. A NaN counts as the largest, so that it reaches the output. Adds the row to the
-// `uses` of each chosen expert.
+// Chooses the `mixture.chosen` experts with the largest scores; of equal scores the first. A NaN counts as the largest score, so that it reaches the
+// output. Adds the row to the `uses` of each chosen expert.
 void route(const MixtureOfExperts& mixture, std::int64_t row, const double* scores, std::vector<std::vector<Use>>& uses) {
   const std::size_t count = uses.size(), chosen = static_cast<std::size_t>(mixture.chosen);
   std::vector<std::size_t> order(count);

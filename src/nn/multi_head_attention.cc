@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-// All tensors that forward and backward read, except the parameters.
+// Returns all tensors that forward and backward read, except the parameters.
 std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const RelativeBias& relative_bias,
                                const ConstTensorView& sink, const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
@@ -183,7 +183,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   require_table("rotary.key_sin", rotary.key_sin, shapes.keys);
 }
 
-// Error that names the first difference which would make gradients wrong.
+// Error if the layers differ in a way that would make gradients wrong; the message names the first difference.
 void require_same_structure(const char* operation, const MultiHeadAttentionConfig& saved, const MultiHeadAttentionConfig& own) {
   const auto same = [&](const char* name, const auto& of_saved, const auto& of_own) {
     require(of_saved == of_own, operation, ": saved comes from a layer with ", name, " ", of_saved, "; this one has ", of_own);

@@ -121,7 +121,6 @@ TEST(MultiHeadAttention, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOne) {
   }
 }
 
-// out = concat(heads) Wo with head_i = softmax(Q_i K_i^T / sqrt(H)) V_i, written out for one query.
 // Attention weights of the forward pass are those of the map, and writing them does not change the output.
 TEST(MultiHeadAttention, TheForwardPassWritesAttentionWeightsToo) {
   for (const Setting& setting : settings()) {

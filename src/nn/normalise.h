@@ -17,7 +17,7 @@ struct Normalisation {
   double weight_offset = 0;
 };
 
-// Error unless the parameters fit.
+// Error unless weight and bias have the shapes below Normalisation's members and epsilon is not negative.
 void require_norm(const Normalisation& norm);
 
 // x and y [*,width].
@@ -29,7 +29,7 @@ void add_and_normalise(const Normalisation& norm, ConstTensorView x, TensorView 
 void norm_backward(const Normalisation& norm, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write x_write, TensorView d_weight, TensorView d_bias,
                    Write parameters_write, const RunOptions& options);
 
-// The Normalisation of a layer with these parameters.
+// Checks everything, then computes the gradients of `layer`, whose parameters and settings `norm` has.
 template <class M>
 void norm_backward(const Normalisation& norm, const M& layer, ConstTensorView x, ConstTensorView d_y, const Gradients<M>& gradients, const RunOptions& options) {
   require_norm(norm);

@@ -20,7 +20,7 @@ PairBias random_pair(Random& random, DType dtype, std::int64_t width, std::int64
           Linear(random.tensor(dtype, {heads, width}), bias ? random.tensor(dtype, {heads}) : Tensor())};
 }
 
-// What a call of attention with pair bias is given, and its results. z has extents of 1 where samples share it.
+// The inputs and results of a call of attention with pair bias. z has extents of 1 where samples share it.
 struct PairCase {
   PairBias pair;
   Tensor q, k, v, z, keep, d_out;
@@ -51,7 +51,7 @@ struct PairCase {
   void backward(const RunOptions& options = {}) {
     pair_bias_sdpa_backward(pair, input(), out, lse, d_out, {.q = d_q, .k = d_k, .v = d_v, .z = d_z, .parameters = &d_pair}, options);
   }
-  // The results of forward and backward, once by blocks and once with the whole bias.
+  // Returns the gradients of the last backward pass, with their names.
   std::vector<std::pair<std::string, Tensor>> gradients() const {
     std::vector<std::pair<std::string, Tensor>> list{{"d_q", d_q}, {"d_k", d_k}, {"d_v", d_v}, {"d_z", d_z}};
     d_pair.visit([&](const std::string& name, const Tensor& tensor) { list.emplace_back(name, tensor); });
@@ -70,7 +70,7 @@ struct PairCase {
   }
 };
 
-// The output in float64, from the formula of polyhead/nn/pair_bias.h. Tensors are contiguous.
+// Returns the output in float64, computed by the formula of polyhead/nn/pair_bias.h. Tensors are contiguous.
 std::vector<double> formula(const PairCase& c) {
   const std::int64_t lead = c.q.numel() / std::max<std::int64_t>(c.q.extent(-3) * c.q.extent(-2) * c.q.extent(-1), 1);
   const std::int64_t N = c.q.extent(-3), T = c.q.extent(-2), S = c.k.extent(-2), H = c.q.extent(-1), V = c.v.extent(-1), C = c.pair.pair_width();
@@ -122,7 +122,7 @@ PairCase small_case(Random& random, DType dtype) {
   return {random, dtype, lead, z_lead, random.integer(1, 4), random.integer(0, 9), random.integer(0, 9), random.integer(1, 9), random.integer(1, 20), random.coin()};
 }
 
-// Several blocks of rows, several pieces of each, and pieces of some keys of a row.
+// Returns cases that are cut into several blocks of queries, each of several pieces; some pieces hold only some keys of a row.
 std::vector<PairCase> large_cases(Random& random, DType dtype) {
   std::vector<PairCase> cases;
   cases.emplace_back(random, dtype, Shape{2, 2}, Shape{2, 1}, 16, 75, 530, 8, 4, true);
@@ -167,13 +167,14 @@ TEST(PairBiasAttention, BlocksHaveTheBitsOfTheWholeBias) {
       EXPECT_TRUE(same_bits(c.out, out));
       EXPECT_TRUE(same_bits(c.lse, lse));
       const auto whole = c.gradients();
-      // A constant beside all scores of a row changes nothing, so the gradients of the biases are sums that cancel: judged beside those of the weights.
+      // A constant added to all scores of a row changes nothing, so the gradients of the biases cancel to rounding noise. It is compared with the gradients
+      // of the weights.
       const double largest = test::largest_magnitude(c.d_pair.projection.weight);
       for (std::size_t i = 0; i < whole.size(); ++i) {
         const double scale = whole[i].first.ends_with("bias") ? largest : test::largest_magnitude(whole[i].second);
         EXPECT_TRUE(test::near(by_blocks[i].second, whole[i].second, scale * (dtype == DType::f32 ? 1e-5 : 1.0 / 64))) << whole[i].first << " " << info(dtype).name;
       }
-      // Each row of these has one sum.
+      // d_q and d_z are not summed over blocks.
       EXPECT_TRUE(same_bits(by_blocks[0].second, whole[0].second));
       EXPECT_TRUE(same_bits(by_blocks[3].second, whole[3].second));
     }
@@ -215,7 +216,7 @@ TEST(PairBiasAttention, GradientsOfHeadsAndPairsAreCentralDifferences) {
   }
 }
 
-// Pairs of a masked key may hold anything.
+// The pairs of a masked key are not read.
 TEST(PairBiasAttention, AMaskedKeyMayBeNaN) {
   Random random(5);
   PairCase c(random, DType::f32, {2}, {2}, 3, 6, 7, 4, 5, true);
@@ -251,7 +252,7 @@ TEST(PairBias, GradientsAddUp) {
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(y[i], x[i] + s[i], 1e-5);
 }
 
-// A layer with every part, or with those that differ from it.
+// A layer for self- or cross-attention, with or without a gate, and its inputs.
 struct PairLayerCase {
   PairBiasAttention layer;
   Tensor query, key, z, keep, d_out;
@@ -303,7 +304,7 @@ TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
   c.layer.pair.forward(c.z, bias);
   const PairBiasAttention::Input input{.query = c.query, .pair_bias = bias, .attend_keys = c.keep};
   c.layer.forward(input, kept, {}, &kept_saved);
-  random.fill(kept_grads.pair.projection.weight);  // overwritten
+  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite this
   c.layer.backward(kept_saved, c.d_out, {.query = kept_d_query, .pair_bias = d_bias, .parameters = &kept_grads});
   EXPECT_EQ(test::largest_magnitude(kept_grads.pair.projection.weight), 0);
   c.layer.pair.backward(c.z, d_bias, {.x = kept_d_z, .parameters = &kept_grads.pair});

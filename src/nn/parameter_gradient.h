@@ -6,7 +6,7 @@
 
 namespace polyhead::nn {
 
-// f(target) computes a gradient into `gradient`; absent: it is not computed. With Write::add, f writes to a temporary tensor, which is then added: so
+// Calls f(target) to compute a gradient into `gradient`, unless that is absent. With Write::add, f writes to a temporary tensor, which is then added: so
 // the sum has the bits of add_gradients(). A matrix product that adds to its result might round more often.
 template <class F>
 void write_gradient(TensorView gradient, Write write, const RunOptions& options, const F& f) {

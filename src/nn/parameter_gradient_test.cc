@@ -49,7 +49,7 @@ M scrambled(M layer, Random& random) {
   return layer;
 }
 
-// Layers whose forward and backward take one input.
+// Tests layers whose forward and backward take one input.
 template <class M>
 void expect_sums_of(const M& layer, const Shape& x_shape, const Shape& y_shape, DType dtype, Random& random) {
   const Tensor x[] = {random.tensor(dtype, x_shape), random.tensor(dtype, x_shape)}, d_y = random.tensor(dtype, y_shape);

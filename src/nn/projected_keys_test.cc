@@ -11,7 +11,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// A cache: keys and values of earlier positions, projected by an earlier pass, and their gradients.
+// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections, and have gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
     Trial run({"projected",

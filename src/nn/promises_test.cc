@@ -1,5 +1,5 @@
-// docs/promises.md: a row of a layer's output has the same bits however the call is cut. This covers projections, rotary positions, attention, gate
-// and output projection.
+// Tests a promise of docs/promises.md: a row of a layer's output has the same bits however the call is cut. The layers have projections, rotary positions,
+// attention, a gate and an output projection.
 #include <algorithm>
 
 #include "nn/cache_test_feed.h"

@@ -76,7 +76,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
 }
 
-// The same, including the gradient through the residual connection. d_x does not overlap d_y.
+// As branch_backward(), but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
 template <class F>
 void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
   Tensor d_sum;
@@ -104,7 +104,7 @@ inline void require_part_order(const char* operation, PartOrder order, NormPosit
           ": part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
 }
 
-// The configuration of the self-attention of an encoder or decoder layer.
+// Returns the configuration of the self-attention of an encoder or decoder layer.
 template <class Config>
 MultiHeadAttentionConfig attention_config(const Config& config, std::uint64_t seed) {
   return {.query_width = config.width,

@@ -101,7 +101,7 @@ TEST(Rotary, WrongTablesAreSaidInNumbers) {
             start + " positions with a global query, which has no position");
 }
 
-// Tables that the loop reads in place, converted ones and strided ones; features with gaps between them.
+// Tests tables that the loop reads in place, converted tables, strided tables, and features with gaps between them.
 TEST(Rotary, TablesOfEveryTypeAndStrideAreRead) {
   for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {

@@ -38,7 +38,7 @@ class Rows {
   std::int64_t step_;
 };
 
-// One row as contiguous numbers of the arithmetic type: the tensor's own memory if the row has this form, else a copy that put() writes back.
+// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is so stored, else a copy that put() writes back.
 template <class T>
 class ComputedRow {
  public:

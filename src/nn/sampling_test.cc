@@ -62,7 +62,7 @@ TEST(Sampling, SharesAreTheProbabilities) {
   };
   expect({.seed = 1}, {{0, p[0]}, {1, p[1]}, {2, p[2]}, {3, p[3]}, {4, p[4]}});
   expect({.top_k = 2, .seed = 2}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
-  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // 3 and 4 are equal: the first one is taken
+  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // tokens 3 and 4 are equally likely: the first one is kept
   expect({.top_p = 0.5, .seed = 4}, {{0, 1}});
   expect({.top_p = 0.51, .seed = 5}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
   expect({.top_k = 3, .top_p = 0.7, .seed = 6}, {{0, 2.0 / 3}, {1, 1.0 / 3}});  // 4/7 + 2/7 of what top_k leaves

@@ -39,7 +39,7 @@ Shape sequences_of(const Call& call) {
 
 class SequencesOf : public testing::TestWithParam<Call> {
  protected:
-  // Compares both ways with these options. Returns the number of chunks.
+  // Compares evaluation in chunks with the whole, with these options. Returns the number of chunks.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
     Random random(seed);
     const Call& call = GetParam();

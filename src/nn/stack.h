@@ -52,7 +52,7 @@ void stack_forward(const char* operation, const Stack& stack, ConstTensorView x,
     Tensor next = i + 1 < count || normed ? uninitialised(y.dtype(), x.shape(), options.workspace) : Tensor();
     const TensorView out = next ? next.view() : y;
     f(i, in, out, saved != nullptr ? &saved->layers[i] : nullptr);
-    if (saved == nullptr) outputs.clear();  // evaluation needs the last one only
+    if (saved == nullptr) outputs.clear();  // evaluation needs only the last output
     if (next) outputs.push_back(std::move(next));
     in = out;
   }

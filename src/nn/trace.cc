@@ -72,7 +72,7 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // The steps after a projection: a norm and a rotation of its heads; none for v.
+    // The steps after a projection: q and k may be normed and rotated head by head; v has no such steps.
     struct Later {
       const RMSNorm& norm;
       std::int64_t heads;
@@ -112,7 +112,7 @@ class Tracer {
     add(TraceKind::split_v, head_letters(key_heads_, keys_, "V"), saved_.v_heads);
   }
 
-  // The [*,N,T,S] steps: maps of the layer's q and k, each at a later point of the formula in sdpa.h.
+  // Adds the steps with values [*,N,T,S]. Each is a map of the layer's q and k, at a later point of the formula in sdpa.h.
   void pairs() {
     const auto stage = [&](TraceKind kind, SdpaOptions options, MapValue value) {
       options.executor = options_.executor;
@@ -155,7 +155,7 @@ class Tracer {
   MaskCounts mask_counts() const {
     const std::int64_t keys = shapes_.keys + shapes_.added_keys;
     Mask mask = saved_.sdpa.mask;
-    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // without a diagonal in the mask they only shift the relative bias
+    if (!mask.causal && !mask.window.left && !mask.window.right) mask.diagonal_offsets = {};  // if the mask has no diagonal, these offsets only shift the relative bias
     const Tensor dense = dense_mask("trace", mask, shapes_.lead, config_.heads, shapes_.queries, keys);
     const std::int64_t rows = keys == 0 ? numel(shapes_.lead) * shapes_.queries : dense.numel() / keys;
     MaskCounts counts{.pairs = dense.numel(), .shared_by_heads = dense.extent(-3) == 1 && config_.heads > 1};

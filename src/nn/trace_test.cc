@@ -82,7 +82,7 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
-// Layers with every optional part, alone and together; masks and biases over them.
+// Returns layers that have each optional part alone or several parts together, and calls with masks and biases.
 std::vector<Problem> sweep() {
   std::vector<Problem> list;
   const auto add = [&](const auto& change) { change(list.emplace_back()); };
@@ -293,8 +293,7 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
   EXPECT_TRUE(counts.shared_by_heads);
 }
 
-// The steps after a projection read the rotated q and k.
-// The step of the bias ignores the mask, but uses the distances given by the mask's diagonals and documents.
+// The step that shows the bias ignores the mask, but uses the distances that the mask's diagonals and documents give.
 TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
   const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),

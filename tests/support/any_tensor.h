@@ -12,7 +12,7 @@ inline Tensor& during_call(Tensor&& temporary) { return temporary; }
 
 namespace test {
 
-// A parameter of such functions: a view, or anything that has one, temporaries too.
+// The type of a parameter that takes a view, or anything that converts to one, temporaries included.
 struct AnyTensor : ConstTensorView {
   template <class T>
     requires(std::is_convertible_v<const T&, ConstTensorView>)

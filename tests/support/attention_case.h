@@ -30,7 +30,7 @@ struct AttentionSizes {
   Shape keys_of() const { return with({keys}); }
 };
 
-// The outputs of a backward pass. d_bias has the memory layout of the bias: elements that share memory in the bias share it there too.
+// The outputs of a forward and a backward pass. d_bias has the memory layout of the bias: elements that share memory in the bias share it in d_bias.
 struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
   TensorView d_table;  // the memory under d_bias, for a relative-position bias
@@ -47,14 +47,14 @@ class AttentionCase {
   AttentionSizes sizes;
   DType dtype = DType::f64;
   ConstTensorView q, k, v, d_out;
-  ConstTensorView k_scale, v_scale;  // of int8 k and v
+  ConstTensorView k_scale, v_scale;  // scales of int8 k and v
   SdpaOptions options;
 
   AttentionCase() = default;
   AttentionCase(AttentionCase&&) = default;
   AttentionCase& operator=(AttentionCase&&) = default;
 
-  // Memory that lives as long as the case.
+  // Keeps a tensor as long as the case lives.
   TensorView keep(StridedTensor tensor) { return strided_.emplace_back(std::move(tensor)).view(); }
   TensorView keep(Tensor tensor) { return tensors_.emplace_back(std::move(tensor)).view(); }
   const std::list<StridedTensor>& strided() const { return strided_; }
@@ -75,7 +75,7 @@ class AttentionCase {
   void run(const AttentionOutputs& o) const;
   void backward(const AttentionOutputs& o) const;
 
-  // A bias over [*,N,T,S] that reads table[.., s - t + T - 1].
+  // Sets a bias [*,N,T,S] whose element (t,s) is positions[.., s - t + T - 1].
   void use_bias_table(TensorView positions);
 
  private:
@@ -85,34 +85,34 @@ class AttentionCase {
   std::list<Tensor> tensors_;
 };
 
-// A case with random inputs and no options except the backend.
+// Returns a case with random inputs and no options except the backend.
 AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, double magnitude = 1.5);
 AttentionCase case_of(Random& random, DType dtype, const AttentionSizes& sizes, const Backend* backend);
 
-// A random shape that broadcasts to `shape`: some extents are replaced by 1, some leading ones left out.
+// Returns a random shape that broadcasts to `shape`: it replaces some extents by 1 and leaves out some leading ones.
 Shape broadcastable(Random& random, const Shape& shape);
 
-// Random offsets [documents + 1] from 0 to `end`; some documents are empty.
+// Returns random offsets [documents + 1] from 0 to `end`; some documents are empty.
 Tensor draw_offsets(Random& random, DType dtype, std::int64_t documents, std::int64_t end);
 
 void draw_mask(Random& random, AttentionCase& c);
 
-// Block lists in one of four cases, with blocks of any size.
+// Adds block lists to one of four cases, with blocks of any size.
 void draw_blocks(Random& random, AttentionCase& c);
 
-// Lengths [D] of D sequences and D documents are refused.
+// Removes key lengths [D] if there are D sequences and D documents: attention refuses them, because they could mean either.
 void drop_ambiguous_lengths(Mask& mask);
 
 // Adds documents to one of three cases; to two of three if T = S, because only such (rare) cases may leave out key_offsets.
 void draw_documents(Random& random, AttentionCase& c);
 
-// In a third of the cases with a causal diagonal or a window, gives each sequence its own diagonal. Not together with documents.
+// Gives each sequence its own diagonal, in a third of the cases that have a causal diagonal or a window and no documents.
 void draw_diagonal_offsets(Random& random, AttentionCase& c);
 
-// In a sixth of the cases replaces the bias by slopes or a table of buckets, unless the diagonal is far away.
+// Replaces the bias by slopes or a table of buckets, in a sixth of the cases, unless the diagonal is far away.
 void draw_relative_bias(Random& random, AttentionCase& c);
 
-// A view of a sink or its gradient that broadcasts to [*,N,T].
+// Returns a view of a sink, or of its gradient, that broadcasts to [*,N,T].
 template <class View>
 View sink_rows(const View& sink) {
   return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
@@ -123,7 +123,7 @@ AttentionSizes draw_sizes(Random& random);
 // Adds sink logits to one of four cases: near the scores, or far above or below them; some are -infinity.
 void draw_sink(Random& random, AttentionCase& c);
 
-// A case of the given sizes with everything else random.
+// Returns a case of the given sizes with everything else random.
 AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes);
 
 AttentionCase draw_case(Random& random, DType dtype);
@@ -131,12 +131,12 @@ AttentionCase draw_case(Random& random, DType dtype);
 // Gives k and v a storage type different from q, as in a key/value cache; such a case has no backward pass.
 void draw_key_storage(Random& random, AttentionCase& c);
 
-// The values of k or v: float32(scale * int8), where the product has 32 bits and is exact in float64.
+// Returns the values of k or v: float32(scale * int8). The product has at most 32 significant bits, so float64 holds it before it is rounded to float32.
 Tensor values_of(ConstTensorView stored, ConstTensorView scale);
 
 FullResults naive_attention(const AttentionCase& c);
 
-// Elements that a view's memory spans, counted from the lowest.
+// The range of memory that a view spans: the number of elements from the lowest to the highest address.
 struct SpannedElements {
   std::size_t count = 0;
   std::int64_t origin = 0;

@@ -9,7 +9,7 @@
 
 namespace polyhead::test {
 
-// Queries [t, t_end) and keys [s, s_end): of all sequences, or of one of a case with one leading dimension.
+// Queries [t, t_end) and keys [s, s_end) of all sequences or, in a case with one leading dimension, of one sequence.
 struct CasePart {
   std::int64_t t, t_end, s, s_end;
   std::optional<std::int64_t> sequence = {};
@@ -23,7 +23,7 @@ struct CasePart {
   template <class View>
   View of_pairs(const View& view) const { return cut(view, -2, -1); }  // [*,N,T,S]
 
-  // 0: the view has no such axis.
+  // Cuts `view` along two axes; an axis of 0 means that the view has none.
   template <class View>
   View cut(View view, int query_axis, int key_axis) const {
     if (!view) return view;
@@ -36,10 +36,11 @@ struct CasePart {
 
 inline CasePart sequence_of(const AttentionCase& c, std::int64_t b) { return {0, c.sizes.queries, 0, c.sizes.keys, b}; }
 
-// Expands everything that broadcasts and cuts it. Leaves offsets of documents and diagonals unchanged; the caller replaces them.
+// Returns the part as a case of its own: expands every tensor that broadcasts, then cuts it. Leaves offsets of documents and diagonals unchanged; the caller
+// replaces them.
 AttentionCase alone(const AttentionCase& c, const CasePart& part);
 
-// The outputs of a part. Includes d_bias and d_sink only if each of their elements belongs to one part.
+// Returns the outputs of a part. They include d_bias and d_sink only if each of their elements belongs to one part.
 AttentionOutputs part_of(const AttentionCase& c, const AttentionOutputs& o, const CasePart& part);
 
 // Checks that `d`, the part as a separate case, has outputs with the same bits as the part of `whole`.

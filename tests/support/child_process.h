@@ -11,7 +11,7 @@ namespace polyhead::test {
 
 inline constexpr auto kChildPatience = std::chrono::seconds(300);
 
-// Exit status of a forked child that runs `body`; -1 when it did not end within the limit.
+// Returns the exit status of a forked child that runs `body`; -1 if the child did not end within the limit.
 template <class Body>
 int status_of_child(Body body) {
   std::fflush(nullptr);

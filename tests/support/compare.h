@@ -1,4 +1,4 @@
-// Comparing tensors of any dtype and layout, with messages that say where and by how much they differ.
+// Compares tensors of any dtype and layout, with messages that say where and by how much they differ.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ namespace polyhead::test {
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// All elements in row-major order. Exact for every dtype except 64-bit integers beyond 2^53.
+// Returns all elements in row-major order. Exact for every dtype except 64-bit integers beyond 2^53.
 std::vector<double> to_doubles(AnyTensor view);
 
-// "[1,0,3]" for the row-major number of a position.
+// Returns the position with a row-major number as text: "[1,0,3]".
 inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
 // |a - b|; 0 for two equal infinities and for two NaN, infinity if only one of them is NaN.
@@ -30,19 +30,19 @@ double difference(double a, double b);
 
 double max_abs_difference(AnyTensor a, AnyTensor b);
 
-// The largest magnitude of the finite elements; 0 if there are none.
+// Returns the largest magnitude of the finite elements; 0 if there are none.
 double largest_magnitude(AnyTensor view);
 
-// EXPECT_TRUE(near(actual, expected, 1e-12)): every element within an absolute tolerance; infinities and NaN agree in place.
+// EXPECT_TRUE(near(actual, expected, 1e-12)) checks that every element is within an absolute tolerance; infinities and NaN must be at the same places.
 testing::AssertionResult near(AnyTensor actual, AnyTensor expected, double tolerance);
 
-// The same with a tolerance of `share` times the largest magnitude of the expected tensor.
+// As near(), with a tolerance of `share` times the largest magnitude of the expected tensor.
 testing::AssertionResult near_relative(AnyTensor actual, AnyTensor expected, double share);
 
-// Equal bit for bit (NaN payloads and the sign of zero included).
+// Checks that tensors are equal bit for bit (NaN payloads and the sign of zero included).
 testing::AssertionResult same_bits(AnyTensor actual, AnyTensor expected);
 
-// The message of the Error that f throws; empty when it throws none.
+// Returns the message of the Error that f throws; empty if it throws none.
 template <class F>
 std::string error_message(const F& f) {
   try {

@@ -1,4 +1,4 @@
-// A random problem cut into the parts of ranks, and the results put together again.
+// Cuts a random problem into one part for each rank, and joins the results of the ranks.
 #pragma once
 
 #include "polyhead/distributed.h"
@@ -16,7 +16,7 @@ inline std::int64_t count_of(const std::vector<Positions>& ranges) {
   return count;
 }
 
-// The rows of some positions, one after the other.
+// Returns the rows of the given positions, one after the other.
 inline Tensor rows_at(ConstTensorView view, int axis, const std::vector<Positions>& ranges) {
   Shape shape = view.shape();
   shape[axis] = count_of(ranges);
@@ -42,7 +42,7 @@ inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::in
     for (int rank = 0; rank < ranks; ++rank) slices.push_back(distributed::slice_of(order, length, rank, ranks));
     return slices;
   }
-  std::vector<std::int64_t> bounds{0, length};  // any lengths, also empty ones
+  std::vector<std::int64_t> bounds{0, length};  // ranges of any length, 0 included
   for (int rank = 1; rank < ranks; ++rank) bounds.push_back(random.integer(0, length));
   std::sort(bounds.begin(), bounds.end());
   for (std::size_t rank = 0; rank + 1 < bounds.size(); ++rank) {
@@ -52,14 +52,14 @@ inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::in
   return slices;
 }
 
-// The part of one rank.
+// The part of a problem that one rank passes, and its results.
 struct RankPart {
   AttentionCase c;
   AttentionOutputs outputs;
   bool bias_rows = false, sink_rows = false;  // whether the gradient has a row for each of the rank's queries
 };
 
-// random: draws the layouts of the tensors; nullptr: contiguous.
+// Returns the part of one rank. random: draws the layouts of its tensors; nullptr: they are contiguous.
 inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys, Random* random = nullptr) {
   RankPart part;
   AttentionCase& c = part.c;
@@ -92,7 +92,7 @@ struct DistributedRun {
   int ranks() const { return plan.head_ranks * plan.ring_ranks; }
 };
 
-// Forward and backward of one rank.
+// Runs the forward and the backward pass of one rank.
 inline void run_part(distributed::Communicator& communicator, RankPart& part, const distributed::DistributedOptions& options, int threads = 1) {
   LimitedThreads executor(threads);
   part.c.options.executor = &executor;
@@ -105,7 +105,7 @@ inline void run_part(distributed::Communicator& communicator, RankPart& part, co
                              p.options, options);
 }
 
-// Forward and backward on all ranks; the results of the whole problem. `errors` receives what the ranks threw.
+// Runs the forward and the backward pass on all ranks, and returns the results of the whole problem. `errors` receives what the ranks threw.
 inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors, Random* random = nullptr, int threads = 1) {
   std::vector<RankPart> parts;
   for (int rank = 0; rank < run.ranks(); ++rank)
@@ -130,7 +130,7 @@ inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& 
   return all;
 }
 
-// The part of a rank of the results of the whole problem, as run_part() writes it.
+// Returns a rank's part of the results of the whole problem, in the form that run_part() writes.
 inline AttentionOutputs expected_part(AttentionCase& c, const RankPart& part, const AttentionOutputs& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys) {
   AttentionOutputs o;
   o.out = c.keep(rows_at(whole.out, -2, queries)), o.lse = c.keep(rows_at(whole.lse, -1, queries)), o.d_q = c.keep(rows_at(whole.d_q, -2, queries));
@@ -147,7 +147,7 @@ inline void leave_out_what_ranks_refuse(AttentionCase& c) {
   c.options.mask.blocks = {};
 }
 
-// ranks: 0 for any number up to 8.
+// Draws a plan and the positions of each rank. ranks: 0 for a random number from 1 to 8.
 inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks = 0) {
   DistributedRun run;
   run.order = random.pick({distributed::SliceOrder::contiguous, distributed::SliceOrder::zigzag});
@@ -163,7 +163,7 @@ inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks
   run.queries = draw_slices(random, run.order, c.sizes.queries, ranks);
   run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);
   while (std::all_of(run.queries.begin(), run.queries.end(), [](const auto& ranges) { return count_of(ranges) == 1; })) {
-    // A tensor of one row is ambiguous: shared by all ranks, or the rank's own.
+    // If every rank has one query, a tensor of one row is ambiguous (distributed::OneRow), so draw other positions.
     if (ranks == 1) break;
     run.order = distributed::SliceOrder::contiguous;
     run.queries = draw_slices(random, run.order, c.sizes.queries, ranks), run.keys = draw_slices(random, run.order, c.sizes.keys, ranks);

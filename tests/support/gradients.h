@@ -1,4 +1,4 @@
-// Gradients against central differences in float64.
+// Compares gradients with central differences in float64.
 #pragma once
 
 #include <functional>
@@ -10,20 +10,20 @@ namespace polyhead::test {
 struct Leaf {
   std::string name;
   TensorView value;          // float64; read by the loss, moved by +-step and put back
-  ConstTensorView gradient;  // what is checked
+  ConstTensorView gradient;  // the gradient to check
 };
 
 inline constexpr double kStep = 1e-6;
 inline constexpr double kGradientTolerance = 1e-6;
 
-// sum_i weights[i] y[i]: a loss whose gradient by y is `weights`.
+// Returns sum_i weights[i] y[i]: a loss whose gradient by y is `weights`.
 double weighted_sum(ConstTensorView y, ConstTensorView weights);
 
-// (loss(x + step) - loss(x - step)) / (2 step) for every element x of a leaf.
+// Returns (loss(x + step) - loss(x - step)) / (2 step) for every element x of a leaf.
 Tensor central_differences(const std::function<double()>& loss, TensorView leaf);
 
-// Checks that each gradient is within 1e-6 of the leaf's largest. For a leaf whose gradient is zero or tiny compared with the others (the bias of a key
-// projection) the scale is a hundredth of the largest gradient of all, because smaller differences are rounding errors of the loss.
+// Checks that the error of each gradient is at most 1e-6 times the leaf's largest gradient or, if that is larger, 1e-6 times a hundredth of the largest
+// gradient of all leaves. The latter is for leaves with a gradient near zero (the bias of a key projection), where rounding errors of the loss dominate.
 void expect_gradients(const std::function<double()>& loss, const std::vector<Leaf>& leaves);
 
 // The parameters of a module and their gradients (a module of the same type) as leaves.

@@ -17,7 +17,7 @@ Tolerances::Tolerances(const AttentionCase& c) {
   out = relative * kept * v;
   const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
   d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
-  // Sums over all pairs of what one pair adds, times its distance for slopes.
+  // d_relative_bias sums what each pair adds; for slopes a pair adds its score's gradient times its distance.
   const double reach = c.options.relative_bias.slopes ? largest_distance(c) : 1;
   d_relative_bias = d_bias * reach * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.pairs()))));
   d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));

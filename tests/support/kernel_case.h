@@ -31,20 +31,20 @@ double epsilon(DType dtype);
 
 inline double storage_rounding(DType dtype) { return dtype == DType::f16 ? 0x1.01p-11 : dtype == DType::bf16 ? 0x1.01p-8 : 0; }
 
-// True if the kernels may use the processor's bfloat16 products.
+// Returns true if the kernels may use the processor's bfloat16 products.
 bool is_native(const AttentionCase& c);
 
-// The factor by which dropout multiplies the attention weights that it keeps.
+// Returns the factor by which dropout multiplies the attention weights that it keeps.
 inline double kept_factor(const Dropout& dropout) { return dropout.p > 0 && dropout.p < 1 ? 1 / (1 - dropout.p) : 1; }
 
 double largest_distance(const AttentionCase& c);
 
 double largest_relative_bias(const AttentionCase& c);
 
-// |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L and sum p |v| bounded by the largest elements; then one rounding to the storage,
-// so what is expected must not be rounded to 16 bits: in_float64(). Two results that are both rounded may be a unit in the last place
-// apart, which is two roundings, however little they differed before.
-// Of a gradient: the same share of its largest element and of what one pair can add to it.
+// Output: |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, where L and sum p |v| are bounded by the largest elements, plus one rounding to the storage.
+// The expected result must not be rounded to 16 bits (see in_float64()): two rounded results may be one unit in the last place apart, which is two
+// roundings, even if they differed little before.
+// Gradient: the same share of its largest element plus the same share of the most that one pair can add to it.
 struct Tolerances {
   double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 
@@ -53,27 +53,27 @@ struct Tolerances {
 
 AttentionOutputs reference_forward(AttentionCase& c);
 
-// The backward pass alone, from the out and lse of a forward pass.
+// Runs the backward pass alone, from the out and lse of a forward pass.
 void backward_from(const AttentionCase& c, const AttentionOutputs& forward, const AttentionOutputs& o);
 
 AttentionOutputs reference_backward(AttentionCase& c, const AttentionOutputs& forward);
 
 inline AttentionOutputs reference_run(AttentionCase& c) { return reference_backward(c, reference_forward(c)); }
 
-// The same problem with every floating tensor, and int8 times its scales, in float64, which holds their values exactly.
+// Returns the same problem with every floating tensor, and the values of int8 tensors, in float64, which holds them exactly.
 AttentionCase in_float64(const AttentionCase& c);
 
 void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
-// d_bias, d_sink and d_relative_bias where the case has them.
+// Compares all gradients; d_bias, d_sink and d_relative_bias only if the case has them.
 void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
 Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value);
 
-// Sizes around lanes and tiles.
+// Draws sizes near multiples of a kernel's vectors and tiles.
 AttentionSizes draw_block_sizes(Random& random);
 
-// Sizes that sometimes exceed a block of 512 keys or 768 queries.
+// Draws sizes that sometimes exceed a block of 512 keys or 768 queries.
 AttentionSizes draw_long_sizes(Random& random);
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};

@@ -1,4 +1,4 @@
-// Simulated machines: code that depends on caches and processors is tested for all of them, on whatever machine the tests run.
+// Simulated machines: tests run code that depends on caches and processors as if on each of them, whatever the real machine is.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ inline constexpr KnownMachine kMachines[] = {
     {"caches not known, 2 processors", {0, 0, 0, 2}},
 };
 
-// The library sees the machine, and uses all of its processors, while this object lives.
+// While this object lives, the library sees the given machine in place of the real one, and uses all of its processors.
 class AsIfOn {
  public:
   explicit AsIfOn(const DescribedMachine& machine) : machine_(machine), threads_(machine.processors) { describe_machine(&machine_); }

@@ -20,10 +20,10 @@ struct Mapped {
   double p(std::int64_t head, std::int64_t t, std::int64_t s) const;
 };
 
-// 0, 1, ..., count - 1
+// Returns 0, 1, ..., count - 1.
 std::vector<std::int64_t> numbers(std::int64_t count);
 
-// Where the document of packed query t begins: its first query and key.
+// Returns the first query and the first key of the document that packed query t belongs to.
 std::pair<std::int64_t, std::int64_t> document_start(const Mask& mask, std::int64_t t);
 
 }  // namespace polyhead::test

@@ -35,7 +35,7 @@ PairRule::PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_
 }
 
 PairRule::Wide PairRule::distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const {
-  // Offsets of both corners, counted from the first and from the last query and key of the document.
+  // The diagonal through the top left corner of the document has offset `begin`, the one through the bottom right corner has offset `end`.
   const std::int64_t begin = start_of(key_offsets_, s) - start_of(query_offsets_, t);
   const std::int64_t end = end_of(key_offsets_, s, keys_) - end_of(query_offsets_, t, queries_);
   if (diagonal_offsets_) return Wide{s} - t - diagonal_offsets_.data<std::int64_t>()[b];
@@ -185,7 +185,7 @@ Tensor relative_gradient(const FullMatrices& m, const Matrix& d_score, const Sdp
 FullResults naive_attention(const FullMatrices& m) {
   FullResults r;
   r.out.assign(static_cast<std::size_t>(m.batch * m.heads * m.queries * m.v_width), 0);
-  r.lse = m.sink;  // of a row without keys
+  r.lse = m.sink;  // the lse of a row without keys
   r.d_sink.assign(m.sink.size(), 0);
   for (Matrix* pairs : {&r.scaled, &r.capped, &r.score, &r.p, &r.dropped, &r.d_score}) pairs->assign(m.keep.size(), 0);
   r.d_q.assign(m.q.size(), 0), r.d_k.assign(m.k.size(), 0), r.d_v.assign(m.v.size(), 0);

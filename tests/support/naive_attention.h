@@ -38,10 +38,10 @@ Tensor to_tensor(const Matrix& matrix, const Shape& shape);
 
 Shape pairs_shape(ConstTensorView q, ConstTensorView k);
 
-// Block lists written out: bool [*,N,T,S], true where the pair lies in a listed block.
+// Writes out block lists as bool [*,N,T,S], true where the pair lies in a listed block.
 Tensor listed_pairs(const BlockLists& blocks, const Shape& pairs);
 
-// Whether the rules of a mask let query t of sequence b, head n look at key s.
+// Tells whether a mask lets query t of sequence b and head n attend to key s.
 class PairRule {
  public:
   PairRule(const Mask& mask, const Shape& pairs);
@@ -50,7 +50,7 @@ class PairRule {
 
   __extension__ using Wide = __int128;
 
-  // The distance in row t from the diagonal (of sequence b, or of the document of t and s) to key s.
+  // Returns the distance in row t from the diagonal to key s. Sequence b, or the document of t and s, may have a diagonal of its own.
   Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const;
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const;
@@ -67,7 +67,7 @@ class PairRule {
   bool length_per_query_ = false;
 };
 
-// T5's bucket by counting: the number of bucket boundaries between the diagonal and the key.
+// Finds T5's bucket by counting the bucket boundaries between the diagonal and the key.
 std::int64_t naive_bucket(Real x, const RelativeBias& bias);
 
 // The relative bias of a pair: `factor` times element (n, bucket) of the slopes [N] or the table.
@@ -81,7 +81,7 @@ RelativePair relative_pair(const PairRule& rule, const SdpaOptions& options, std
 FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView v, ConstTensorView d_out,
                                   const SdpaOptions& options);
 
-// The gradient of the slopes or the table, [N] or [N,buckets], from that of the scores.
+// Returns the gradient of the slopes [N] or the table [N,buckets], given the gradient of the scores.
 Tensor relative_gradient(const FullMatrices& m, const Matrix& d_score, const SdpaOptions& options, const Shape& pairs);
 
 FullResults naive_attention(const FullMatrices& m);

@@ -1,4 +1,4 @@
-// What a program allocates at operator new, of all threads. Include in one source of a test program alone: it replaces the operators.
+// Measures the memory that all threads of a program allocate by operator new. Include it in only one source file of a test program: it replaces operator new.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<std::int64_t> in_use{0}, peak{0};
 
-// The size stands one alignment before the memory.
+// Stores the size one alignment before the memory that it returns.
 void* take(std::size_t bytes, std::size_t alignment) {
   auto* start = static_cast<char*>(std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
   if (start == nullptr) throw std::bad_alloc();
@@ -43,7 +43,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t alignment) noex
 
 namespace polyhead::test {
 
-// The most that f had allocated at once beyond what was there before, on a thread of its own: one that has no scratch memory yet.
+// Runs f on a new thread, which has no scratch memory yet. Returns the peak of allocated bytes during f, minus the bytes allocated before.
 template <class F>
 std::int64_t peak_of(const F& f) {
   const std::int64_t before = in_use;

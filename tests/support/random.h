@@ -15,8 +15,8 @@
 
 namespace polyhead::test {
 
-// A view into a larger piece of memory. All bits of the other bytes are 1, which is NaN in every floating dtype: a stray read shows in the result, and a
-// stray write is found by padding_is_intact(). The elements have the same bits until they are filled.
+// A view into a larger piece of memory. All bits of the bytes between the elements are 1, which is NaN in every floating dtype: a stray read shows in the
+// result, and padding_is_intact() finds a stray write. Elements that are not filled also have all bits 1.
 class StridedTensor {
  public:
   StridedTensor(Tensor memory, std::int64_t start, DType dtype, const Shape& shape, const Strides& strides);
@@ -58,16 +58,16 @@ class Random {
   // Floating: uniform in [low, high); integers: uniform in [low, high]; booleans: a coin.
   void fill(TensorView view, double low = -1, double high = 1);
 
-  // Contiguous.
+  // Returns a filled contiguous tensor.
   Tensor tensor(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // A tensor, not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. Gaps of a large tensor take at most
-  // three times its elements, because clearing and checking them takes time.
+  // Returns a tensor that is not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. Gaps of a large tensor
+  // take at most three times the memory of its elements, because clearing and checking gaps takes time.
   StridedTensor empty_strided(DType dtype, const Shape& shape);
 
   StridedTensor strided(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // The same values in another layout.
+  // Returns the same values in a random layout.
   StridedTensor strided_copy(ConstTensorView values);
 
  private:

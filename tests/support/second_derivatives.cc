@@ -77,7 +77,7 @@ FullResults naive_slopes(const SecondCase& second) {
   const auto slope = [&](Matrix FullResults::*member) {
     Matrix result((at[0].*member).size(), 0);
     for (std::size_t j = 0; j < result.size(); ++j) {
-      if (std::isinf((at[0].*member)[j])) continue;  // lse of an empty row
+      if (std::isinf((at[0].*member)[j])) continue;  // the lse of an empty row is -infinity and has slope 0
       for (std::size_t i = 0; i < at.size(); ++i) result[j] += factors[i] / (12 * kStep) * (at[i].*member)[j];
     }
     return result;

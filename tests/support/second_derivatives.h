@@ -32,14 +32,14 @@ struct SecondCase {
   void backward_backward(const SecondOutputs& o) const;
 };
 
-// Each input has a tangent in three of four cases.
+// Draws a tangent for each input in three of four cases.
 SdpaTangents draw_tangents(Random& random, AttentionCase& c, double magnitude = 1.5);
 
-// The problem with every input moved by `step` along its tangent.
+// Returns the problem with every input moved by `step` along its tangent.
 FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTangents& tangents, Real step);
 
-// The slopes of naive results along the tangents: differences of fourth order. The slope of the gradients along a direction is the gradient of
-// <gradients, direction>, because second derivatives are symmetric; so these are also the results of backward_backward.
+// Returns the slopes of the naive results along the tangents, by differences of fourth order. Second derivatives are symmetric, so the slope of the gradients
+// along a direction is the gradient of <gradients, direction>. The slopes are therefore also the results of sdpa_backward_backward.
 FullResults naive_slopes(const SecondCase& second);
 
 }  // namespace polyhead::test

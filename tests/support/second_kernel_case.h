@@ -6,10 +6,10 @@
 
 namespace polyhead::test {
 
-// The same tangents in float64.
+// Returns the same case with its tangents in float64.
 SecondCase in_float64(const SecondCase& narrow);
 
-// Bounds of the error of a result: the share of Tolerances times the largest magnitude that its terms can have.
+// Bounds of the errors of the results: Tolerances::relative times the largest magnitude that the terms of a result can have.
 struct SecondTolerances {
   double out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 

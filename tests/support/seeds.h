@@ -1,4 +1,4 @@
-// The number of random cases of a sweep. For sweeps that are slow for other reasons than the code under test, such as those over processes.
+// Chooses how many random cases a test runs, from the environment variable POLYHEAD_TEST_EFFORT.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,12 @@ inline std::string_view effort() {
   return set == nullptr ? "" : set;
 }
 
-// POLYHEAD_TEST_EFFORT=quick, as scripts/test sets it; without the variable a test does all that it can. `emulated` is quick on an emulated processor.
+// POLYHEAD_TEST_EFFORT=quick, as scripts/test sets it, asks for fewer cases; `emulated` asks for still fewer, for an emulated processor. Without the
+// variable a test runs all cases.
 inline bool emulated() { return effort() == "emulated"; }
 inline bool quick() { return effort() == "quick" || emulated(); }
 
-// The seeds first, first + 1, … first + count - 1; quick: the first quarter of them, but at least 40.
+// Returns the seeds first, first + 1, … first + count - 1; if quick, only the first quarter of them, but at least 40.
 inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count) {
   const std::uint64_t few = std::max<std::uint64_t>(count / 4, 40);
   std::vector<std::uint64_t> list(quick() ? std::min(few, count) : count);
@@ -27,8 +28,8 @@ inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count
   return list;
 }
 
-// Of a sweep that compares each instruction set with the reference: all, but on an emulated processor, where a case takes ten times as long, the first
-// eighth. What does not depend on the set has been looked at by the processor that emulates.
+// Returns the seeds of a test that compares each instruction set with the reference: all of them, but only the first eighth on an emulated processor, where
+// a case takes ten times as long. The processor that emulates has already tested what does not depend on the instruction set.
 inline std::vector<std::uint64_t> seeds_of_kernels(std::uint64_t first, std::uint64_t count) {
   std::vector<std::uint64_t> list(emulated() ? std::max<std::uint64_t>(count / 8, 20) : count);
   std::iota(list.begin(), list.end(), first);

@@ -4,7 +4,7 @@
 
 namespace polyhead::test {
 
-// The extents of a, then those of b.
+// Returns the extents of a, followed by those of b.
 inline Shape joined(Shape a, const Shape& b) {
   for (const std::int64_t extent : b) a.push_back(extent);
   return a;

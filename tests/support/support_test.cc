@@ -31,7 +31,7 @@ TEST(StridedTensor, WriteBesideTheViewIsFound) {
   EXPECT_FALSE(tensor.padding_is_intact());
 }
 
-// Every byte of the memory, one after the other, in layouts of every kind.
+// Changes every byte of the memory in turn, in layouts of every kind. padding_is_intact() must notice exactly the changes between the elements.
 TEST(StridedTensor, EachByteBesideTheViewIsGuarded) {
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);

@@ -4,7 +4,7 @@
 
 namespace polyhead::test {
 
-// Restores the number of threads, which belongs to the process.
+// Sets the number of threads of this process, if a count is given. The destructor restores the old number.
 class ThreadCount {
  public:
   ThreadCount() = default;

@@ -89,7 +89,7 @@ class ThreadCommunicator final : public distributed::Communicator {
   int rank_;
 };
 
-// Runs f(communicator) on `ranks` threads. Returns what each threw; empty if nothing.
+// Runs f(communicator) on `ranks` threads. Returns for each rank the message of what it threw; empty if it threw nothing.
 template <class F>
 std::vector<std::string> run_ranks(int ranks, const F& f) {
   ThreadNetwork network(ranks);

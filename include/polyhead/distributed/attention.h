@@ -1,20 +1,20 @@
 // Scaled dot-product attention of a sequence that is spread over several ranks: each rank holds some queries, and some keys with their values.
 //
-// Of the arguments of polyhead/sdpa.h, every rank passes its own part:
+// Every rank passes its own part of the arguments of polyhead/sdpa.h:
 //   q, out, lse, d_out, d_q       the rank's T_r queries              k, v, d_k, d_v            the rank's S_r keys
 //   bias, attend, block, keep     [*,N,T_r,S]: its queries, all keys   key_lengths               [*], or [*,T_r]; lengths count in the whole sequence
 //   attend_keys, block_keys       [*,S]: all keys                     sink                      [N], or broadcasts to [*,N,T_r]
 // All other arguments (causal, window, documents, diagonal_offsets, relative_bias, ...) describe the whole sequence, as in a call on one machine, and
 // must be the same on all ranks: the ranks compare sizes and rules, and an Error names the rank that differs.
 //
-// A tensor that broadcasts along the queries (extent 1) is shared by all ranks: each passes the same, and its gradient is the sum over all
-// ranks, on every rank. Dropout keeps the same entries as on one machine. Not supported, with an Error that says so: attention_weights, int8 keys,
-// views of bias
-// gradients that overlap themselves, and with more than one ring rank EmptyRows other than zero.
-// Results. With ring_ranks = 1 (only heads are on several ranks) they have the bits of one machine, except gradients of tensors that ranks share and,
-// if there are fewer key/value heads than ranks, d_k, d_v and 16-bit d_q. With a ring they agree within the float32 bound, and are the same from run
-// to run. Where partial results are added up, 16-bit tensors are converted to float32 and rounded once at the end. In a ring the backward pass takes
-// delta = <d_out, out> from out as it was rounded: an error of 2^-8 (bfloat16) or 2^-11 (float16) of sum |d_out out| in each row.
+// A tensor that broadcasts along the queries (extent 1) is shared by all ranks: each rank passes the same tensor, and each gets its gradient summed over
+// all ranks. Dropout keeps the same entries as on one machine. These are an Error: attention_weights; int8 keys; a d_bias, d_sink or d_relative_bias whose
+// elements share memory; with more than one ring rank, an EmptyRows other than zero.
+//
+// With ring_ranks = 1 the ranks share only the heads, and results have the bits of one machine, except gradients of tensors that ranks share and, if
+// there are fewer key/value heads than ranks, d_k, d_v and 16-bit d_q. With a ring, results agree with those of one machine within the bound of float32,
+// and are the same from run to run. Where partial results are added up, 16-bit tensors are converted to float32 and rounded once at the end. In a ring
+// the backward pass computes delta = <d_out, out> from the rounded out. This adds an error of 2^-8 (bfloat16) or 2^-11 (float16) of sum |d_out out| to each row.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// With one query on every rank, a bias or sink of one row is ambiguous: the rank's own row, or one row that all ranks share.
+// If every rank has one query, a bias or sink of one row could mean two things: the row of the rank's own query, or one row that all ranks share.
 enum class OneRow : std::uint8_t { own, shared };
 
 // How long each part of a call took on this rank.
@@ -45,13 +45,13 @@ struct CallReport {
 struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
   std::optional<Plan> plan{};                 // not given: choose_plan()
-  Links links{};                              // for choose_plan()
-  std::optional<OneRow> one_row{};            // required if a gradient depends on the choice
-  // For sdpa_forward: tells that a backward pass with d_bias or d_sink follows. A missing one_row is then an Error in the forward pass already, on
-  // all ranks if one of them sets this.
+  Links links{};                              // speeds that choose_plan() assumes
+  std::optional<OneRow> one_row{};            // required if a gradient depends on it
+  // Tells sdpa_forward that a backward pass with d_bias or d_sink follows. If one rank sets this, the forward pass already refuses a missing one_row, on
+  // all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
-  // How long a rank may send nothing. To this is added 4 times the predicted compute time of the busiest rank in this call and the one before (at the
-  // speed of this rank), because a rank that computes does not answer.
+  // How long a rank may send nothing before the others give up. The library adds 4 times the time that the busiest rank is predicted to compute, at the
+  // speed of this rank, in this call and the one before: a rank that computes does not answer.
   std::chrono::milliseconds timeout{30'000};
   CallReport* report = nullptr;               // filled in, if given
 };

@@ -21,8 +21,8 @@ void all_gather(Communicator& communicator, ConstTensorView own, int axis, Tenso
 // own = this rank's rows of the sum of `all` over all ranks. Backward: all_gather.
 void reduce_scatter(Communicator& communicator, ConstTensorView all, int axis, TensorView own, const CollectiveOptions& options = {});
 
-// From slices along one axis to slices along another: `own` has this rank's part of from_axis and all of to_axis, `other` the reverse. Backward:
-// the same with the axes and the tensors exchanged.
+// Exchanges slices along one axis for slices along another: `own` has this rank's part of from_axis and all of to_axis; `other` gets all of from_axis
+// and this rank's part of to_axis. Backward: all_to_all with the axes and the tensors exchanged.
 void all_to_all(Communicator& communicator, ConstTensorView own, int from_axis, int to_axis, TensorView other, const CollectiveOptions& options = {});
 
 }  // namespace polyhead::distributed

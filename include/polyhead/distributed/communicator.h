@@ -14,7 +14,7 @@ class Call;  // internal
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Memory of a message. A communicator keeps `owner` until the message has left or arrived, even if its Transfer is destroyed before.
+// Memory of a message. A communicator keeps `owner` until the message has left or arrived, even if its Transfer is destroyed earlier.
 struct Message {
   std::span<std::byte> bytes;
   std::shared_ptr<void> owner;
@@ -24,8 +24,8 @@ struct Message {
 class Transfer {
  public:
   virtual ~Transfer() = default;  // cancels an unfinished message
-  // Waits for at most `limit`. True: a received message is here, or the memory of a sent one may be reused. Error if it cannot arrive, or has
-  // another size than the receiver's memory.
+  // Waits for at most `limit`. Returns true once a received message is here, or once the memory of a sent message may be reused. Error if the message
+  // cannot arrive, or has another size than the receiver's memory.
   virtual bool wait(std::chrono::nanoseconds limit) = 0;
 };
 

@@ -9,15 +9,15 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Returns part `rank` of `ranks` of a layer, with copies of its parameters: heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The
-// outputs of all parts sum to that of the layer; the output's bias belongs to part 0. Attention: Error unless kv_heads is a multiple of `ranks` and
-// there is an output projection; also with dropout, whose bits would differ from those of one rank. Feed-forward: Error if there are fewer hidden
-// units than ranks.
+// Returns part `rank` of `ranks` of a layer, with copies of its parameters: its heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The
+// outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
+// multiple of `ranks`, if it has no output projection, or if it has dropout (whose bits would differ from those of one rank). A feed-forward layer is
+// refused if it has fewer hidden units than there are ranks.
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
 
-// A layer of which each rank has a part. Inputs, output and d_out are whole and the same on all ranks, and so are the gradients of inputs; gradients of
-// parameters are those of the part.
+// A layer of which each rank has a part. Every rank passes the same whole inputs and the same d_out, and gets the same whole output and gradients of the
+// inputs. The gradients of parameters are those of the rank's own part.
 class TensorParallelAttention {
  public:
   TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
@@ -51,12 +51,12 @@ class TensorParallelFeedForward {
 
 // Attention along the rows or the columns of a pair tensor z [R,R,C], with a bias that a linear layer makes of z itself (triangle attention around the
 // starting and the ending node, Jumper et al. 2021, supplementary algorithms 13 and 14, without their layer norm). Each rank holds some rows of
-// z, in the order of the ranks: the bias is gathered once, and columns become rows by an exchange before and after.
+// z, in the order of the ranks. The bias is gathered once. For attention along columns, the ranks exchange rows for columns before it and back after it.
 enum class PairAxis : std::uint8_t { rows, columns };
 
 class PairAttention {
  public:
-  // attention: self-attention of width C with `axis` -2. bias: C -> N, without a bias of its own. Both must outlive this object.
+  // attention: self-attention of width C with `axis` -2. bias: a linear layer C -> N without a bias parameter. Both layers must outlive this object.
   PairAttention(Communicator& communicator, const nn::MultiHeadAttention& attention, const nn::Linear& bias, PairAxis axis, const CollectiveOptions& options = {});
 
   PairAttention(Communicator&, nn::MultiHeadAttention&&, const nn::Linear&, PairAxis, const CollectiveOptions& = {}) = delete;
@@ -69,7 +69,7 @@ class PairAttention {
   };
   struct Gradients {
     TensorView z = {};                             // [R_r,R,C]
-    nn::MultiHeadAttention* attention = nullptr;  // sums over this rank's rows; all_reduce() adds up those of all ranks
+    nn::MultiHeadAttention* attention = nullptr;  // sums over this rank's rows; all_reduce() adds up the sums of all ranks
     nn::Linear* bias = nullptr;
   };
 

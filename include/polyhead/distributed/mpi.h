@@ -1,5 +1,5 @@
-// The ranks of an MPI communicator exchange the messages of distributed calls: the component `mpi`, target polyhead::mpi. With it a program
-// that is started by mpirun computes attention over several processes or machines:
+// Distributed calls over MPI: the component `mpi`, target polyhead::mpi. With it a program that mpirun starts computes attention over several
+// processes or machines:
 //
 //   int level = 0;
 //   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -12,7 +12,7 @@
 // Many MPIs move a large message only while the program is inside MPI. What moves messages during a computation depends on the thread level:
 //   MPI_THREAD_MULTIPLE       a thread of the communicator, which sleeps while no message is under way
 //   MPI_THREAD_SERIALIZED     progress(), which the distributed calls call now and then; no other thread may be inside MPI during a call
-//   MPI_THREAD_FUNNELED, _SINGLE   the same, and distributed calls are made by the thread that initialised MPI
+//   MPI_THREAD_FUNNELED, _SINGLE   progress(), too; besides, the thread that initialised MPI must make the distributed calls
 #pragma once
 
 // MPI's own C++ interface is not used, and old versions of it do not compile as C++20.
@@ -36,15 +36,15 @@ namespace internal {
 class MpiRequests;
 }
 
-// Error with ErrorCode::communication, which names the other rank and has MPI's own text: MPI could not move a message, or the sender's message has
-// another size than the receiver's memory. Many MPIs do not report that a rank has ended; then wait() returns false at its limit.
+// Its functions throw an Error (ErrorCode::communication) if MPI cannot move a message, or if the sender's message has another size than the receiver's
+// memory; the Error names the other rank and quotes MPI's message. Many MPIs do not report that a rank has ended; wait() then returns false at its limit.
 class MpiCommunicator final : public Communicator {
  public:
-  // All ranks of `ranks` construct theirs together: the communicator is duplicated, so messages of the program and of other MpiCommunicators
-  // do not mix with those of this one. Messages of `piece_bytes` or more are sent as several MPI messages; alike on all ranks, below 2^31.
-  // Error: MPI is not initialised, or has ended.
+  // All ranks of `ranks` must call the constructor together, because it duplicates `ranks`: messages of this object do not mix with those of the program
+  // and of other MpiCommunicators. A message of `piece_bytes` or more is sent as several MPI messages; piece_bytes must be the same on all ranks, and
+  // below 2^31. Error if MPI is not initialised, or has ended.
   explicit MpiCommunicator(MPI_Comm ranks, std::size_t piece_bytes = std::size_t{1} << 30);
-  // All ranks destroy theirs together, before MPI_Finalize(). Unfinished transfers are cancelled. Memory of messages that are still under way is
+  // All ranks must call the destructor together, before MPI_Finalize(). Unfinished transfers are cancelled. Memory of messages that are still under way is
   // never freed, because MPI may still use it.
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;

@@ -19,9 +19,9 @@ struct Plan {
 // Speeds of the machines and their network. The defaults describe a network of 10 Gbit/s and ranks of a few cores each.
 struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  int ranks_per_machine = 1;               // consecutive ranks
+  int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share a machine, and so on
   double near_bytes_per_second = 5e9;      // between two ranks of one machine
-  double far_bytes_per_second = 1.25e9;    // from one machine to all others; its ranks share it
+  double far_bytes_per_second = 1.25e9;    // from one machine to all others; the ranks of the machine share it
   double seconds_per_message = 50e-6;
   double multiply_adds_per_second = 2e11;  // speed of one rank in attention
 };
@@ -34,7 +34,7 @@ struct PlanInput {
   int element_bytes = 4;
   bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
   bool shared_head_bias = false;  // a bias or boolean [T,S] that all heads share: with heads on several ranks, each rank needs all of its group's rows
-  bool needs_all_keys = false;    // empty rows that are not zero: a rank must see all keys of a row
+  bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then see all keys of a row
 };
 
 struct PlanChoice {
@@ -42,10 +42,10 @@ struct PlanChoice {
   std::string reason;  // one fact per line
 };
 
-// Returns the plan with the shortest predicted time; of equal ones the one with more head ranks. A pure function.
+// Returns the plan with the shortest predicted time; of equally fast plans the one with more head ranks. A pure function.
 PlanChoice choose_plan(const PlanInput& input);
 
-// Bytes that one rank receives.
+// Returns the bytes that one rank receives.
 double received_bytes(const PlanInput& input, Plan plan);
 
 // Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during it.

@@ -11,7 +11,7 @@ namespace polyhead::io {
 
 // Writes to a temporary file in the target's folder; commit() renames it over the target. Without commit() the destructor removes the
 // temporary file and leaves the target unchanged. Every failure is an Error (ErrorCode::io) that names the target and the system's reason.
-//  - A new file gets the permissions that the umask leaves; a replaced one keeps its own.
+//  - A new file gets the permissions that the umask leaves; a file that is replaced keeps its permissions.
 //  - A symbolic link stays, and what it points at is replaced.
 //  - A target that is not a regular file (/dev/stdout, /dev/fd/N, a pipe, a device) is written directly.
 class AtomicFile {

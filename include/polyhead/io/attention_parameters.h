@@ -63,12 +63,13 @@ struct LoadAttention {
 
 // The only layer of the file that fits `options`. Its tensors are views of the file's (transposed where the file stores (in,out)) in their
 // dtype. Error (format) when no layer fits, with the nearest misses, or when several fit, with their names. Error (invalid_argument) when the
-// given heads are not the file's or do not divide the widths. A k without a bias beside q and v that have one gets a bias of zeros.
+// given heads are not the file's or do not divide the widths. If q and v have a bias and k has none, k gets a bias of zeros.
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options = {});
 AttentionParameters load_attention(const std::filesystem::path& path, const LoadAttention& options = {});
 
-// The tensors of a layer under the names of `layout` at `prefix`, whose last separator may be left out: the exact inverse of load_attention, or a translation to another layout.
-// Row-major copies. Error when the layout has no place for a tensor, needs one that is missing, or implies another scale or other heads.
+// Returns row-major copies of a layer's tensors under the names of `layout` at `prefix`, whose last separator may be left out. With the layout that the
+// layer was loaded from, this is the exact inverse of load_attention; another layout translates the layer. Error if the layout has no place for a tensor,
+// needs one that is missing, or implies another scale or other heads.
 std::vector<NamedTensor> store_attention(const AttentionParameters& parameters, std::string_view layout, std::string_view prefix);
 inline std::vector<NamedTensor> store_attention(const AttentionParameters& parameters) {
   return store_attention(parameters, parameters.layout, parameters.prefix);

@@ -44,14 +44,14 @@ void save_parameters(const M& module, const Optimizer& optimizer, const std::fil
   save_tensors(path, list, metadata);
 }
 
-// Writes the parameters of one file into another, or the same, in about a quarter of the space; load_parameters reads both. A floating tensor of
-// two dimensions or more becomes NAME int8 and NAME.scale float32, one for each row (quantize.h); a row is the last dimension, or as many of the last
-// dimensions as are needed for 16 values. Other tensors stay as they are. Error that names a tensor with a NaN or an infinity.
+// Writes the parameters of file `from` to file `to`, which may be the same, in about a quarter of the space; load_parameters reads either file. A floating
+// tensor of two dimensions or more becomes NAME int8 and NAME.scale float32, with one scale for each row (quantize.h); a row is the last dimension, or as
+// many of the last dimensions as are needed for 16 values. Other tensors stay as they are. A tensor with a NaN or an infinity is an Error.
 void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Copies a file's tensors into those of the module and returns the file's metadata. Error that names a tensor which the file lacks, which
-// the module does not have, or whose shape, dtype or scales do not fit. If it throws (std::bad_alloc included), nothing is changed. Called without an
-// optimizer, it skips the optimizer's tensors in the file.
+// Copies a file's tensors into those of the module and returns the file's metadata. It is an Error if the file lacks a tensor of the module, has one that
+// the module lacks, or has one whose shape, dtype or scales do not fit. If the call throws (std::bad_alloc included), nothing is changed. Called without
+// an optimizer, it skips the optimizer's tensors in the file.
 template <VisitsTensors M>
 Metadata load_parameters(M& module, const std::filesystem::path& path) {
   std::vector<std::pair<std::string, Tensor*>> list;

@@ -21,8 +21,8 @@ namespace polyhead::models {
 struct TextTarget {
   TokenizedText tokens;
   Tensor ids;               // [T] int64
-  Tensor cross_attentions;  // [layers,N,T,S], to the text
-  Tensor attentions;        // [layers,N,T,T], to its own tokens
+  Tensor cross_attentions;  // [layers,N,T,S]: the decoder's attention to the source text
+  Tensor attentions;        // [layers,N,T,T]: the decoder's attention to its own tokens
 };
 
 // The results of a model for a text; for a model with two sides those of its encoder. L layers, N heads, K key/value heads, T tokens, E width, H
@@ -34,15 +34,14 @@ struct TextRun {
   Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() computes it; absent if not requested
   Tensor hidden{};      // [T,E]: output of the last layer
   Tensor embedding{};   // [E]; absent for decoders
-  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from them alone: with capped scores, a sink, or a
-  // scale that differs
-  // between layers.
+  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from q and k alone: with capped scores, a sink, or a
+  // scale that differs between layers.
   Tensor q{}, k{}, v{};
   std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
-  Tensor bias{}, attend{};                 // with q, broadcast to [L,N,T,T]: added to the scores; bool: the keys of each query. Absent: none; all
-  // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens of a decoder
-  // alone are the last ones of `tokens` and have
-  // segment 1; those of a model with two sides are in `target`.
+  // Broadcast to [L,N,T,T]. bias is added to the scores; absent: 0. attend is true where a query may attend to a key; absent: everywhere.
+  Tensor bias{}, attend{};
+  // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder
+  // wrote are the last ones of `tokens` and have segment 1; those that a model with two sides wrote are in `target`.
   std::optional<std::string> generated{};
   std::optional<TextTarget> target{};
 };
@@ -64,13 +63,13 @@ class AnyTextModel {
  public:
   struct Sizes {
     TextModelKind kind = TextModelKind::encoder;
-    std::int64_t layers = 0, heads = 0, width = 0;  // with two sides: of the encoder
-    std::int64_t target_layers = 0, target_heads = 0;  // of the decoder of two sides
-    std::int64_t head_vectors = 0;          // numbers of q, k and v of one token
-    std::vector<std::string> rules_not_followed{};  // of generation_config.json, which an answer does not follow: "num_beams = 4"
-    std::optional<std::int64_t> longest{};  // the most tokens of a text; absent: any number
+    std::int64_t layers = 0, heads = 0, width = 0;  // sizes of the encoder, if the model has two sides
+    std::int64_t target_layers = 0, target_heads = 0;  // sizes of the decoder, if the model has two sides
+    std::int64_t head_vectors = 0;          // how many numbers q, k and v of all layers have for one token
+    std::vector<std::string> rules_not_followed{};  // rules of generation_config.json that an answer does not follow, such as "num_beams = 4"
+    std::optional<std::int64_t> longest{};  // maximum number of tokens of a text; absent: any number
 
-    // Returns the number of attention weights in all maps of a text of `tokens` tokens, after which `generate` more are written. Error beyond 2^63.
+    // Returns the number of attention weights in all maps of a text of `tokens` tokens and `generate` tokens that the model writes after it. Error beyond 2^63.
     std::int64_t attention_weights(std::int64_t tokens, std::int64_t generate) const;
   };
 
@@ -91,7 +90,7 @@ class AnyTextModel {
   Sizes sizes_;
 };
 
-// Of the model in a folder, by its config.json; encoder if that tells nothing else.
+// Returns the kind of the model in a folder by its config.json; encoder if config.json does not tell.
 TextModelKind text_model_kind(const std::filesystem::path& folder);
 
 // Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().

@@ -36,7 +36,8 @@ struct BertConfig {
   std::int64_t embedding_width = 0;                 // width of the embeddings, which a linear layer projects to E (ELECTRA, ALBERT); 0: E, no projection
   std::vector<std::int64_t> shared_layers{};        // [L]: the index in BertEncoder::layers of each layer's parameters (ALBERT); empty: 0, 1, ...
   std::int64_t layers_of_a_group = 1;               // inner_group_num; ALBERT's files number layers in groups of this size
-  // Positions begin at padding_token + 1 and count the tokens that are not padding_token, which itself has the position padding_token (RoBERTa). Absent: 0, 1, ...
+  // The tokens that are not padding_token have the positions padding_token + 1, padding_token + 2, ...; the padding token has the position padding_token
+  // (RoBERTa). Absent: positions are 0, 1, ...
   std::optional<std::int64_t> padding_token{};
   std::int64_t relative_buckets = 0;                            // buckets of a relative bias that all layers add to their scores (MPNet); 0: no such bias
   std::optional<nn::RotaryEmbeddingConfig> rotary{};            // replaces the position table (ESM-2)
@@ -51,7 +52,7 @@ struct BertConfig {
   std::optional<std::int64_t> mask_token{};
   bool zero_padding = false;  // embeddings of the tokens that attend_keys leaves out are 0 (ESM)
 
-  // Returns the number of tokens of the longest text for which there are positions. Rotary positions also exist beyond.
+  // Returns the number of tokens of the longest text for which there are positions. With rotary positions, texts may be longer.
   std::int64_t longest() const { return padding_token && !rotary ? positions - *padding_token - 1 : positions; }
 };
 
@@ -117,7 +118,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
 
   // Learned positions allow config.longest() tokens. Padding has hidden states too, but no token attends to it.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
-  // d_hidden [*,T,E] -> the gradient of every parameter.
+  // Where backward() writes: it computes the gradient of every parameter from d_hidden [*,T,E].
   struct Gradients {
     BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
   };

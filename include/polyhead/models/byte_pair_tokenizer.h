@@ -28,7 +28,7 @@ struct BytePairOptions {
   std::int64_t min_count = 2;                 // pairs that occur less often in the texts are not merged
 };
 
-// All vectors but word_spans are [T].
+// All vectors are [T], except word_spans.
 struct BytePairText {
   std::vector<std::int64_t> ids;
   std::vector<std::string> pieces;    // for display, as piece() returns them
@@ -53,9 +53,8 @@ class BytePairTokenizer {
 
   BytePairText encode(std::string_view text) const;
   // Encodes a text in which all words and punctuation marks are separated by white space, as in files of word links. `words` counts these words, and
-  // each has at least one token. Spaces that normal text does not have are removed before the text is split: before , . ; : ! ? % … and closing
-  // brackets,
-  // after opening brackets, inside "", and at the apostrophe of "l' eau" and "Anna 's".
+  // each has at least one token. Spaces that normal text does not have are removed before the text is split: those before , . ; : ! ? % … and closing
+  // brackets, after opening brackets, inside "", and at the apostrophe of "l' eau" and "Anna 's".
   BytePairText encode_words(std::string_view text) const;
   // Returns the text of tokens, without special tokens. Bytes that are not valid UTF-8 become U+FFFD.
   std::string decode(std::span<const std::int64_t> ids) const;

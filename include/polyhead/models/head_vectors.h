@@ -1,4 +1,4 @@
-// q, k and v of the heads of a model that ran on one text, beside its attention weights.
+// The queries, keys and values from which a model computed the attention weights of one text.
 #pragma once
 
 #include "polyhead/tensor.h"

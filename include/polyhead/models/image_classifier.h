@@ -22,7 +22,7 @@ struct ImageClassifierConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  nn::Seed seed;  // of the initialisation
+  nn::Seed seed;  // draws the initial parameters
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }
 
@@ -41,7 +41,7 @@ struct ImageClassifier : nn::Module<ImageClassifier> {
   nn::Encoder encoder;
   nn::Linear output;  // E -> classes
 
-  // What backward and maps need from a forward pass. The next pass of the same shapes reuses its memory.
+  // What backward and maps need from a forward pass. The next pass of the same shapes reuses the memory.
   struct Saved {
     Tensor pixels;        // [B,patches,patch*patch]
     Tensor x, y, d_x, d_y;  // [B,1 + patches,E]

@@ -19,8 +19,8 @@ struct ImageProcessor {
   struct Size {
     std::int64_t height = 0, width = 0;
   };
-  std::optional<Size> resize{};                  // size: height and width. This or shortest_edge, or none with do_resize = false
-  std::optional<std::int64_t> shortest_edge{};   // size: the shorter side, the other in proportion
+  std::optional<Size> resize{};                  // key `size` with height and width. Either this or shortest_edge is given; neither with do_resize = false
+  std::optional<std::int64_t> shortest_edge{};   // key `size` with the shorter side; the longer side follows in proportion
   Resampling resampling = Resampling::bilinear;  // resample
   std::optional<Size> crop{};                    // crop_size: the middle of the image; with do_center_crop
   bool crop_half_even = false;                   // an offset of the crop at half a pixel is rounded to even (torchvision), not down
@@ -29,7 +29,7 @@ struct ImageProcessor {
   std::array<double, 3> mean{}, deviation{1, 1, 1};  // image_mean, image_std
 };
 
-// Reads preprocessor_config.json of a folder, or config.json of timm. Error that names a key whose value is missing or not supported, or which is unknown.
+// Reads preprocessor_config.json of a folder, or config.json of timm. An unknown key, or a value that is missing or not supported, is an Error.
 ImageProcessor read_image_processor(const std::filesystem::path& folder);
 
 // Resizes an image [height,width,3] uint8 to [height',width',3] uint8, with the bits of Pillow 13: a target pixel is filtered over all source pixels

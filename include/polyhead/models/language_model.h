@@ -68,7 +68,7 @@ struct LanguageModelConfig {
   std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if theirs differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
-  std::vector<std::string> rules_not_followed{};     // of the same file: rules that choose other tokens in transformers, and that generate() does not follow, "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};     // rules that choose other tokens in transformers and that generate() does not follow, such as "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
   std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
@@ -80,7 +80,7 @@ struct LanguageLoadOptions {
   std::vector<std::string> ignored_keys{};
 };
 
-// Error that names the key where a value is missing, of the wrong type, out of range or not supported. `path` may be the folder.
+// A value that is missing, of the wrong type, out of range or not supported is an Error that names the key. `path` may be the folder.
 LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
 std::vector<std::string_view> language_families();  // the values of model_type that read_language_config() knows
 
@@ -137,9 +137,10 @@ struct LanguageModel : nn::Module<LanguageModel> {
 
   void forward(const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options = {}) const;
 
-  // Options of the attention of a layer for a text without a cache; its input is the layer's normed hidden states. They have views of `tables`.
+  // attention_options() returns the options of a layer's attention for a text without a cache, with views of `tables`. The input of that attention is the
+  // layer's normed hidden states.
   struct RotaryTables {
-    std::optional<nn::RotaryTables> all, local;  // local: of layers with a window, if they differ; neither: learned positions
+    std::optional<nn::RotaryTables> all, local;  // local: tables of layers with a window, if theirs differ. Both are absent with learned positions
   };
   RotaryTables rotary_tables(std::int64_t tokens) const;
   nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
@@ -158,12 +159,12 @@ struct LanguageModel : nn::Module<LanguageModel> {
   }
 };
 
-// What a file of the family calls q, k, v and output: {{"q", "self_attn.q_proj"}, ...}; of packed projections "attn.c_attn q". Error if the family is not known.
+// Returns the names of a layer's projections in a family's files: {{"q", "self_attn.q_proj"}, ...}. If one tensor holds several projections:
+// "attn.c_attn q". Error if the family is not known.
 std::map<std::string, std::string> language_attention_names(std::string_view family);
 
 // Loads config.json and model.safetensors (or its shards). The parameters are views of the mapped file, in its dtype; only GPT-NeoX' q, k and v are
-// copied, because its files store them head by head. Error that names a tensor which is missing, does not fit the config, or has no place in the
-// model.
+// copied, because its files store them head by head. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
 LanguageModel load_language_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
 
 }  // namespace polyhead::models

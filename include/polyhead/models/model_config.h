@@ -10,7 +10,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers from 0 on are uint64
+using ConfigValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;  // integers >= 0 are uint64
 
 struct ConfigEntry {
   // model, layers, heads, kv_heads, width, hidden_width, vocabulary or positions, in every model family. With two sides, `layers` is that of the

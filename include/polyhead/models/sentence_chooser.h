@@ -22,7 +22,7 @@ struct SentenceChooserConfig {
   std::int64_t heads = 4;
   double dropout = 0;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  nn::Seed seed;  // of the initialisation
+  nn::Seed seed;  // draws the initial parameters
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -54,7 +54,7 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
     Tensor lengths;  // [B], sentences of each text
     Tensor x, y;     // [B,S,E]
     nn::Encoder::Saved encoder;
-    double dropout = 0;  // as applied in that pass: 0 in evaluation
+    double dropout = 0;  // dropout probability of that pass; 0 in evaluation
     std::uint64_t seed = 0;
   };
 

@@ -23,7 +23,7 @@ struct SentenceResult {
   Tensor hidden;         // [T,E]: output of the last layer
   Tensor all_hidden;     // [L+1,T,E]; absent without SentenceOptions::all_hidden
   Tensor attentions;     // [L,N,T,T] float32 (float64 for a float64 model); absent without SentenceOptions::attentions
-  Tensor pooled;         // [L,N,p,p], the largest of each block; absent without SentenceOptions::pooled
+  Tensor pooled;         // [L,N,p,p], the largest attention weight of each block; absent without SentenceOptions::pooled
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
@@ -53,7 +53,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // Returns the embeddings [texts,E], computed as one padded batch. Of the options only when_too_long, backend and executor matter.
+  // Returns the embeddings [texts,E], computed as one padded batch. It reads only the options when_too_long, backend and executor.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 

@@ -6,7 +6,7 @@
 //   whisper.generate({.features = mel}, {.max_tokens = 64}, prompt)
 //
 // Letters: * any number of leading (batch) dimensions, B of them with a cache, S tokens of the source, T of the target, E width, N heads, C tokens of a
-// vocabulary, Le and Ld layers of the encoder and of the decoder. The memory is what the encoder makes of a source.
+// vocabulary, Le and Ld layers of the encoder and of the decoder. The memory is the output of the encoder.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct SequenceToSequenceConfig {
   std::int64_t vocabulary = 0;          // tokens of the source's vocabulary, vocab_size
   std::int64_t target_vocabulary = 0;   // C of the target: vocab_size; decoder_vocab_size if the target has its own embedding
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: maximum number of tokens of a text; 0: no limit
-  std::int64_t position_offset = 0;     // rows of the learned positions before the first one
+  std::int64_t position_offset = 0;     // number of rows before position 0 in the tables of learned positions
   std::int64_t encoder_layers = 0, decoder_layers = 0;
   nn::EncoderLayerConfig encoder{.seed = 0};  // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
   nn::DecoderLayerConfig decoder{.seed = 0};
@@ -65,7 +65,7 @@ std::vector<std::string_view> sequence_to_sequence_families();  // the values of
 
 struct SourceInput {
   ConstTensorView ids{};          // [*,S] int64 or int32, in [0, C); absent with features
-  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions, of a model of sound, which reads no attend_keys
+  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions: the input of a model of sound, which reads no attend_keys
   ConstTensorView attend_keys{};  // [*,S] bool, false for padding; absent: all true
 };
 
@@ -121,8 +121,7 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   nn::DecoderCache cache(ConstTensorView memory, std::int64_t capacity, ConstTensorView attend_memory = {}, std::optional<DType> dtype = {}, const nn::RunOptions& options = {}) const;
 
   // Returns the target of one source (ids [S] or features [M,2 S]), from the token after the start token on, an end token included. `prompt`: the
-  // target's first tokens, which the answer does not
-  // repeat; empty: config.answer.start_token.
+  // target's first tokens, which the answer does not repeat; empty: config.answer.start_token.
   std::vector<std::int64_t> generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
   std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const {
     return generate({.ids = ConstTensorView(source.data(), {std::ssize(source)})}, options, prompt);
@@ -149,7 +148,7 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
 };
 
 // Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except convolutions and tables
-// of positions that are a formula. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+// of positions that a formula gives. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
 SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
 
 }  // namespace polyhead::models

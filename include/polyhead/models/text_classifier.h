@@ -29,7 +29,7 @@ struct TextClassifierConfig {
   std::int64_t terms = 0;  // number of terms that have scores
   double dropout = 0.2;
   DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
-  nn::Seed seed;  // of the initialisation
+  nn::Seed seed;  // draws the initial parameters
 
   std::vector<std::string> label_list() const;
   std::int64_t outputs() const;  // C: 1 for ratings, else the number of classes
@@ -65,7 +65,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
   struct Batch {
     ConstTensorView ids;            // [B,T] int64: the tokens of each text; any values beyond its length
     ConstTensorView lengths;        // [B] int64, in [1,T]
-    ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: shares of K parts in each token, for Saved::masses
+    ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: which share of each token belongs to each of K parts of the text; see Saved::masses
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
     ConstTensorView shares = {};    // [B] float64: factor of the scores of each text
   };
@@ -100,8 +100,8 @@ struct TextClassifier : nn::Module<TextClassifier> {
   }
 };
 
-// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"), their first 4 and, of longer ones, 6
-// characters ("look*"), neighbours ("looks very") and words with one between them ("looks _ good").
+// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"); the first 4 characters of each, and the first 6 of
+// longer ones ("look*"); pairs of neighbours ("looks very"); pairs with one word between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
   double share = 0;  // factor of the scores: 10 / sqrt(words). A step of the optimizer changes a score by about the learning rate; the 10 makes that noticeable
@@ -138,8 +138,8 @@ struct ClassifiedText {
   double score_part = 0;              // for ratings: the part that the scores of terms add
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
-  Tensor pooling;                     // [N,T], which tokens each pooling head reads
-  HeadVectors vectors, pooling_vectors;  // of the encoder's maps, and of the pooling: [1,N,1,H] [1,N,T,H] [1,N,T,H]
+  Tensor pooling;                     // [N,T], the attention weights of the pooling heads
+  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's maps. pooling_vectors: of the pooling, [1,N,1,H] [1,N,T,H] [1,N,T,H]
 };
 
 // Error if the text has no token or more than the model's longest.

@@ -81,9 +81,8 @@ struct EncodeOptions {
 // Immutable; copies share the vocabulary, and one tokenizer may serve several threads.
 class Tokenizer {
  public:
-  // Makes a tokenizer as BERT's; id = index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or separator is
-  // missing, or when the
-  // id of an added token is not that of its piece.
+  // Makes a tokenizer like BERT's; the id of a piece is its index in `vocabulary`. Error when a piece is empty or occurs twice, when unknown, start or
+  // separator is missing, or when the id of an added token is not that of its piece.
   explicit Tokenizer(std::vector<std::string> vocabulary, const BertTokenizerOptions& options = {});
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -106,7 +105,7 @@ class Tokenizer {
 };
 
 // Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, a piece of WordPiece per line, with the options of
-// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error when none is there, when a file is malformed, or when
+// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a file is malformed, or if
 // tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 

@@ -26,7 +26,7 @@ struct TranslatorConfig {
   std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
   double dropout = 0;
   DType dtype = DType::f32;             // not stored in files, and neither is the seed
-  nn::Seed seed;  // of the initialisation
+  nn::Seed seed;  // draws the initial parameters
 
   template <class F, class Self>
   static void visit_fields(const F& f, Self& self) {
@@ -75,8 +75,9 @@ Translation read_translation(const Translator& model, const BytePairText& source
 // Translates many sources, given without start and end tokens, in batches. Returns the tokens of the translations.
 std::vector<std::vector<std::int64_t>> translate_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options = {});
 
-// From the map [T,S] of a head: for each of `count` target words the source word whose tokens have the largest part of the word's attention, -1
-// if the end has. Words of the tokens without start and end; tokens of word -1 are left out.
+// Returns for each of `count` target words the source word to which a head attends most, or -1 if it attends most to the end token. `map` [T,S] is the
+// head's map; attention is summed over the tokens of a word. source_words and target_words give the word of each token, without the start and end tokens;
+// tokens of word -1 are left out.
 std::vector<std::int64_t> align_words(ConstTensorView map, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words, std::int64_t count);
 
 void save_translator(const Translator& model, const std::filesystem::path& folder);

@@ -36,7 +36,7 @@ struct VisionConfig {
   std::int64_t height = 224, width = 224;          // image_size, in pixels
   std::int64_t patch_height = 16, patch_width = 16;  // patch_size; pixels right and below of the last whole patch are not read
   bool class_token = true, distillation_token = false;  // tokens before the patches
-  std::int64_t registers = 0;                      // further learned tokens, after those two (timm's reg_tokens)
+  std::int64_t registers = 0;                      // number of further learned tokens, after the class and distillation tokens (timm's reg_tokens)
   bool prefix_positions = true;                    // whether the tokens before the patches have positions
   bool norm_of_pooled = false;                     // the final norm is applied to the pooled vector only (CLIP)
   std::int64_t layers = 12;                        // L, num_hidden_layers
@@ -102,7 +102,7 @@ struct VisionEncoder : nn::Module<VisionEncoder> {
   std::int64_t embedding_width() const;
   std::int64_t classes() const { return classifier.weight ? classifier.out_width() : 0; }
 
-  // pixels [*,C,height,width] floating, normalised as the model was trained with. Images of another size are an Error: positions are not interpolated.
+  // pixels [*,C,height,width] floating, normalised as in the model's training. Images of another size are an Error: positions are not interpolated.
   void forward(ConstTensorView pixels, const VisionOutput& output, const VisionOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -129,12 +129,12 @@ enum class ImageModelKind : std::uint8_t { vision, text, both };
 // Returns which sides the model in a folder has, by its config.json; nullopt if there is no config.json or its family is not known.
 std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder);
 
-// Error that names the key where a value is missing, of the wrong type, out of range or not supported, and one that names a key that nothing reads.
-// `folder` holds config.json.
+// Reads config.json of a folder. A value that is missing, of the wrong type, out of range or not supported, and a key that nothing reads, is an Error
+// that names the key.
 VisionConfig read_vision_config(const std::filesystem::path& folder);
 
 // Loads config.json and model.safetensors (or its shards); of a folder with an image and a text side, the image side. The parameters are views of the mapped
-// file, in its dtype. Error that names a tensor which is missing, does not fit the config, or has no place in the model.
+// file, in its dtype. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
 VisionEncoder load_vision_encoder(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

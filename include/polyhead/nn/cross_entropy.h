@@ -19,7 +19,7 @@ struct CrossEntropyOptions {
   std::optional<std::int64_t> ignore_index{};  // positions with this target do not count: their logits are not read, their gradient is 0
   double label_smoothing = 0;                   // epsilon in [0,1]
   LossReduction reduction = LossReduction::mean;
-  double d_loss = 1;  // the gradient of the loss itself; with micro-batches: LossReduction::sum and 1 / positions of all micro-batches
+  double d_loss = 1;  // a factor of the gradient. With micro-batches: LossReduction::sum and 1 / (positions of all micro-batches)
   Executor* executor = nullptr;
 };
 

@@ -18,27 +18,27 @@ struct DecoderLayerConfig {
   std::int64_t head_width = 0;    // H of both attentions; 0: width / heads
   std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
+  bool gated = false;             // the feed-forward part has a gate; with Activation::silu: SwiGLU
   bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // the same for the attentions' output projections
-  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
-  bool qk_norm = false;           // for both attentions, as MultiHeadAttentionConfig::qk_norm
+  bool output_bias = true;        // whether the output projections of both attentions have a bias
+  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
+  bool qk_norm = false;           // MultiHeadAttentionConfig::qk_norm of both attentions
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   double epsilon = 1e-5;         // epsilon of the norms
   double dropout = 0;            // in training: dropout of what each part adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 struct DecoderOptions {
-  AttentionOptions attention{};  // of the self-attention, which is causal (top_left) unless its mask names another diagonal; its mode,
+  AttentionOptions attention{};  // options of the self-attention, which is causal (top_left) unless its mask names another diagonal. The mode,
                                  // dropout_seed, executor, workspace and backend hold for the whole layer
   Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 
-// Where backward writes. x is required; memory and parameters are computed if they are given.
+// Where backward writes. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters` are given.
 template <class M>
 struct DecoderGradients {
   TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
@@ -46,11 +46,12 @@ struct DecoderGradients {
   M* parameters = nullptr;
   Write memory_write = Write::replace;      // add: sums the gradients of layers that read one memory
   Write parameters_write = Write::replace;  // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients of the loss
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients of a loss by attention weights
 };
 
 // post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
-// pre:   h = x + self_attention(norm(x)), and so on; both: with norms of the summands too, as in encoder_layer.h; the memory is not normed: an encoder ends with its own norm
+// pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed, because an encoder ends with its own norm
+// both:  as pre, but each summand is normed too, as in encoder_layer.h
 struct DecoderLayer : Module<DecoderLayer> {
   MultiHeadAttention self_attention, cross_attention;
   Norm self_attention_norm, cross_attention_norm;
@@ -95,7 +96,7 @@ struct DecoderLayer : Module<DecoderLayer> {
 // y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if there is one: layers that norm their inputs need it.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
-  Norm final_norm;  // NormPosition::pre and both: required, forward is an Error without; post: usually absent
+  Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;
@@ -108,8 +109,8 @@ struct Decoder : Module<Decoder> {
   // As DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the options have a cache,
   // because that serves a single layer.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
-  // The next T tokens of the cache's sequences (stack_cache.h), x and y [sequences,T,E]. The cache has the memory's projected keys and values.
-  // It is unchanged if this throws.
+  // Evaluates the next T tokens of the cache's sequences (stack_cache.h); x and y [sequences,T,E]. The cache has the memory's projected keys and values,
+  // and is unchanged if this throws.
   void forward(ConstTensorView x, TensorView y, DecoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options = {}) const;
 

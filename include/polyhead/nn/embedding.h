@@ -10,7 +10,7 @@ struct EmbeddingConfig {
   std::int64_t count = 0;  // ids are 0 … count - 1
   std::int64_t width = 0;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 struct EmbeddingOptions {
@@ -29,7 +29,7 @@ struct Embedding : Module<Embedding> {
   std::int64_t count() const { return weight.extent(0); }
   std::int64_t width() const { return weight.extent(1); }
 
-  // ids [*] int64 or int32, y [*,width] of the weight's dtype. Error that names an id outside [0, count); y is then unchanged.
+  // ids [*] int64 or int32, y [*,width] of the weight's dtype. An id outside [0, count) is an Error that names it; y is then unchanged.
   void forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options = {}) const;
   // d_weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
   struct Gradients {

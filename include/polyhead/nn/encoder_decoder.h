@@ -26,14 +26,14 @@ struct EncoderDecoderConfig {
   std::int64_t heads = 1;         // heads of each attention; must divide the width, unless head_width is given
   std::int64_t kv_heads = 0;      // key/value heads of each attention; 0: heads
   std::int64_t head_width = 0;    // H of each attention; 0: width / heads
-  std::int64_t layers = 1;        // of the encoder
-  std::int64_t decoder_layers = 0;  // 0: layers
+  std::int64_t layers = 1;        // number of layers of the encoder
+  std::int64_t decoder_layers = 0;  // number of layers of the decoder; 0: layers
   std::int64_t hidden_width = 0;    // hidden width of the feed-forward parts; 0: 4 E
   Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward parts; with Activation::silu: SwiGLU
+  bool gated = false;             // the feed-forward parts have a gate; with Activation::silu: SwiGLU
   bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // the same for the attentions' output projections
-  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward parts
+  bool output_bias = true;        // whether the output projections of all attentions have a bias
+  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward parts have a bias
   bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::pre;
@@ -41,13 +41,13 @@ struct EncoderDecoderConfig {
   double dropout = 0;             // in training: dropout of the embedded texts and of what each part adds to the residual stream
   double attention_dropout = 0;   // in training: dropout of attention weights
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
-  bool tied_output = false;       // the output projection's weight is the target's embedding; without it there is a bias too
+  bool tied_output = false;       // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 struct EncoderDecoderOptions {
-  Mask source_mask{};  // of the source's positions: key_lengths [B], attend_keys or block_keys
+  Mask source_mask{};  // masks positions of the source, by key_lengths [B], attend_keys or block_keys
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, a new one for each step
   Executor* executor = nullptr;
@@ -71,7 +71,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
     Tensor memory, decoded;  // [B,S,E], [B,T,E]
     Encoder::Saved encoder;
     Decoder::Saved decoder;
-    double dropout = 0;  // as applied: 0 in evaluation
+    double dropout = 0;  // dropout probability of that pass; 0 in evaluation
     std::uint64_t seed = 0;
   };
 
@@ -79,7 +79,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
     // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients of the loss, for the decoder's attention to the source
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients of a loss by attention weights of the decoder for the source
   };
 
   EncoderDecoder() = default;
@@ -93,9 +93,9 @@ struct EncoderDecoder : Module<EncoderDecoder> {
                Saved* saved = nullptr) const;
   void backward(const Saved& saved, ConstTensorView d_logits, const Gradients& gradients, const RunOptions& options = {}) const;
 
-  // The first half of forward() in evaluation: memory [B,S,E].
+  // Computes the memory [B,S,E], as forward() does in evaluation.
   void encode(ConstTensorView source, TensorView memory, const EncoderDecoderOptions& options = {}) const;
-  // The next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if this throws.
+  // Decodes the next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if this throws.
   void decode(ConstTensorView target, TensorView logits, DecoderCache& cache, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

@@ -22,10 +22,10 @@ struct EncoderLayerConfig {
   std::int64_t head_width = 0;    // 0: width / heads
   std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
   Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward part; with Activation::silu: SwiGLU
+  bool gated = false;             // the feed-forward part has a gate; with Activation::silu: SwiGLU
   bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // the same for the attention's output projection
-  bool feed_forward_bias = true;  // the same for all linear layers of the feed-forward part
+  bool output_bias = true;        // whether the output projection of the attention has a bias
+  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
   bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
@@ -34,7 +34,7 @@ struct EncoderLayerConfig {
   double dropout = 0;            // in training: dropout of what each part adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 // Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.
@@ -97,7 +97,7 @@ struct EncoderLayer : Module<EncoderLayer> {
 // is replaced (a gate, a sink), is made from `layers` and `final_norm`, or by replacing a layer's `attention` before a cache is made.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
-  Norm final_norm;  // NormPosition::pre and both: required, forward is an Error without; post: usually absent
+  Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
@@ -110,7 +110,7 @@ struct Encoder : Module<Encoder> {
   // As EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have a cache, because that
   // serves a single layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
-  // The next T tokens of the cache's B sequences (stack_cache.h), x and y [B,T,E]: each layer appends its keys and values, as with
+  // Evaluates the next T tokens of the cache's B sequences (stack_cache.h); x and y [B,T,E]. Each layer appends its keys and values, as with
   // AttentionOptions::cache. For a decoder-only model such as GPT-2 pass .mask = {.causal = Causal::top_left()} in every call. Error where T > 1 and
   // neither the mask nor attend_later_tokens says whether a token attends to those after it. The cache is unchanged if this throws.
   void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;

@@ -12,10 +12,10 @@ struct FeedForwardConfig {
   std::int64_t hidden_width = 0;
   std::int64_t out_width = 0;  // 0: width
   Activation activation = Activation::gelu;
-  bool gated = false;  // with Activation::silu: SwiGLU
+  bool gated = false;  // true: the layer has a gate; with Activation::silu: SwiGLU
   bool bias = true;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 // y = output(activation(hidden(x))), applied to each position (Vaswani et al. 2017, eq. 2). Gated:

@@ -15,8 +15,8 @@ struct NormalInitialisation {
   // outputs each to the stream (Radford et al. 2019, section 2.3). Error if there is no such matrix.
   std::int64_t residual_layers = 0;
   Seed seed;
-  // Tells which matrices these are; absent: those whose names end in "attention.output.weight" or "feed_forward.output.weight", as encoder and
-  // decoder layers name them.
+  // Returns whether the products of a matrix are added to a residual stream. Absent: true for names that end in "attention.output.weight" or
+  // "feed_forward.output.weight", as encoder and decoder layers name them.
   std::function<bool(const std::string& name, const Tensor& parameter)> adds_to_residual{};
 };
 

@@ -5,7 +5,7 @@
 //   cache.append(k, v);                                        // [B,K,T,H], [B,K,T,V]: the new tokens
 //   sdpa_forward({.q = q, .k = cache.keys(), .v = cache.values(), .out = out}, {.mask = cache.causal_mask()});
 //
-// MultiHeadAttention takes one as AttentionOptions::cache. B sequences, K key/value heads, H and V widths of a key and of a value head.
+// AttentionOptions::cache gives a cache to MultiHeadAttention. B sequences, K key/value heads, H and V widths of a key and of a value head.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct KeyValueCacheConfig {
   std::int64_t capacity = 0;          // maximum number of keys of a sequence
   std::int64_t head_width = 0;        // H
   std::int64_t value_head_width = 0;  // V; 0: head_width
-  // Of the stored keys and values: float32, float64, bfloat16, float16, or int8 with a float32 scale for each token and head. Attention
-  // takes a narrower one than that of the queries, unless those are float64 (SdpaForward::k).
+  // dtype of the stored keys and values: float32, float64, bfloat16, float16, or int8 with a float32 scale for each token and head. It may be narrower
+  // than the dtype of the queries, unless the queries are float64 (SdpaForward::k).
   DType dtype = DType::f32;
 };
 
@@ -71,8 +71,7 @@ class KeyValueCache {
 
   // Adds T tokens to every sequence: k [B,K,T,H] and v [B,K,T,V] of any floating dtype, rounded to the cache's dtype (int8: by quantize_rows() of
   // polyhead/quantize.h). With new_tokens, integers [B] in [0,T], sequence b gets only the first new_tokens[b] of them. Error if a sequence would
-  // exceed
-  // the capacity, or if k or v overlaps the cache.
+  // exceed the capacity, or if k or v overlaps the cache.
   void append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens = {}, Executor* executor = nullptr);
   // Returns the lengths [B] that append() of T = `tokens` tokens would give; throws the same errors.
   std::vector<std::int64_t> lengths_after(std::int64_t tokens, ConstTensorView new_tokens = {}) const;
@@ -110,9 +109,9 @@ class KeyValueCache {
   void set_lengths(std::span<const std::int64_t> after) noexcept;  // after append()
 
   KeyValueCacheConfig config_;
-  Tensor own_[4];                                 // memory of the four views below; absent on the caller's memory
+  Tensor own_[4];                                 // memory of the four views below; absent if the caller owns the memory
   TensorView keys_, values_;                      // [B,K,capacity,H], [B,K,capacity,V]
-  TensorView key_scales_, value_scales_;          // [B,K,capacity], of int8
+  TensorView key_scales_, value_scales_;          // [B,K,capacity], for int8
   std::vector<std::int64_t> lengths_, previous_;  // [B]
 };
 

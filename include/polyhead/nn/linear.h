@@ -11,10 +11,10 @@ struct LinearConfig {
   std::int64_t out_width = 0;  // at least 1
   bool bias = true;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
-// y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: both uniform in +-1/sqrt(in_width).
+// y[..., o] = sum_i weight[o,i] x[..., i] + bias[o]. Initialised as torch.nn.Linear: weight and bias uniform in +-1/sqrt(in_width).
 struct Linear : Module<Linear> {
   Tensor weight;  // [out_width,in_width]
   Tensor bias;    // [out_width], or absent

@@ -31,7 +31,7 @@ struct MixtureOfExpertsConfig {
   bool bias = false;      // whether the experts have biases
   bool router_bias = false;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 // p = softmax(router(x)) over the C experts; y = sum of p[i] * experts[i](x) over the `chosen` experts with the largest p (the first of equal ones).

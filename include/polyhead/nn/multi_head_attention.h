@@ -57,7 +57,7 @@ struct MultiHeadAttentionConfig {
   EmptyRows empty_rows = EmptyRows::zero;
   Precision precision = Precision::native;  // of attention, if dtype is bfloat16; projections do not depend on it
   DType dtype = DType::f32;
-  std::optional<std::uint64_t> seed{};  // of the initialisation; the constructor requires it, make_attention does not read it
+  std::optional<std::uint64_t> seed{};  // draws the initial parameters; the constructor requires it, make_attention does not read it
 };
 
 struct AttentionInput {
@@ -65,9 +65,8 @@ struct AttentionInput {
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; if absent, `query` is used
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
   // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected, normed if the layer norms, and, with rotary
-  // positions, rotated.
-  // Their dtype is that of the parameters or, if that is not float64, bfloat16, float16 or int8. With another dtype than the parameters' there is no
-  // backward pass.
+  // positions, rotated. Their dtype is that of the parameters or, unless the parameters are float64, bfloat16, float16 or int8. If it differs from that of
+  // the parameters, there is no backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
   ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S], scales of int8 keys and values, as SdpaForward::k_scale. Error with added keys.
 };
@@ -94,12 +93,12 @@ struct AttentionOptions {
   // Keys and values of earlier tokens, for a text that is computed a few tokens at a time: forward() appends the projected and rotated keys
   // and values of `query`, then the queries attend to all tokens of their sequence in the cache. With causal (top_left or bottom_right,
   // which are the same here) or a window each query counts from its own token. S is then the longest length after the append; the rotary
-  // tables are those of the new positions, cache->key_lengths() on. new_tokens: as in KeyValueCache::append; absent: all T. Only for
+  // tables are those of the new tokens' positions, which start at cache->key_lengths(). new_tokens: as in KeyValueCache::append; absent: all T. Only for
   // self-attention in evaluation with one leading dimension [B]. Error with `saved`, added keys, a global query, documents, key_lengths or
   // diagonal_offsets. The cache is unchanged if forward() throws.
   KeyValueCache* cache = nullptr;
   ConstTensorView new_tokens{};
-  // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this, or a mask
+  // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this option, or a mask
   // that differs by query (causal, a window with `right`, attend or block with T rows); MultiHeadAttention itself always does it unless the mask
   // forbids it. Error with causal.
   bool attend_later_tokens = false;
@@ -177,8 +176,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   };
 
   // Only gradients whose view is set are computed. They overwrite the memory; for parameters, parameters_write decides. If `key` or `value` of the
-  // input is absent, its gradient is added to
-  // that of the input used instead.
+  // input is absent, its gradient is added to the gradient of the input that is used instead.
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
     TensorView projected_key = {}, projected_value = {};
@@ -219,9 +217,9 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
 // Completes a configuration (every 0 replaced by its default); Error where widths and heads do not fit.
 MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& config);
 
-// A layer of existing parameters, which are moved, not copied, and may be views of a mapped file. Error that names a parameter which the
-// completed configuration has and the call lacks, or the reverse, the biases of q, k and v (`bias`) and of the output (`output_bias`)
-// included, or whose shape or dtype differs. The gate may have a bias or not.
+// Returns a layer of existing parameters, which are moved, not copied, and may be views of a mapped file. It is an Error if the call lacks a parameter
+// that the completed configuration has, gives one that it does not have, or gives one of another shape or dtype. The check includes the biases of q, k
+// and v (`bias`) and of the output (`output_bias`). The gate may have a bias or not.
 MultiHeadAttention make_attention(const MultiHeadAttentionConfig& config, Linear q, Linear k, Linear v, Linear output = {},
                                   Linear gate = {}, Tensor bias_k = {}, Tensor bias_v = {}, Tensor sink = {}, RMSNorm q_norm = {},
                                   RMSNorm k_norm = {});

@@ -12,7 +12,7 @@ enum class NormKind : std::uint8_t { layer_norm, rms_norm };
 struct NormConfig {
   std::int64_t width = 0;
   NormKind kind = NormKind::layer_norm;
-  double epsilon = 1e-5;  // of both kinds, as LayerNormConfig and RMSNormConfig
+  double epsilon = 1e-5;  // epsilon of either norm, as in LayerNormConfig and RMSNormConfig
   DType dtype = DType::f32;
 };
 

@@ -20,7 +20,7 @@ struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  // Which parameters decay; absent: all. Often only matrices do: [](const std::string&, const Tensor& p) { return p.shape().size() > 1; }
+  // Returns whether a parameter decays; absent: all parameters decay. Often only matrices do: [](const std::string&, const Tensor& p) { return p.shape().size() > 1; }
   std::function<bool(const std::string& name, const Tensor& parameter)> decays{};
 };
 
@@ -41,8 +41,8 @@ class AdamW {
   explicit AdamW(const M& module, AdamWConfig config = {}) : AdamW(parameters(module), std::move(config)) {}
   explicit AdamW(const ConstNamedParameters& parameters, AdamWConfig config = {});
 
-  // Error unless both have the names, shapes and dtypes of the module that the optimizer was made for, and if a parameter shares memory with another
-  // or with a gradient. If it throws (std::bad_alloc included), nothing is changed, with one exception: if the caller's executor fails after some
+  // Error unless `module` and `gradients` have the names, shapes and dtypes of the module that the optimizer was made for, and if a parameter shares memory
+  // with another or with a gradient. If it throws (std::bad_alloc included), nothing is changed, with one exception: if the caller's executor fails after some
   // tasks have run, some parameters have been stepped, and steps() is unchanged.
   template <VisitsTensors M>
   void step(M& module, const M& gradients, const AdamWStep& options = {}) {
@@ -50,7 +50,7 @@ class AdamW {
   }
   void step(const NamedParameters& parameters, const ConstNamedParameters& gradients, const AdamWStep& options = {});
 
-  std::int64_t steps() const { return *steps_.data<std::int64_t>(); }  // taken so far
+  std::int64_t steps() const { return *steps_.data<std::int64_t>(); }  // number of steps taken so far
   const AdamWConfig& config() const { return config_; }
 
   // Calls f(name, tensor) for the whole state: "steps" (int64), then "m.NAME" and "v.NAME" of each parameter. A run that saves them with its

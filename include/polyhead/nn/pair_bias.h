@@ -4,12 +4,12 @@
 //   bias[*,n,t,s] = sum_c weight[n,c] LayerNorm(z[*,t,s,:])[c] + b[n]
 //   out           = output(sigmoid(gate(x)) * merged heads of softmax(q k^T * scale + bias, attended keys) v)        q = q(x), k = k(keys), v = v(keys)
 //
-// The bias is made in blocks of rows of queries, used and dropped; the backward pass makes it again. Memory beyond inputs, outputs and gradients is that of a
-// block, at most max(2 MiB, 32 rows of one [N,T,S]), twice in the backward pass, and, for gradients of PairBias, (N + 2) / 256 of z in float32. A bias that
-// several passes share (samples of a diffusion) is made once by PairBias::forward and given as `pair_bias`.
+// The bias is computed for a block of queries at a time, used and dropped; the backward pass computes it again. Memory beyond inputs, outputs and gradients
+// is one block of the bias, at most max(2 MiB, 32 rows of one [N,T,S]). The backward pass takes two such blocks and, for gradients of PairBias, (N + 2) / 256
+// of the size of z in float32. If several passes share a bias (samples of a diffusion), compute it once by PairBias::forward and give it as `pair_bias`.
 //
-// Letters: N heads, T queries, S keys, C width of z, E, Ek widths of the query and key input, H width of a head; * leading dimensions. z has as many as the
-// query input, each of the same extent or 1: samples share it, and its gradient is their sum.
+// Letters: N heads, T queries, S keys, C width of z, E, Ek widths of the query and key input, H width of a head; * leading dimensions. z has as many leading
+// dimensions as the query input, each of the same extent or of extent 1: samples then share z, and its gradient is the sum over the samples.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct PairBiasConfig {
   bool norm_bias = true;
   bool bias = false;            // of the projection
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
 // The bias of attention scores that a pair tensor gives: its norm, projected to heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
@@ -46,7 +46,7 @@ struct PairBias : Module<PairBias> {
 
   // z [*,T,S,C] -> bias [*,N,T,S], both of the parameters' dtype, with any strides. LayerNorm(z) is not kept.
   void forward(ConstTensorView z, TensorView bias, const RunOptions& options = {}) const;
-  // d_bias [*,N,T,S]. The gradients' x is that of z. The same bits for any number of threads.
+  // d_bias [*,N,T,S]. gradients.x is the gradient of z. The bits do not depend on the number of threads.
   void backward(ConstTensorView z, ConstTensorView d_bias, const Gradients<PairBias>& gradients, const RunOptions& options = {}) const;
 
   template <class F, class... Self>
@@ -61,11 +61,11 @@ struct PairBiasSdpa {
   ConstTensorView q, k, v;           // [*,N,T,H] [*,N,S,H] [*,N,S,V] of the dtype of the PairBias
   ConstTensorView z;                 // [*,T,S,C]
   ConstTensorView attend_keys = {};  // bool, broadcasts to [*,S]: true = may be attended to
-  std::optional<double> scale{};     // 1/sqrt(H) when not given
+  std::optional<double> scale{};     // absent: 1/sqrt(H)
   EmptyRows empty_rows = EmptyRows::zero;
 };
 
-// out [*,N,T,V]; lse [*,N,T], float64 for float64, else float32. The bits of sdpa_forward with the bias of PairBias::forward.
+// Writes out [*,N,T,V] and lse [*,N,T] (float64 for float64, else float32), with the bits of sdpa_forward with the bias of PairBias::forward.
 void pair_bias_sdpa_forward(const PairBias& pair, const PairBiasSdpa& input, TensorView out, TensorView lse, const RunOptions& options = {});
 
 struct PairBiasSdpaGradients {
@@ -74,7 +74,8 @@ struct PairBiasSdpaGradients {
   Write parameters_write = Write::replace;
 };
 
-// out and lse as the forward pass wrote them. Sums over blocks of queries, for k and v, are added in the order of the queries, float32 for 16-bit storage.
+// out and lse must be those that the forward pass wrote. Gradients of k and v are summed over the blocks in the order of the queries, in float32 if the
+// tensors have 16 bits.
 void pair_bias_sdpa_backward(const PairBias& pair, const PairBiasSdpa& input, ConstTensorView out, ConstTensorView lse, ConstTensorView d_out,
                              const PairBiasSdpaGradients& gradients, const RunOptions& options = {});
 

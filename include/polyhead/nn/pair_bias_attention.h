@@ -18,14 +18,14 @@ struct PairBiasAttentionConfig {
   bool gate = true;
   bool pair_projection_bias = false;
   double epsilon = 1e-5;          // of the norm of z
-  std::optional<double> scale{};  // 1/sqrt(H) when not given
+  std::optional<double> scale{};  // absent: 1/sqrt(H)
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
-  Seed seed;  // of the initialisation
+  Seed seed;  // draws the initial parameters
 };
 
-// Algorithm 24 from its second line on: the norm of the query input, or its conditioning, is the caller's, and so is what gates the output of a diffusion.
-// Projections are initialised as torch.nn.Linear; as in the algorithm q alone has a bias. Loaded layers may have any of them.
+// Computes algorithm 24 from its second line on. The caller norms or conditions the query input, and gates the output if the model is a diffusion.
+// Projections are initialised as torch.nn.Linear. A new layer has a bias only in q, as in the algorithm; a loaded layer may have a bias in any projection.
 struct PairBiasAttention : Module<PairBiasAttention> {
   Linear q, k, v;  // weight [N*H,E] [N*H,Ek] [N*H,Ek]
   Linear gate;     // weight [N*H,E]; absent without a gate
@@ -53,8 +53,8 @@ struct PairBiasAttention : Module<PairBiasAttention> {
   // Absent gradients are not computed. If `key` of the input is absent, its gradient is added to that of the query.
   struct Gradients {
     TensorView query = {}, key = {}, z = {};
-    TensorView pair_bias = {};                 // exactly the shape of the input's
-    PairBiasAttention* parameters = nullptr;   // with pair_bias those of `pair` are 0: pair.backward(z, d_pair_bias) has them
+    TensorView pair_bias = {};                 // exactly the shape of the input's pair_bias
+    PairBiasAttention* parameters = nullptr;   // if the input has pair_bias, the gradients of `pair` are 0: pair.backward(z, d_pair_bias) computes them
     Write parameters_write = Write::replace;   // as in nn::Gradients
   };
 

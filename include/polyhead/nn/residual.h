@@ -24,7 +24,7 @@ struct SavedResidual {
   Tensor output;      // both: f(norm(x))
   NormPosition position = NormPosition::post;
   NormKind kind = NormKind::layer_norm;
-  double dropout = 0;  // as applied in that pass: 0 in evaluation
+  double dropout = 0;  // dropout probability of that pass; 0 in evaluation
   std::uint64_t seed = 0;
 };
 

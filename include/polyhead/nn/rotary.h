@@ -22,7 +22,7 @@ enum class RotaryOrder : std::uint8_t {
 struct Rotary {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView cos = {}, sin = {};          // at the positions of the queries
-  ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: those of the queries, and T == S
+  ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: the tables of the queries are used, and T == S
   RotaryOrder order = RotaryOrder::halves;
   std::int64_t width = 0;                      // R: the first R <= H features of each head are rotated; 0: all H
 };

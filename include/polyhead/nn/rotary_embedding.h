@@ -1,6 +1,6 @@
 // Makes the tables of nn::Rotary from positions: angle = position x frequency, with the frequencies that models are trained with (Su et al.
 // 2021, RoFormer, section 3.2.2) and the rules that stretch them to longer texts. Use it where a model's config says "rope_theta" and
-// "rope_scaling"; the fields have the names of those files.
+// "rope_scaling"; the fields are named like the keys of such configs.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct RotaryEmbeddingConfig {
   double factor = 1;                            // new length / original length, at least 1; not used by `none`
   double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn need it, longrope without attention_factor
   double low_freq_factor = 1,
-         high_freq_factor = 4;               // llama3: f / factor if the wavelength > original length / low; f if it is < original length / high
-  double beta_fast = 32, beta_slow = 1;      // yarn: f stays from beta_fast turns in the original length on, and is divided by factor below beta_slow
+         high_freq_factor = 4;               // llama3: f / factor if the wavelength is above original length / low; f if it is below original length / high
+  double beta_fast = 32, beta_slow = 1;      // yarn: f with at least beta_fast turns in the original length; f / factor with fewer than beta_slow turns
   std::optional<double> attention_factor{};  // yarn, longrope: multiplies cos and sin. Absent: computed from factor and mscale, mscale_all_dim or the original length
   double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: used if neither is 0
   bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
@@ -56,13 +56,13 @@ class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const RotaryEmbeddingConfig& config);  // Error if a value does not fit; computes in float64
 
-  // Tables [*,T,R/2] at these positions: integers [*,T], also below 0. Angles, cosines and sines are computed in float64, then rounded to
+  // Returns tables [*,T,R/2] for integer positions [*,T], which may be negative. Angles, cosines and sines are computed in float64, then rounded to
   // `dtype`, float32 or float64.
   RotaryTables tables(ConstTensorView positions, DType dtype = DType::f32) const;
-  // Positions first, first + 1, ... : [count,R/2].
+  // Returns tables [count,R/2] for the positions first, first + 1, ...
   RotaryTables tables(std::int64_t first, std::int64_t count, DType dtype = DType::f32) const;
-  // Positions first[b], first[b] + 1, ... of each sequence: [*,count,R/2] for integers [*]. For tokens that continue a cache: first =
-  // KeyValueCache::key_lengths() before they are appended.
+  // Returns tables [*,count,R/2] for the positions first[b], first[b] + 1, ... of each sequence b; first: integers [*]. For tokens that continue a cache,
+  // first is KeyValueCache::key_lengths() before they are appended.
   RotaryTables tables_from(ConstTensorView first, std::int64_t count, DType dtype = DType::f32) const;
 
   const RotaryEmbeddingConfig& config() const { return config_; }

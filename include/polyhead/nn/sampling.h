@@ -13,7 +13,7 @@ struct SamplingOptions {
   double temperature = 1;  // above 0; logits are divided by it
   std::int64_t top_k = 0;  // draw among the k likeliest tokens only; 0: among all
   double top_p = 1;        // in (0,1]: of these, draw among the fewest likeliest tokens that hold a share of top_p of their probability (Holtzman et al. 2020)
-  // Both are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
+  // Seed and position are required: a draw depends on the seed, the position and the row only, and a loop without positions would draw the same number
   // for each token.
   std::optional<std::uint64_t> seed{};
   std::optional<std::uint64_t> position{};  // position of the token in its text

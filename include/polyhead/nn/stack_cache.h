@@ -23,7 +23,7 @@ class EncoderCache {
   EncoderCache() = default;  // no sequences
   EncoderCache(const Encoder& encoder, const EncoderCacheConfig& config);
 
-  // The same for all layers. Positions of the next tokens start at key_lengths(), int64 [sequences].
+  // All layers have the same sequences and lengths. Positions of the next tokens start at key_lengths(), int64 [sequences].
   std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
   std::int64_t length(std::int64_t sequence) const;
   ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
@@ -48,7 +48,7 @@ struct DecoderCacheConfig {
   std::int64_t beams = 1;        // sequences that read one memory
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
   Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
-  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers, which those of the memory always have
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Those of the memory always have the layers' dtype
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.

@@ -1,4 +1,4 @@
-// A layer's forward pass step by step, for reading: which steps, in which order, with which shapes, and the numbers.
+// Shows a layer's forward pass step by step to a reader: the steps in their order, their shapes, and their numbers.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ enum class TraceKind : std::uint8_t {
 };
 
 struct MaskCounts {
-  std::int64_t pairs = 0, attended = 0;  // pairs of the mask, and those it allows; heads that share a mask count once
+  std::int64_t pairs = 0, attended = 0;  // number of pairs of the mask, and of pairs that it allows; heads that share a mask count once
   std::int64_t empty_rows = 0;           // rows whose keys are all masked
   bool shared_by_heads = false;
 };

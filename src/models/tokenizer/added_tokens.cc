@@ -35,7 +35,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<const AddedToken*, std:
 
 std::vector<Section> AddedTokenFinder::split(std::string_view text) const {
   std::vector<Section> sections;
-  std::size_t done = 0;  // end of the section before
+  std::size_t done = 0;  // end of the last section that was added
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
     Vocabulary::Prefix prefix = contents_.all();
     const VocabularyEntry* longest = nullptr;
@@ -69,7 +69,7 @@ std::vector<Section> AddedTokenFinder::split(std::string_view text) const {
       if (!is_in(CharClass::white_space, code)) break;
       last = next;
     }
-    if (first > last) continue;  // ends inside the white space that the token before took
+    if (first > last) continue;  // this token ends inside the white space that the last token took
     if (done < first) sections.push_back({nullptr, done, first});
     sections.push_back({token, first, last});
     done = last;

@@ -25,9 +25,9 @@ class AddedTokenFinder {
   // finder. Error if a text is empty or occurs twice.
   explicit AddedTokenFinder(std::vector<std::pair<const AddedToken*, std::string>> tokens);
 
-  // Finds tokens from left to right, at each place the longest one. As in the `tokenizers` package, a token that takes the white space behind it does so
-  // even where the next token begins with that white space: then both sections have it. If the next token ends before that white space does and also
-  // takes the white space before it, the package panics; here the next token is not found.
+  // Finds tokens from left to right, at each place the longest one. As in the `tokenizers` package, a token takes the white space behind it even if the next
+  // token begins with that white space: both sections then contain it. If the next token ends inside that white space and also takes the white space before
+  // it, the package panics; here the next token is not found.
   std::vector<Section> split(std::string_view text) const;
 
  private:

@@ -38,7 +38,7 @@ struct DecodedBytes {
   std::int64_t replaced_bytes = 0;
 };
 
-// Each byte that is not part of a well-formed UTF-8 sequence becomes one U+FFFD.
+// Decodes a text. Each byte that is not part of a well-formed UTF-8 sequence becomes one U+FFFD.
 DecodedBytes align_utf8(std::string_view text);
 
 // Writes a changed copy of a text, character by character, with the alignment that the `tokenizers` package gives it.
@@ -56,17 +56,18 @@ class Rewriter {
  private:
   AlignedView from_;
   AlignedText& to_;
-  std::size_t at_ = 0;  // in from_
+  std::size_t at_ = 0;  // byte of from_ at which the next character begins
 };
 
-// How a character came about: 0 replaces the next character of the old text, 1 is new, -n replaces the next one and drops n more.
+// A character of the new text. change = 0: it replaces the next character of the old text; 1: it is inserted; -n: it replaces the next character, and n more
+// characters of the old text are dropped.
 struct Change {
   char32_t code;
   std::int64_t change;
 };
 AlignedText apply_changes(AlignedView from, std::span<const Change> changes);
 
-// The bytes of the original text that [first,last) comes from. Both are cut at the end of the text.
+// Returns the bytes of the original text that bytes [first,last) of `text` come from. first and last are limited to the end of the text.
 ByteSpan span_of(AlignedView text, std::size_t first, std::size_t last);
 
 }  // namespace polyhead::models

@@ -18,12 +18,12 @@ struct Symbol {
   std::size_t before = kNone, after = kNone;
 };
 
-// A pair of neighbours that may be merged: its left symbol, and the merged piece. It is stale if a neighbour has changed.
+// A pair of neighbours that may be merged: the left symbol, and the merged piece. The candidate is stale once one of the two symbols has changed.
 struct Candidate {
   std::int64_t rank;
   std::size_t left;
   std::int64_t id;
-  // std::priority_queue has the greatest on top; here that is the least rank, then the leftmost.
+  // The greatest element is on top of std::priority_queue. So the candidate with the least rank is the greatest; of equal ranks the leftmost.
   bool operator<(const Candidate& other) const { return std::tie(rank, left) > std::tie(other.rank, other.left); }
 };
 
@@ -75,7 +75,7 @@ class PairMerger {
   std::priority_queue<Candidate> candidates_;
 };
 
-// The ids of the bytes of a text; false if some byte has no piece.
+// Appends the ids of the bytes of a text. Returns false if a byte has no piece.
 bool append_bytes(std::vector<Symbol>& symbols, std::string_view text, const Vocabulary& vocabulary) {
   const std::size_t before = symbols.size();
   for (const char byte : text) {
@@ -116,7 +116,7 @@ std::vector<Symbol> symbols_of(std::string_view word, const BytePairs& model, co
       add_unknown();
       symbols.push_back({*id, length});
     } else if (model.byte_fallback && append_bytes(symbols, piece, vocabulary)) {
-      // As in the package, an unknown character before these bytes comes behind them.
+      // As in the `tokenizers` package, an unknown character that stands before these bytes is added after them.
     } else if (model.unknown) {
       if (!model.fuse_unknown) add_unknown();
       unknown_length += length;

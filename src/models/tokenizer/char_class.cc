@@ -17,13 +17,13 @@ struct LowercaseRange {
 
 #include "models/tokenizer/unicode_tables.inc"
 
-// In the order of CharClass.
+// The ranges of each class, in the order of CharClass.
 constexpr std::span<const CodeRange> kClasses[] = {
     k_white_space,    k_removed_control, k_punctuation,   k_nonspacing_mark,    k_combining_mark,          k_numeric,           k_word,           k_canonical_decomposition,
     k_compatibility_decomposition, k_reordered, k_cluster_joined, k_cluster_prepend, k_cluster_control, k_cluster_pictograph, k_cluster_pictograph_extend, k_cluster_consonant,
     k_cluster_linker, k_cluster_linker_or_extend};
 
-// The range that holds `code`, or nullptr.
+// Returns the range that holds `code`, or nullptr.
 template <class Range>
 const Range* find_range(std::span<const Range> ranges, char32_t code) {
   const auto after = std::ranges::upper_bound(ranges, code, {}, &Range::first);

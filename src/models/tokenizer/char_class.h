@@ -1,5 +1,5 @@
-// Classes of characters as the `tokenizers` package 0.23 has them. Its parts follow different versions of Unicode, so the classes are tables that
-// scripts/make_unicode_tables.py finds by asking the package.
+// Classes of characters as the `tokenizers` package 0.23 has them. Parts of the package follow different versions of Unicode, so
+// scripts/make_unicode_tables.py makes tables of the classes by asking the package.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ enum class CharClass : std::uint8_t {
   combining_mark,   // what StripAccents removes
   numeric,          // what Digits takes for a digit
   word,             // \w of Whitespace and of added tokens that are single words
-  canonical_decomposition,      // has one, without Hangul syllables
-  compatibility_decomposition,  // has one that is not its canonical one
+  canonical_decomposition,      // has a canonical decomposition and is no Hangul syllable
+  compatibility_decomposition,  // has a compatibility decomposition that differs from the canonical one
   reordered,                    // canonical combining class other than 0
   // Grapheme clusters (Unicode Standard Annex 29).
   cluster_joined,   // Extend, SpacingMark, ZWJ: belongs to the cluster before it
@@ -33,7 +33,7 @@ enum class CharClass : std::uint8_t {
 
 bool is_in(CharClass name, char32_t code);
 
-// Lower case of one character, full mapping without context: U+0130 gives two characters. Returns how many of `lower` are set.
+// Maps one character to lower case, by the full mapping without context: U+0130 gives two characters. Returns how many characters of `lower` it has set.
 int lower_case(char32_t code, char32_t (&lower)[2]);
 
 // Ranges of characters [first,last] that Unicode 14 does not have, each with a character of Unicode 14 that patterns treat in the same way.

@@ -31,7 +31,7 @@ void replace_all(std::string& text, std::string_view old, std::string_view repla
   if (done > 0) text = result.append(text, done);
 }
 
-// The bytes of the sequence at `at`: how many belong to the longest beginning of a well-formed one, and whether it is whole (Unicode 15, table 3-7).
+// Returns how many bytes at `at` are the longest beginning of a well-formed UTF-8 sequence, and whether the sequence is whole (Unicode 15, table 3-7).
 std::pair<std::size_t, bool> sequence_at(std::string_view bytes, std::size_t at) {
   const auto byte = [&](std::size_t i) { return at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u; };
   const unsigned lead = byte(0);
@@ -45,7 +45,7 @@ std::pair<std::size_t, bool> sequence_at(std::string_view bytes, std::size_t at)
   return {length, true};
 }
 
-// Each longest beginning of a sequence that is not well-formed becomes one U+FFFD.
+// Replaces bytes that are not valid UTF-8: the longest beginning of a sequence that is not whole becomes one U+FFFD.
 std::string valid_utf8(std::string_view bytes) {
   std::string text;
   for (std::size_t at = 0; at < bytes.size();) {
@@ -64,7 +64,7 @@ Pieces run_step(const Pieces& pieces, const DecodeByteLevel&) {
       const auto [code, last] = char_at(piece, at);
       const auto byte = character_byte(code);
       if (!byte) {
-        // A piece with another character, such as an added token, is text.
+        // A piece that has a character outside of the alphabet, such as an added token, is copied as text.
         bytes.resize(before);
         bytes += piece;
         break;
@@ -79,7 +79,7 @@ Pieces run_step(const Pieces& pieces, const DecodeByteLevel&) {
 std::optional<char> fallback_byte(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
   unsigned value = 0;
-  // "+5" is a number for the package.
+  // The `tokenizers` package reads "+5" as a number.
   for (const char c : piece.substr(piece[3] == '+' ? 4 : 3, piece[3] == '+' ? 1 : 2)) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
     if (digit < 0) return std::nullopt;
@@ -176,7 +176,7 @@ std::size_t total_size(const Pieces& pieces) {
 }
 
 Pieces run_step(Pieces pieces, const ReplaceMatches& step, std::size_t limit) {
-  std::size_t before = 0;  // bytes of the results of the pieces before
+  std::size_t before = 0;  // number of bytes that the earlier pieces have become
   for (std::string& piece : pieces) {
     std::string result;
     for (const Match& match : step.pattern.split(piece)) {

@@ -32,12 +32,12 @@ bool hangul_joins(Hangul before, Hangul after) {
   return false;
 }
 
-// The state of a cluster for the rules that look back more than one character.
+// What the rules that look back more than one character need to know of the cluster so far.
 struct Memory {
-  bool pictograph = false;  // a pictograph, then extending characters only
+  bool pictograph = false;  // the cluster ends in a pictograph and perhaps extending characters after it
   bool pictograph_zwj = false;
-  bool consonant = false;   // a consonant, then linkers and extending characters only
-  bool linker = false;      // at least one linker among those
+  bool consonant = false;   // the cluster ends in a consonant and perhaps linkers and extending characters after it
+  bool linker = false;      // a linker is among these characters
 
   void add(char32_t code) {
     constexpr char32_t kZeroWidthJoiner = 0x200D;

@@ -1,4 +1,4 @@
-// Limits how long the steps of a tokenizer may make a text. A file of 3 kB can describe steps that make one byte a million.
+// Limits how long the steps of a tokenizer may make a text. A file of 3 kB can describe steps that turn one byte into a million bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace polyhead::models {
 
 class GrowthLimit {
  public:
-  // For a text of `bytes` bytes. `stage` names the steps in messages: "normalizer", "decoder".
+  // The limit for a text of `bytes` bytes. `stage` names the steps in messages: "normalizer", "decoder".
   GrowthLimit(std::string_view stage, std::size_t bytes) : stage_(stage), bytes_(bytes), limit_(64 * bytes + (std::size_t{1} << 20)) {}
 
   // Returns the limit in bytes. A step may stop when its result is longer.

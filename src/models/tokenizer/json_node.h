@@ -56,7 +56,7 @@ struct StepKind {
   void (*read)(const JsonNode& node, Steps& steps);
 };
 
-// Appends the steps of a node. Error (unsupported) that names the known kinds if its type is another, or the known members if it has another.
+// Appends the steps of a node. Error (unsupported) if the type of the node or one of its members is unknown; the message names the known ones.
 template <class Steps>
 void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, Steps& steps) {
   const std::string type = node.need<std::string>("type");
@@ -70,7 +70,7 @@ void read_step(const JsonNode& node, const std::vector<StepKind<Steps>>& kinds, 
   fail(ErrorCode::unsupported, node.place("type"), " is '", type, "', which is not supported; supported: ", join(kinds, &StepKind<Steps>::name));
 }
 
-// A member that is one of a few names.
+// Returns the value that belongs to a member's name, which must be one of a few.
 template <class Value>
 Value need_choice(const JsonNode& node, std::string_view key, std::initializer_list<std::pair<std::string_view, Value>> choices) {
   const std::string name = node.need<std::string>(key);

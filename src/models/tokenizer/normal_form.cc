@@ -26,7 +26,7 @@ int combining_class(char32_t code) {
 
 bool is_hangul_syllable(char32_t code) { return code >= 0xAC00 && code <= 0xD7A3; }
 
-// Whether the package decomposes the character; canonically, or also by compatibility.
+// Returns whether the `tokenizers` package decomposes the character: canonically or, if `compatible`, also by compatibility.
 bool decomposes(char32_t code, bool compatible) {
   if (code < 0xA0) return false;
   return is_hangul_syllable(code) || is_in(CharClass::canonical_decomposition, code) || (compatible && is_in(CharClass::compatibility_decomposition, code));
@@ -62,7 +62,7 @@ void reorder(std::vector<Part>& parts) {
 
 std::optional<char32_t> composed_pair(char32_t first, char32_t second) {
   if (second < 0x300) return std::nullopt;  // no character below U+0300 is the second of a pair
-  if (second == 0x11A7) return std::nullopt;  // no final consonant of Hangul, although utf8proc 2.8 drops it behind a syllable
+  if (second == 0x11A7) return std::nullopt;  // U+11A7 is no final consonant of Hangul, although utf8proc 2.8 drops it behind a syllable
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(first), static_cast<utf8proc_int32_t>(second)};
   if (utf8proc_normalize_utf32(pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE)) != 1) return std::nullopt;
   const auto code = static_cast<char32_t>(pair[0]);
@@ -79,7 +79,7 @@ void compose(std::vector<Part>& parts) {
     const bool blocked = !adjacent && (kept == 0 || parts[kept - 1].combining_class >= part.combining_class);
     if (has_starter && !blocked) {
       if (const auto code = composed_pair(parts[starter].code, part.code)) {
-        // Each of the two consumes 1 - change characters of the old text; so does the composed one.
+        // A part consumes 1 - change characters of the old text. The composed part must consume as many as both parts together.
         parts[starter] = {*code, parts[starter].change + part.change - 1, 0};
         continue;
       }

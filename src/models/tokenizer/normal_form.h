@@ -10,7 +10,8 @@ struct NormalForm {
   bool composed = false;    // NFC and NFKC
 };
 
-// Characters that the package does not know as decomposable stay as they are; the others have utf8proc's values, which never change.
+// Returns a normal form. Characters that the `tokenizers` package does not decompose stay as they are; the others get utf8proc's decompositions, which are the
+// same in all versions of Unicode.
 AlignedText normal_form(AlignedView text, NormalForm form);
 
 }  // namespace polyhead::models

@@ -13,7 +13,7 @@ namespace {
 
 AlignedText empty_like(const AlignedText& text) { return {.bytes = {}, .spans = {}, .origin = text.origin}; }
 
-// Calls f(code) for each character: true to keep it.
+// Keeps the characters for which f(code) is true.
 template <class F>
 AlignedText filtered(const AlignedText& text, const F& f) {
   AlignedText to = empty_like(text);
@@ -45,7 +45,8 @@ AlignedText lowered(const AlignedText& text) {
   return to;
 }
 
-// The blocks of BERT's tokenizer. Extension E starts at U+2B820; U+2B920 is deliberate, because the `tokenizers` package has it.
+// Returns whether the character is in one of the blocks of BERT's tokenizer. Extension E begins at U+2B820, but the `tokenizers` package, and so this table,
+// has U+2B920.
 bool is_cjk_ideograph(char32_t code) {
   static constexpr std::array<std::array<char32_t, 2>, 8> kBlocks{{{0x4E00, 0x9FFF},
                                                                    {0x3400, 0x4DBF},
@@ -116,7 +117,7 @@ AlignedText run_step(const AlignedText& text, const ReplaceMatches& step, std::s
       to.append(view.part(match.first, match.last));
       continue;
     }
-    // The new characters are inserted behind what was matched.
+    // The new characters get the span of the last byte of the match.
     const ByteSpan span = match.last == 0 ? ByteSpan{text.origin, text.origin} : text.spans[match.last - 1];
     to.bytes += step.content;
     to.spans.resize(to.bytes.size(), span);

@@ -22,7 +22,7 @@ struct BertNormalizer {
 };
 struct Lowercase {};
 struct StripAccents {};
-struct StripEnds {  // white space at the ends
+struct StripEnds {  // removes white space at the ends of the text
   bool left = true, right = true;
 };
 struct ReplaceMatches {
@@ -37,7 +37,7 @@ struct Nmt {};
 
 using NormalizerStep = std::variant<BertNormalizer, NormalForm, Lowercase, StripAccents, StripEnds, ReplaceMatches, Prepend, ByteLevelText, Nmt, std::shared_ptr<const CharsMap>>;
 
-// Error if a step makes the text longer than growth_limit.h allows.
+// Applies the steps in order. Error if a step makes the text longer than growth_limit.h allows.
 AlignedText normalize(AlignedText text, const std::vector<NormalizerStep>& steps);
 
 }  // namespace polyhead::models

@@ -36,7 +36,7 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;  // finders refer to added tokens
 
   const PipelineParts& parts() const { return parts_; }
-  // The tokens of a text, without special tokens around it.
+  // Returns the tokens of a text, without special tokens around it.
   std::vector<TextToken> tokenize(AlignedText text, int number) const;
   std::vector<TextToken> post_process(std::vector<std::vector<TextToken>> texts, const std::vector<std::string_view>& sources) const;
   std::int64_t special_count(bool pair) const;

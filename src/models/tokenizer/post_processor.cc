@@ -12,7 +12,7 @@
 namespace polyhead::models {
 namespace {
 
-// Where the next character of a text begins that may not be UTF-8; a byte that is not is a character.
+// Returns where the character after `at` begins. The text need not be UTF-8: a byte that is not part of a valid sequence counts as a character.
 std::size_t next_character(std::string_view text, std::size_t at) {
   utf8proc_int32_t code = 0;
   const utf8proc_ssize_t length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
@@ -27,7 +27,7 @@ std::size_t character_before(std::string_view text, std::size_t last) {
 
 bool is_space(char32_t code) { return code == byte_character(' ') || is_in(CharClass::white_space, code); }
 
-// `source` is the text that the token came from.
+// Trims the span of one token (see TrimSpans). `source` is the text that the token came from.
 void trim(TextToken& token, bool is_first, bool add_prefix_space, std::string_view source) {
   const std::string_view piece = token.found.empty() ? token.piece : token.found;
   std::size_t leading = 0, trailing = 0;

@@ -21,7 +21,7 @@ struct TextToken {
   std::string found = {};  // the text in which an added token was found, with the white space that it took; empty for other tokens
 };
 
-// Moves the ends of spans inwards over the spaces that a token's own text begins and ends with.
+// Makes spans shorter by the spaces with which the token's text begins and ends.
 struct TrimSpans {
   bool add_prefix_space;  // the first token of a text may begin with a space that the text does not have
 };
@@ -38,7 +38,7 @@ struct Template {
 
 using PostProcessorStep = std::variant<TrimSpans, Template>;
 
-// `texts` has the tokens of the text and, if there is one, of the pair; `sources` are the texts themselves.
+// Applies the steps in order. `texts` has the tokens of the text and, if there is one, of the pair; `sources` are the texts themselves.
 std::vector<TextToken> post_process(std::vector<std::vector<TextToken>> texts, const std::vector<std::string_view>& sources, const std::vector<PostProcessorStep>& steps);
 
 }  // namespace polyhead::models

@@ -10,7 +10,7 @@
 namespace polyhead::models {
 namespace {
 
-// The text cut at each character for which holds(code).
+// Cuts the text at each character for which holds(code) is true.
 template <class F>
 std::vector<Match> split_at_characters(std::string_view text, const F& holds) {
   std::vector<Match> parts;
@@ -44,7 +44,7 @@ std::vector<Match> cut(std::string_view word, const SplitAtPattern& step) {
 
 std::vector<Match> cut(std::string_view word, const SplitWordsAndSymbols&) {
   std::vector<Match> parts;
-  int before = -1;  // 0: white space, 1: word, 2: symbols
+  int before = -1;  // kind of the character before: 0 white space, 1 word, 2 symbol
   for (std::size_t at = 0; at < word.size();) {
     const auto [code, last] = char_at(word, at);
     const int kind = is_in(CharClass::word, code) ? 1 : is_in(CharClass::white_space, code) ? 0 : 2;
@@ -73,7 +73,7 @@ std::vector<Match> cut(std::string_view word, const SplitByLength& step) {
   return parts;
 }
 
-// Steps that split and change nothing.
+// Runs a step that only splits words and does not change the text.
 template <class Step>
 Words run_step(Words words, const Step& step) {
   std::vector<ByteSpan> result;
@@ -84,7 +84,7 @@ Words run_step(Words words, const Step& step) {
   return words;
 }
 
-// A word with `text` before it, which has the span of the word's first character.
+// Appends `prefix` to the text. It gets the span of the first character of `word`, which follows it.
 void append_prefix(AlignedText& to, char32_t prefix, AlignedView word) { to.append(prefix, word.spans.front()); }
 
 Words run_step(const Words& words, const ByteLevelWords& step) {
@@ -162,7 +162,7 @@ std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters 
       break;
     }
     case Delimiters::merged_with_next: {
-      // A delimiter merges with what follows unless that is a delimiter which has merged, so look at the parts from the end.
+      // A delimiter merges with the part after it, unless that part is a delimiter that has merged. So go through the parts from the end.
       bool after = false;
       for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
         if (part->matches && !after && !result.empty())

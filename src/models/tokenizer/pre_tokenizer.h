@@ -34,7 +34,7 @@ struct SplitAtPattern {
   Delimiters delimiters;
   bool invert = false;  // true: the text between matches is the delimiter, and the matches are the words
 };
-struct SplitWordsAndSymbols {};  // \w+|[^\w\s]+
+struct SplitWordsAndSymbols {};  // words are the matches of \w+|[^\w\s]+
 struct SplitAtCharacter {
   char32_t delimiter;  // removed
 };
@@ -62,7 +62,7 @@ struct Words {
 
 // GPT-2's pattern for words.
 Regex gpt2_pattern();
-// BERT's words: cut at white space; each punctuation character is one.
+// Returns the steps of BERT: words end at white space, and each punctuation character is a word.
 std::vector<PreTokenizerStep> bert_words();
 
 Words split_words(AlignedText text, const std::vector<PreTokenizerStep>& steps);

@@ -39,14 +39,15 @@ std::uint32_t little_endian(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-// Units of a double array: bits 0-7 label, bit 8 a key ends here, bit 9 the offset counts in 256s, bits 10-31 offset; in a leaf bits 0-30 are its value.
+// Units of a double array. Bits 0-7: label; bit 8: a key ends here; bit 9: the offset is multiplied by 256; bits 10-31: offset. In a leaf, bits 0-30 are the
+// value.
 bool ends_key(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 std::uint32_t label(std::uint32_t unit) { return unit & (std::uint32_t{1} << 31 | 0xFF); }
 std::size_t offset(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & std::uint32_t{1} << 9) >> 6); }
 std::size_t value(std::uint32_t unit) { return unit & ~(std::uint32_t{1} << 31); }
 
-// Appends the replacement of `old_characters` characters. If the replacement is longer, the further characters count as inserted; if it is shorter,
-// the remaining old ones are dropped behind the last character.
+// Appends the replacement of `old_characters` characters. If the replacement has more characters, the rest counts as inserted; if it has fewer, the rest of
+// the old characters is dropped after its last character.
 void append_replacement(std::vector<Change>& changes, std::size_t old_characters, std::string_view replacement) {
   std::size_t characters = 0;
   for (std::size_t at = 0; at < replacement.size();) {

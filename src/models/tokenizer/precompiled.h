@@ -23,7 +23,7 @@ class CharsMap {
   AlignedText apply(AlignedView text, std::size_t limit) const;
 
  private:
-  // The replacement of the shortest key that `text` begins with.
+  // Returns the replacement of the shortest key that `text` begins with.
   std::optional<std::string_view> find(std::string_view text) const;
 
   std::vector<std::uint32_t> units_;

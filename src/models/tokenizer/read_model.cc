@@ -95,7 +95,7 @@ const std::array<ModelKind, 4>& kinds() {
   return table;
 }
 
-// Files of old versions of `tokenizers` do not say the type.
+// Returns the type of the model. Files of old versions of `tokenizers` do not name it, so it is then guessed from their keys.
 std::string type_of(const JsonNode& node) {
   if (node.has("type")) return node.need<std::string>("type");
   if (node.has("merges")) return "BPE";

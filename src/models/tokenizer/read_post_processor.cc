@@ -15,14 +15,15 @@ std::int64_t read_id(const JsonNode& node, std::string_view key, const Json& jso
   return static_cast<std::int64_t>(*id);
 }
 
-// ["[SEP]", 102]
+// Reads a token such as ["[SEP]", 102].
 TemplatePart read_token(const JsonNode& node, std::string_view key) {
   const Json::Array& pair = node.array(key);
   if (pair.size() != 2 || pair[0].as<std::string>() == nullptr) node.fail_at(key, "is not a token and its id");
   return {.special = {{read_id(node, key, pair[1]), *pair[0].as<std::string>()}}};
 }
 
-// Start A separator, and for pairs start A `middle` B separator; the pair and what follows it have `segment`.
+// Returns the template "start A separator" and, for pairs, "start A separator B separator", with two separators in the middle if separators_between is true.
+// B and the last separator have `segment`.
 Template start_and_separator(const JsonNode& node, int segment, bool separators_between) {
   const TemplatePart start = read_token(node, "cls"), separator = read_token(node, "sep");
   TemplatePart last = separator;
@@ -45,7 +46,7 @@ void add_trim(const JsonNode& node, Steps& steps) {
   if (node.need<bool>("trim_offsets")) steps.emplace_back(TrimSpans{.add_prefix_space = node.need<bool>("add_prefix_space")});
 }
 
-// {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, or "Sequence" with the id "A" or "B".
+// Reads a part such as {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, or a "Sequence" with the id "A" or "B".
 TemplatePart read_part(const JsonNode& node, const JsonNode& special) {
   constexpr std::string_view kKinds[] = {"SpecialToken", "Sequence"};
   node.file().allow_only(node.json(), kKinds, node.where());

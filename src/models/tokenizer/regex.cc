@@ -22,7 +22,7 @@ std::string message_of(int code, OnigErrorInfo* info) {
   return {reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)};
 }
 
-// Once, before the first pattern: Oniguruma's own check is not safe with several threads.
+// Initialises Oniguruma once, before the first pattern. Oniguruma would do so itself, but not safely with several threads.
 void initialize() {
   static const int done = [] {
     OnigEncoding utf8 = ONIG_ENCODING_UTF8;
@@ -31,7 +31,7 @@ void initialize() {
   if (done != ONIG_NORMAL) fail(ErrorCode::unsupported, "Oniguruma cannot start: ", message_of(done, nullptr));
 }
 
-// The text with characters that are newer than Unicode 14 replaced by older ones of the same class and length; nullopt if there are none.
+// Replaces characters that are newer than Unicode 14 by older ones of the same class and length. Returns nullopt if the text has no such characters.
 std::optional<std::string> with_stand_ins(std::string_view text) {
   std::string replaced;
   std::size_t copied = 0;
@@ -80,11 +80,11 @@ std::vector<Match> Regex::split(std::string_view text) const {
   const std::unique_ptr<OnigMatchParam, void (*)(OnigMatchParam*)> limits(onig_new_match_param(), onig_free_match_param);
   if (region == nullptr || limits == nullptr) throw std::bad_alloc();
   onig_initialize_match_param(limits.get());
-  // The number of backtracks of a pattern may grow exponentially with the text. Useful patterns take a few for each character.
+  // The number of backtracks of a pattern may grow exponentially with the text. Useful patterns need only a few backtracks for each character.
   onig_set_retry_limit_in_search_of_match_param(limits.get(), 10'000'000 + 100 * text.size());
 
   std::vector<Match> parts;
-  std::size_t done = 0, start = 0;  // `done`: what `parts` covers
+  std::size_t done = 0, start = 0;  // done: end of the part of the text that `parts` covers
   std::optional<std::size_t> last_end;
   while (start <= text.size()) {
     const int found = onig_search_with_param(regex_.get(), begin, end, begin + start, end, region.get(), ONIG_OPTION_NONE, limits.get());

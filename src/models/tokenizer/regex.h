@@ -19,15 +19,14 @@ struct Match {
 
 class Regex {
  public:
-  // Error if the pattern is malformed, or asks for what Unicode 14 and the package's version of Unicode may answer differently: the list of properties is
-  // in regex_check.cc. `where` names the pattern in messages.
+  // Error if the pattern is malformed, or if it names a property that may differ between Unicode 14 and the version of Unicode in the `tokenizers` package.
+  // regex_check.cc lists the properties that are allowed. `where` names the pattern in messages.
   Regex(std::string_view pattern, std::string_view where);
-  // A pattern that matches `text` itself.
+  // Returns a pattern that matches `text` itself.
   static Regex literal(std::string_view text, std::string_view where);
 
-  // Splits the whole text into matches and the parts between them, in order. An empty text is one part that does not match. An empty match right
-  // behind the match
-  // before it does not count.
+  // Splits the whole text into matches and the parts between them, in order. An empty text is one part that does not match. An empty match at the end of the
+  // match before it does not count.
   std::vector<Match> split(std::string_view text) const;
 
  private:

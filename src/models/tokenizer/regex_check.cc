@@ -1,5 +1,5 @@
-// Which patterns mean the same for Unicode 14 (Oniguruma 6.9.8) and for the `tokenizers` package's version: those whose properties are kept by the
-// stand-ins of unicode_tables.inc, and that name no character for which a stand-in would be found instead.
+// Checks that a pattern means the same with Unicode 14 (Oniguruma 6.9.8) and with the version of Unicode in the `tokenizers` package. The pattern may name
+// only properties in which a newer character and its stand-in (unicode_tables.inc) agree, and no character that has a stand-in.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,7 +14,8 @@
 namespace polyhead::models {
 namespace {
 
-// Lower case, without spaces, '_' and '-', as Oniguruma compares them. General categories with their groups; scripts; classes of POSIX brackets.
+// The allowed properties, in lower case and without spaces, '_' and '-', because Oniguruma compares names in this form: general categories and their groups,
+// scripts, and classes of POSIX brackets.
 constexpr std::string_view kProperties[] = {
     "l", "m", "n", "p", "s", "z", "c", "lc", "lu", "ll", "lt", "lm", "lo", "mn", "mc", "me", "nd", "nl", "no", "pc", "pd", "ps", "pe", "pi", "pf", "po", "sm", "sc", "sk", "so",
     "zs", "zl", "zp", "cc", "cf", "co", "cn", "cs", "any",
@@ -26,7 +27,8 @@ constexpr std::string_view kProperties[] = {
     "tamil", "telugu", "kannada", "malayalam", "sinhala", "khmer", "tibetan", "georgian", "armenian", "ethiopic", "mongolian",
     "alnum", "alpha", "alphabetic", "ascii", "blank", "cntrl", "digit", "graph", "print", "punct", "space", "whitespace", "word", "xdigit"};
 
-// Between two backtracks, which Regex::split limits, nested groups of a pattern take a step each. Published patterns have at most 10 groups.
+// Regex::split() limits the number of backtracks. Between two backtracks each nested group of a pattern costs a step, so the number of groups is limited, too.
+// Published patterns have at most 10 groups.
 constexpr std::size_t kMostGroups = 64;
 
 std::string plain_name(std::string_view name) {
@@ -47,7 +49,7 @@ class PatternReader {
       const auto first = next_character();
       if (!first) continue;
       char32_t last = *first;
-      // "a-z" in brackets. Outside of brackets it is three characters, for which the range is checked without need.
+      // "a-z" is a range in brackets. Outside of brackets it is three characters; checking the range is then unnecessary, but does no harm.
       if (at_ + 1 < pattern_.size() && pattern_[at_] == '-' && pattern_[at_ + 1] != ']') {
         const std::size_t before = at_++;
         if (const auto end = next_character(); end && *end >= *first)
@@ -60,7 +62,7 @@ class PatternReader {
   }
 
  private:
-  // Reads one element: a character, written as it is or as an escape, or something else, which is nullopt.
+  // Reads one element of the pattern. Returns the character that it stands for, written as it is or as an escape; nullopt for any other element.
   std::optional<char32_t> next_character() {
     if (pattern_[at_] != '\\') {
       for (const std::string_view name : {"[:lower:]", "[:upper:]", "[:^lower:]", "[:^upper:]"})

@@ -18,13 +18,13 @@ AddedToken read_added_token(const JsonNode& node) {
           .special = node.get<bool>("special").value_or(false)};
 }
 
-// `tokenizers` ignores the ids of tokens that the vocabulary lacks and numbers them itself. A file that says otherwise is refused.
+// `tokenizers` ignores the file's ids of added tokens that the vocabulary lacks, and numbers these tokens itself. A file with other ids is refused.
 void read_added_tokens(const JsonNode& root, PipelineParts& parts) {
   if (!root.has("added_tokens")) return;
   std::int64_t next = parts.vocabulary.size();
   for (const JsonNode& node : root.list("added_tokens")) {
     AddedToken token = read_added_token(node);
-    if (token.content.empty()) continue;  // as the package does
+    if (token.content.empty()) continue;  // the package skips it, too
     const auto known = parts.vocabulary.find(token.content);
     if (!known && token.id != next && parts.vocabulary.piece(token.id) == nullptr)
       node.fail_at("id", cat("is ", token.id, "; after ", parts.vocabulary.size(), " pieces and the added tokens before it, `tokenizers` gives ", io::quote(token.content), " the id ", next));
@@ -47,7 +47,7 @@ PipelineParts read_tokenizer_json(const JsonFile& file) {
   if (root.has("post_processor")) read_post_processor(root.member("post_processor"), parts.post_processor);
   if (root.has("decoder")) {
     read_decoder(root.member("decoder"), parts.decoder);
-    if (parts.decoder.empty()) parts.decoder.emplace_back(FusePieces{});  // an empty sequence joins without spaces, no decoder with spaces
+    if (parts.decoder.empty()) parts.decoder.emplace_back(FusePieces{});  // an empty sequence joins pieces without spaces; if there is no decoder, pieces are joined with spaces
   }
   read_added_tokens(root, parts);
   return parts;

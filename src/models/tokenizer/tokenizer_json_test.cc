@@ -1,4 +1,4 @@
-// tokenizer.json as files: what is read, and how what is not supported is refused. Ids, spans and texts of whole kinds: tests/python/test_tokenizers.py.
+// Tests files tokenizer.json: what is read, and the messages for what is not supported. tests/python/test_tokenizers.py compares ids, spans and texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -141,7 +141,7 @@ TEST(TokenizerJson, MergesAreStringsOrPairsOfTheVocabulary) {
   EXPECT_THAT(load(file).encode("abab").ids, ElementsAre(2, 2));
   file["model"]["merges"] = json::array({json::array({"a", "b"})});
   EXPECT_THAT(load(file).encode("aab").ids, ElementsAre(0, 2));
-  file["model"].erase("type");  // of old files
+  file["model"].erase("type");  // old files have no type
   EXPECT_THAT(load(file).encode("aab").ids, ElementsAre(0, 2));
   file["model"]["merges"] = {"a b c"};
   EXPECT_ERROR(load(file), format, HasSubstr("model.merges[0] is \"a b c\"; it must be two pieces"));
@@ -174,7 +174,7 @@ TEST(TokenizerJson, CharsmapsThatAreCutOrLeadNowhereAreRefused) {
   EXPECT_ERROR(load(with("AAAAAA==")), format, HasSubstr("a trie of 0 bytes"));
   EXPECT_ERROR(load(with("BAAAAAAAAAD/")), format, HasSubstr("not UTF-8"));
   EXPECT_ERROR(load(with("/////wAAAAA=")), format, HasSubstr("a trie of 4294967295 bytes"));
-  // One unit, whose offset leads behind the array: no key is found.
+  // The trie has one unit, whose offset points beyond the array. So no key is found.
   EXPECT_THAT(load(with("BAAAAAAEAABh")).encode("a").ids, ElementsAre(1));
 }
 

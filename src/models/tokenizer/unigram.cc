@@ -12,7 +12,7 @@ namespace {
 constexpr double kUnknownPenalty = 10;  // an unknown character scores this much below the least piece
 constexpr std::size_t kNoPiece = static_cast<std::size_t>(-1);
 
-// The best split of the bytes before a place: its score and its last token.
+// The best split of the bytes before a place in the word: its score and its last token.
 struct Best {
   double score = 0;
   std::size_t first = kNoPiece;  // where the last token begins
@@ -53,7 +53,7 @@ std::vector<Best> best_splits(std::string_view word, const Unigram& model, const
 
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const Unigram& model, const Vocabulary& vocabulary) {
   const std::vector<Best> best = best_splits(word, model, vocabulary);
-  std::vector<WordToken> path;  // from the end of the word
+  std::vector<WordToken> path;  // the tokens of the best split, from the last to the first
   for (std::size_t last = word.size(); last > 0;) {
     const Best& token = best[last];
     const bool unknown = model.unknown && token.id == *model.unknown;
@@ -71,7 +71,7 @@ void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const 
       tokens.push_back(token);
       continue;
     }
-    // Unknown characters may be a piece once they are joined; otherwise they may become bytes, each with the span of all.
+    // Neighbouring unknown characters are joined and may then be a piece. If not, they may become bytes, each of which has the span of all these characters.
     if (const auto id = vocabulary.find(text)) {
       tokens.push_back({*id, token.first, token.last});
       continue;

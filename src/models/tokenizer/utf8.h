@@ -21,7 +21,7 @@ inline Utf8Char char_at(std::string_view bytes, std::size_t at) {
   return {(lead & 0x07) << 18 | (byte(at + 1) & 0x3F) << 12 | (byte(at + 2) & 0x3F) << 6 | (byte(at + 3) & 0x3F), at + 4};
 }
 
-// The character that ends before `last`, which is not 0, and where it begins.
+// Returns the character that ends before `last`, and where it begins. `last` is not 0.
 inline Utf8Char char_before(std::string_view bytes, std::size_t last) {
   std::size_t at = last - 1;
   while (at > 0 && (static_cast<unsigned char>(bytes[at]) & 0xC0) == 0x80) --at;

@@ -18,7 +18,7 @@ Vocabulary::Vocabulary(std::vector<VocabularyEntry> entries, std::string_view wh
     if (id < 0 || id >= std::int64_t{1} << 31) fail(ErrorCode::format, where, " gives ", io::quote(piece), " the id ", id, "; ids are in [0, 2^31)");
     if (const auto [other, added] = places_.emplace(id, i); !added)
       fail(ErrorCode::format, where, " gives the id ", id, " to ", io::quote(entries_[other->second].piece), " and to ", io::quote(piece));
-    ids_[piece] = id;  // of equal pieces the last one has the greatest id
+    ids_[piece] = id;  // the last of several equal pieces has the greatest id
   }
 }
 
@@ -48,7 +48,7 @@ Vocabulary::Prefix Vocabulary::extend(Prefix prefix, std::string_view bytes) con
 }
 
 const VocabularyEntry* Vocabulary::exactly(const Prefix& prefix) const {
-  // Sorted by piece, so the shortest piece with this prefix comes first; of equal ones the last has the id that find() gives.
+  // Entries are sorted by piece, so the shortest piece with this prefix comes first. Of equal pieces the last entry has the id that find() returns.
   if (prefix.empty() || entries_[prefix.first].piece.size() != prefix.length) return nullptr;
   std::size_t at = prefix.first;
   while (at + 1 < prefix.last && entries_[at + 1].piece.size() == prefix.length) ++at;

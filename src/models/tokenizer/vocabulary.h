@@ -38,10 +38,10 @@ class Vocabulary {
     bool empty() const { return first == last; }
   };
   Prefix all() const { return {0, entries_.size()}; }
-  // The pieces of `prefix` whose next byte is `byte`. Costs two binary searches.
+  // Returns the pieces of `prefix` whose next byte is `byte`. Takes two binary searches.
   Prefix extend(Prefix prefix, char byte) const;
   Prefix extend(Prefix prefix, std::string_view bytes) const;
-  // The entry whose piece is the prefix; nullptr if there is none.
+  // Returns the entry whose piece is the prefix itself; nullptr if there is none.
   const VocabularyEntry* exactly(const Prefix& prefix) const;
 
  private:

@@ -24,15 +24,15 @@ struct WordLevel {
   std::string unknown;
 };
 
-// The longest piece from the left each time (Wu et al. 2016, section 4.1). If some part of the word has no piece, the whole word is one unknown token.
-// Time: at most (characters of the word) x (characters of the longest piece).
+// Takes the longest piece from the left, again and again (Wu et al. 2016, section 4.1). If some part of the word has no piece, the whole word is one unknown
+// token. The time is at most proportional to (characters of the word) x (characters of the longest piece).
 struct WordPiece {
   std::string unknown;
   std::string continuing_prefix;  // prefix of pieces that do not begin a word
   std::int64_t max_word_length;   // in characters; a longer word is unknown
 };
 
-// Byte-pair encoding (Sennrich et al. 2016, algorithm 1): the pair of neighbours with the least rank is merged until there is none. O(n log n).
+// Byte-pair encoding (Sennrich et al. 2016, algorithm 1): the pair of neighbours with the least rank is merged, until no pair has a merge. Time O(n log n).
 struct BytePairs {
   struct Merge {
     std::int64_t rank, id;  // id of the merged piece
@@ -47,8 +47,8 @@ struct BytePairs {
   static std::uint64_t pair_key(std::int64_t first, std::int64_t second) { return static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(second); }
 };
 
-// Unigram language model (Kudo 2018): the split of the word with the greatest sum of scores. Neighbouring unknown characters are one token.
-// Time: (bytes of the word) x (bytes of the longest piece).
+// Unigram language model (Kudo 2018): finds the split of the word with the greatest sum of scores. Neighbouring unknown characters are one token.
+// The time is proportional to (bytes of the word) x (bytes of the longest piece).
 struct Unigram {
   std::vector<double> scores;  // by id
   double least_score = 0;      // smallest score of all pieces
@@ -61,13 +61,13 @@ using WordModel = std::variant<WordLevel, WordPiece, BytePairs, Unigram>;
 // Appends the tokens of a word. Error (invalid_argument) if the word needs the unknown token and the vocabulary has none.
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordModel& model, const Vocabulary& vocabulary);
 
-// The same for each kind of model.
+// append_tokens() for each kind of model.
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordLevel& model, const Vocabulary& vocabulary);
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const WordPiece& model, const Vocabulary& vocabulary);
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const BytePairs& model, const Vocabulary& vocabulary);
 void append_tokens(std::vector<WordToken>& tokens, std::string_view word, const Unigram& model, const Vocabulary& vocabulary);
 
-// The unknown token of a model; nullopt if it has none.
+// Returns the id of the unknown token of a model; nullopt if it has none.
 std::optional<std::int64_t> unknown_id(const WordModel& model, const Vocabulary& vocabulary);
 // Returns the piece of a byte, such as "<0x0A>".
 std::string byte_piece(unsigned char byte);

@@ -1,4 +1,4 @@
-// The models on words: examples worked out by hand.
+// Tests the models that split words, with examples worked out by hand.
 #include "models/tokenizer/word_model.h"
 
 #include <gmock/gmock.h>
@@ -84,13 +84,13 @@ TEST(BytePairs, UnknownCharactersAreDroppedOrUnknownOrBytes) {
   const Vocabulary known = vocabulary({"a", "?", "<0xC3>", "<0xA9>"});
   BytePairs model;
   EXPECT_THAT(pieces("aéa", model, known), ElementsAre("a", "a"));
-  EXPECT_THAT(spans("aéa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 2}));  // as the package says, which counts on
+  EXPECT_THAT(spans("aéa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 2}));  // the package counts on as if é were not there
   model.unknown = "?";
   EXPECT_THAT(pieces("aüü", model, known), ElementsAre("a", "?", "?"));
   model.fuse_unknown = true;
   EXPECT_THAT(spans("aüüa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 5}, ByteSpan{5, 6}));
   model.byte_fallback = true;
-  EXPECT_THAT(pieces("aéü", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "?"));  // ü lacks its second byte
+  EXPECT_THAT(pieces("aéü", model, known), ElementsAre("a", "<0xC3>", "<0xA9>", "?"));  // the vocabulary lacks the second byte of ü
   model.unknown = "none";
   EXPECT_ERROR(pieces("ü", model, known), invalid_argument, AllOf(HasSubstr("\"ü\""), HasSubstr("\"none\"")));
 }
@@ -104,7 +104,7 @@ TEST(BytePairs, PrefixAndSuffixArePartOfPieces) {
   EXPECT_THAT(pieces("a", model, known), ElementsAre("a</w>"));
 }
 
-// A merge that looks at each pair again after each merge needs 10^10 steps.
+// An algorithm that looks at all pairs again after each merge would need 10^10 steps.
 TEST(BytePairs, AWordOf100000CharactersIsMerged) {
   std::vector<std::string> all{"a"}, merges;
   for (int i = 0; i < 10; ++i) {

@@ -23,12 +23,12 @@ struct Case {
   Tensors expected;        // out, weights, lse, their tangents and every d_X
 };
 
-// Error when the file is not a case.
+// Reads a case. Error if the file is not a case.
 Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);
 
-// Gives an operation its rules and tensors, and records which were read. finish() refuses a case with an unread one, because the test would not
+// Gives an operation its rules and tensors, and records which were read. finish() refuses a case with an unread rule or tensor, because the test would not
 // cover it.
 class Reader {
  public:
@@ -49,7 +49,7 @@ class Reader {
   }
 
   bool has(const std::string& name) const { return inputs_.count(name) > 0; }
-  Tensor* find(const std::string& name) {  // nullptr: there is none
+  Tensor* find(const std::string& name) {  // nullptr if there is no such tensor
     const auto found = inputs_.find(name);
     if (found == inputs_.end()) return nullptr;
     read_.insert(name);
@@ -60,11 +60,11 @@ class Reader {
     require(found != nullptr, "there is no tensor '", name, "'");
     return *found;
   }
-  ConstTensorView view(const std::string& name) {  // absent: there is none
+  ConstTensorView view(const std::string& name) {  // absent if there is no such tensor
     const Tensor* found = find(name);
     return found ? found->view() : ConstTensorView();
   }
-  // Everything that was not read so far.
+  // Returns the tensors that were not read so far.
   std::vector<io::NamedTensor> rest();
 
   void finish() const;

@@ -82,7 +82,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   nn::MultiHeadAttention::Gradients gradients{.query = make("d_query", input.query.shape()), .parameters = &parameters};
   if (input.key) gradients.key = make("d_key", input.key.shape());
   if (input.value) gradients.value = make("d_value", input.value.shape());
-  // Files have masks [*,T,S], and biases [N,T,S] or of the first leading dimensions: the missing ones are inserted, before T and before N.
+  // In files masks are [*,T,S], and biases are [N,T,S] or have only the first leading dimensions. Insert the missing dimensions, before T and before N.
   const int rank = input.query.rank() + 1;
   if (options.mask.block && options.mask.block.rank() == rank - 1) options.mask.block = options.mask.block.unsqueeze(-3);
   if (options.bias) {

@@ -17,8 +17,8 @@ struct RunResult {
   int passed = 0, failed = 0;
 };
 
-// Runs every *.safetensors in the folder, in the order of their names, once per dtype; print gets a line per case and run. A file that
-// cannot be read or that names something unknown counts as failed. Error when the folder is missing or holds no case.
+// Runs every *.safetensors in the folder, in the order of their names, once for each dtype. Calls print with one line for each run of a case. A file that
+// cannot be read or that names something unknown counts as failed. Error if the folder is missing or holds no case.
 RunResult run_folder(const std::filesystem::path& folder, const RunOptions& options, const std::function<void(const std::string&)>& print);
 
 }  // namespace polyhead::golden

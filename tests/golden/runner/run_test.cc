@@ -1,4 +1,4 @@
-// The runner itself must be able to fail.
+// Tests that the runner reports wrong results, unknown rules and damaged files as failures.
 #include "golden/runner/run.h"
 
 #include <fstream>
@@ -81,7 +81,7 @@ TEST(GoldenRunner, WrongFloat32ResultFails) {
   }
 }
 
-// The estimate that replaces an unrecorded error of PyTorch is neither tighter than the recorded rule nor too wide to find an error.
+// If PyTorch's error is not recorded, an estimate replaces it. The estimate must be at least as wide as the recorded rule, and narrow enough to find errors.
 TEST(GoldenRunner, BoundFromRoundingCoversTwiceThePyTorchError) {
   for (const auto& [name, errors] : read_float32_errors(POLYHEAD_GOLDEN_ERRORS)) {
     SCOPED_TRACE(name);

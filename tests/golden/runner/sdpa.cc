@@ -73,7 +73,7 @@ void Problem::forward(Tensors& results) {
   attention_map({.q = q, .k = k, .k_scale = k_scale}, weights, options);
 }
 
-// Memory in `results` for the gradient of each input: d_q, d_bias, d_relative_bias.table, ... For SdpaBackward and SdpaBackwardBackward.
+// Allocates in `results` the gradient of each input: d_q, d_bias, d_relative_bias.table, ... Backward is SdpaBackward or SdpaBackwardBackward.
 template <class Backward>
 void make_gradients(const Problem& p, Backward& backward, Tensors& results) {
   const auto make = [&](const std::string& name, ConstTensorView like) { return (results["d_" + name] = Tensor(p.q.dtype(), like.shape())).view(); };

@@ -9,12 +9,12 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// PyTorch's error is one random sample: in a tensor of few elements it can by chance be far below the error from rounding the inputs. Therefore it
-// counts as at least that error.
+// The error of PyTorch is one random sample. In a tensor of few elements it can by chance be far below the error that comes from rounding the inputs, so
+// the larger of the two errors counts.
 //
-// Without a recorded error of PyTorch: each rounding of a float32 computation perturbs the result about as much as rounding the inputs does, so a
-// good computation errs by a small multiple of the latter. Over the seed-0 vectors the error of plain PyTorch is at most kTorchOverRounding times
-// the estimate of this file, and twice PyTorch's error is allowed.
+// If no error of PyTorch is recorded, it is estimated. Each rounding of a float32 computation changes the result about as much as rounding the inputs does,
+// so a good computation errs by a small multiple of the error from rounding the inputs. For the seed-0 vectors the error of plain PyTorch is at most
+// kTorchOverRounding times the error from rounding the inputs, and twice PyTorch's error is allowed.
 constexpr double kTorchOverRounding = 4;
 constexpr int kSamples = 8;
 
@@ -22,9 +22,9 @@ std::vector<double> constant(const Tensor& like, double value) {
   return std::vector<double>(static_cast<std::size_t>(like.numel()), value);
 }
 
-// The largest change of each result when every input is moved by up to one unit of float32 in its last place.
+// Returns the largest change of each result when every input is moved by up to one unit of float32 in its last place.
 std::map<std::string, double> rounding_effect(const Case& which) {
-  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // computed, not read: a wrong file must not widen its own bound
+  const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the results in the file: a wrong file must not widen its own bound
   std::map<std::string, double> effect;
   for (std::uint64_t sample = 0; sample < kSamples; ++sample) {
     test::Random random(sample);
@@ -41,14 +41,14 @@ std::map<std::string, double> rounding_effect(const Case& which) {
   return effect;
 }
 
-// Rows of attention in float64: scale * sum |q k|, the largest along the row, and sum_s p |v|.
+// For each row of attention, in float64: the largest scale * sum |q k| of its keys, and sum_s p |v|.
 struct CoreRows {
   std::vector<double> largest_score;  // [rows]
   std::vector<double> mean_value;     // [rows,V]
   std::int64_t keys = 0, v_width = 0;
 };
 
-// Computed in float64. v may be absent: for a layer only the attention weights and lse use this bound.
+// Computes CoreRows in float64. v may be absent: for a layer only the attention weights and lse use this bound.
 CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Tensor& v) {
   const Tensor& weights = which.expected.at("weights");
   const std::int64_t heads = q.extent(-3), group = heads / k.extent(-3), queries = q.extent(-2), keys = k.extent(-2);
@@ -83,7 +83,7 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
 
 // |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. An attention weight is the output for a v that is 1 at its key and 0 elsewhere, so its
 // bound has p in place of the sum. lse moves by at most the largest error of a score, and is rounded. For a layer, attention weights and lse have
-// the same bounds with its projected queries and keys.
+// the same bounds, computed from its projected queries and keys.
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
@@ -144,7 +144,7 @@ Bounds float32_bounds(const Case& which, const Float32Errors& torch) {
     if (bounds.count(name) > 0) continue;
     const double rounding = effect.at(name);
     if (known == torch.end()) {
-      // A gradient that is zero in exact arithmetic is a sum of terms that cancel; only their rounding errors remain.
+      // If a gradient is zero in exact arithmetic, its terms cancel and only their rounding errors remain.
       const double cancelled = test::largest_magnitude(expected) < magnitude(which, name) ? 8 : 1;
       bounds[name] = constant(expected, 2 * kTorchOverRounding * rounding + cancelled * kEps32 * magnitude(which, name));
       continue;

@@ -1,4 +1,4 @@
-// How far a result may lie from the expected float64 value, element by element.
+// Computes how far each element of a result may lie from the expected float64 value.
 #pragma once
 
 #include <map>
@@ -7,21 +7,21 @@
 
 namespace polyhead::golden {
 
-// The largest error of plain PyTorch in float32: case -> tensor -> error (make_float32_errors.py).
+// The largest error of plain PyTorch in float32, by case and tensor (make_float32_errors.py writes these errors).
 using Float32Errors = std::map<std::string, std::map<std::string, double>>;
 Float32Errors read_float32_errors(const std::filesystem::path& path);
 
 using Bounds = std::map<std::string, std::vector<double>>;
 
-// 1e-12 of each tensor's largest magnitude.
+// Returns 1e-12 times the magnitude of each tensor.
 Bounds float64_bounds(const Case& which);
 
-// Attention weights, lse and the output of sdpa: a bound from the formula. Gradients and outputs of layers: twice PyTorch's error where that is
-// known, else a multiple of the error from rounding the inputs.
+// Attention weights, lse and the output of sdpa have a bound from the formula. Gradients and outputs of layers may have twice PyTorch's error if that is
+// recorded, else a multiple of the error from rounding the inputs.
 Bounds float32_bounds(const Case& which, const Float32Errors& torch);
 
-// The magnitude that errors of a tensor are measured by: its own largest, but for a gradient that is zero in exact arithmetic (a bias which
-// is constant along the keys shifts whole rows of scores) the largest of all gradients, because its own is rounding noise.
+// Returns the magnitude by which errors of a tensor are measured: the tensor's largest. A gradient that is zero in exact arithmetic holds only rounding noise,
+// so the largest magnitude of all gradients counts instead. (An example is the gradient of a bias that is constant along the keys and shifts whole rows.)
 double magnitude(const Case& which, const std::string& name);
 
 }  // namespace polyhead::golden
