@@ -1,4 +1,4 @@
-// polyhead's sentence encoder for the driver, whose language has no name for it. A function gives null, or what was wrong.
+// C functions by which bench/peers.py calls polyhead's sentence encoder. A function returns null, or a message that says what was wrong.
 #include <cstdint>
 #include <exception>
 #include <memory>
