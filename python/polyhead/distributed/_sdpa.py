@@ -56,7 +56,7 @@ def sdpa(
             ``"zigzag"``: exactly as `slice_of` cuts them.
         plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: groups of head_ranks consecutive ranks share heads, and keys travel between
             groups. None: chosen by sizes; `explain` says how.
-        timeout: seconds that a rank may be silent. If it has to compute before it can answer, 4 times the time of its work at this rank's speed is added.
+        timeout: seconds that a rank may be silent. If it has to compute before it can answer, 4 times the time that its work would take on this rank is added.
         one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or one that is ``"shared"`` by all ranks.
             Only the gradient differs; `sdpa_backward` raises an error if it is needed and missing.
         ranks_per_machine: for the choice of the plan, which shares heads inside a machine only. None: torchrun's number for torch's default group, else 1.
