@@ -5,9 +5,9 @@
     build/peers/bin/python bench/context_parallel.py --length 8192 --heads 4 --causal
     build/peers/bin/python bench/context_parallel.py --length 8192 --sdpa MATH
 
-Both cut the sequence with head and tail together (zigzag), one thread a process. Seconds are those of the slower process: the first call, and the best of
---repeat calls. Memory is each process's peak beyond what it had before its first call: slices of q, k and v are there then. The error is the largest
-difference from attention on one process over the largest output.
+polyhead and torch cut the sequence in the same way (zigzag: a rank gets one slice from the head and one from the tail), with one thread per process. Seconds
+are those of the slower process: the first call, and the best of --repeat calls. Memory is each process's peak beyond what it had before its first call, when
+it already held its slices of q, k and v. The error is the largest difference from attention on one process, divided by the largest output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def measure(call: Any, repetitions: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is that of what follows
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # from here on the system records a new peak
     base, times = megabytes("VmRSS"), []
     for _ in range(1 + repetitions):
         dist.barrier()

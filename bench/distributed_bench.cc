@@ -1,4 +1,4 @@
-// Attention over several ranks: where the time of a call goes, bytes, and memory of each rank; or the transport alone. Prints one line of JSON.
+// Measures attention over several ranks: how the time of a call is spent, and the bytes and memory of each rank; or measures the transport alone. Prints one line of JSON.
 //
 //   mpirun -n 4 bench_distributed --length 16384 --heads 4 --causal --order zigzag --backward
 //   mpirun -n 2 bench_distributed --transport
@@ -261,7 +261,7 @@ Json measure_adding() {
       const double copied = processor_seconds();
       f(part);
       const double done = processor_seconds();
-      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // without the copies
+      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // the time without the copies
     }
     return least / static_cast<double>(values.numel());
   };

@@ -11,7 +11,7 @@ struct Step {
   nn::Encoder encoder, gradients;
   nn::AdamW optimizer;
   Tensor y, d_x;  // [B,T,E]
-  Workspace workspace;  // declared before saved, which returns its tensors to the workspace when it is destroyed
+  Workspace workspace;  // declared before `saved`, which returns its tensors to this workspace when it is destroyed
   nn::Encoder::Saved saved;
 
   Step(const Shape& shape, std::int64_t heads, std::int64_t layers)

@@ -2,7 +2,7 @@
 
     python3 bench/encoder_step.py build/release/bench/libbench_step.so [--threads 1] [--rounds 10]
 
-The library is the target bench_step of the preset release with -DPOLYHEAD_BUILD_BENCH=ON. Both take a step in turn; the medians are printed, in milliseconds.
+The library is the target bench_step of the preset release with -DPOLYHEAD_BUILD_BENCH=ON. polyhead and PyTorch take steps in turn; the script prints the medians in milliseconds.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python bench/folding.py [--residues 128 256 384] [--threads 1] [--rounds 5] [--seconds 60] [--only boltz]
 
-Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is processor time over threads, the median of the
-rounds; the ratio is the median of the ratios of neighbours. Memory is the peak of a step in a separate process, beyond what that process had before.
+Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is the processor time divided by the number of threads,
+the median over the rounds. The ratio is the median of the ratios of a package's step to the polyhead step next to it. Memory is the peak of a step in a
+separate process, beyond what that process had before.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python bench/jax_calls.py
 
-Both are timed in turn on one processor, in JAX's layout [B,T,N,H]; of each the fastest of many rounds is printed, in microseconds.
+The two functions are timed in turn on one processor, in JAX's layout [B,T,N,H]. The script prints the fastest of many rounds for each, in microseconds.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 #
 #   bench/limited_links.sh N RATE PROGRAM [ARGUMENT ...]       RATE as tc takes it: 1gbit, 10gbit; none: not limited
 #
-# The namespaces are joined by a bridge in a namespace too, and deleted at the end. Both directions of each link are limited.
+# A bridge in a further namespace joins them. All namespaces are deleted at the end. Both directions of each link are limited.
 set -eu
-if [ "${1:-}" = --agent ]; then  # what mpirun calls in place of ssh: --agent PREFIX HOST COMMAND ...
+if [ "${1:-}" = --agent ]; then  # mpirun calls this script in place of ssh: --agent PREFIX HOST COMMAND ...
   prefix=$2 host=$3
   shift 3
-  # A host name for each: processes of one host would share folders and addresses.
+  # Each namespace gets its own host name, because MPI processes with one host name would share folders and addresses.
   exec ip netns exec "$prefix${host##*.}" unshare --uts sh -c "hostname $prefix${host##*.}; $*"
 fi
 count=$1 rate=$2
@@ -23,7 +23,7 @@ clean() {
 trap clean EXIT
 trap 'exit 1' INT TERM
 limit() {  # NAMESPACE DEVICE
-  # A short queue, as a switch has; a burst that reaches 10 Gbit/s.
+  # The queue is as short as that of a switch; the burst is large enough for 10 Gbit/s.
   [ "$rate" = none ] || ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$rate" burst 1mb latency 5ms
 }
 switch=${prefix}0
@@ -44,7 +44,7 @@ for i in $(seq 1 "$count"); do
   echo "10.77.0.$i slots=1" >> "$hosts"
 done
 # Open MPI 4.1 by default fetches large messages piece by piece (its flag `put`); the requests wait behind data of the other direction, so that
-# both directions at once have half the rate. 1: only the flag `send`.
+# each direction has half the rate when both are used at once. 1 sets only the flag `send`.
 export OMPI_MCA_btl_tcp_flags="${OMPI_MCA_btl_tcp_flags:-1}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ip netns exec "${prefix}1" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "${prefix}1" \
   mpirun -n "$count" --hostfile "$hosts" --map-by node --bind-to none --mca plm_rsh_agent "$script --agent $prefix" \

@@ -1,5 +1,5 @@
 // Measures the cost of a parallel region on small problems: the library's threads, oneTBB, OpenMP, and new std::threads for each call.
-// The figures are in docs/decisions/0002-threads.md. `--benchmark_filter=fork` shows which of them a forked child survives.
+// The figures are in docs/decisions/0002-threads.md. `--benchmark_filter=fork` shows which of these still work in a forked child.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
 #include <unistd.h>

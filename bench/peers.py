@@ -9,8 +9,8 @@
 
 Every round gives each peer a turn, so that all peers see the same state of the machine; a figure is the best of a peer's calls. A turn lasts two
 milliseconds, or one call if that takes longer: otherwise a short call would run with another peer's code and data in the caches (`--turn 0` does
-that). With several threads a turn is twenty milliseconds after a short pause: threads of the peer before it stop waiting busily on a processor
-that this one needs, and its own wake up. Ratios within one table mean something, absolute figures of two runs do not.
+that). With several threads a turn is twenty milliseconds after a short pause: in the pause the threads of the previous peer stop waiting busily on processors
+that this peer needs, and in the turn its own threads wake up. Compare ratios of one table only; absolute figures differ between runs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any
 from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
-ROOF_SECONDS = 0.002  # of multiply-adds between rounds
-PAUSE = 0.002  # seconds before a turn of several threads: most of those that wait busily for the last library's next call go to sleep
-TURN = {False: 2.0, True: 20.0}  # milliseconds, by whether there are several threads: the first calls wake them
+ROOF_SECONDS = 0.002  # time for which the roof is measured between rounds
+PAUSE = 0.002  # seconds before a turn with several threads; in this time most threads of the last peer stop waiting busily and go to sleep
+TURN = {False: 2.0, True: 20.0}  # milliseconds of a turn, with one thread and with several; several threads need more, because the first calls wake them
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
 
 
@@ -187,7 +187,7 @@ def print_row(cells: list[str], widths: list[int]) -> None:
 
 
 def left_out(notes: dict[str, dict[str, list[str]]]) -> list[str]:
-    """One line for each reason and peer: most peers that cannot do one case cannot do many."""
+    """One line for each reason and peer, because a peer that cannot compute one case often cannot compute many, for the same reason."""
     return [f"{name}: {note}: {cases[0] if len(cases) == 1 else f'{len(cases)} cases, {cases[0]} to {cases[-1]}'}"
             for note, peers in notes.items() for name, cases in peers.items()]
 

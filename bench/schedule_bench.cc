@@ -51,7 +51,7 @@ double product(std::int64_t rows, std::int64_t columns, int threads) {
   return static_cast<double>(items) / static_cast<double>(threads * longest_share(items, 1, threads));
 }
 
-// A gated layer of 128 sequences of 256 positions, 8 heads, 256 wide, in evaluation: chunks of sequences, or all threads on each step.
+// A gated layer of 128 sequences of 256 positions, 8 heads, 256 wide, in evaluation. Either each thread takes chunks of sequences, or all threads share each step.
 double gated_layer(int threads) {
   constexpr std::int64_t kSequences = 128, kLength = 256, kWidth = 256;
   LimitedThreads executor(threads);

@@ -1,5 +1,5 @@
-// A network that this machine does not have: messages of another communicator, delivered no sooner than a link of a given rate and delay would.
-// All ranks are processes of one machine, because times of sending and receiving are compared by its clock.
+// A simulated network: it passes messages on to another communicator and delivers each no sooner than a link of a given rate and delay would.
+// All ranks must be processes of one machine, because the clock of the machine gives the times of sending and receiving.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace polyhead::bench {
 
-// Each rank has one link, over which its messages arrive one after the other:
-//   up to 64 KiB    from `delay` after the message was sent
-//   larger          from 2 `delay` after the message was announced and its receive was made: the receiver asks for it (rendezvous, as MPIs do)
+// Each rank has one link, over which its messages arrive one after the other. A message begins to arrive
+//   up to 64 KiB    `delay` after it was sent
+//   larger          2 `delay` after it was announced and its receive was posted: the receiver requests it (rendezvous, as in MPI)
 // The processor time of messages is that of the other communicator.
 class SimulatedLink final : public distributed::Communicator {
  public:

@@ -2,8 +2,9 @@
 
     python bench/torch_layers.py [--threads 1] [--seconds 3]
 
-All three are timed in turn; of each the fastest call is printed, in microseconds. polyhead's own layer shows what the engine takes: it
-makes no graph, and packs its parameters in each call as the others do. torch: nn.MultiheadAttention, and the gated layer by F.scaled_dot_product_attention.
+The three layers are timed in turn; the script prints the fastest call of each, in microseconds. polyhead's layer on NumPy arrays shows the time without
+torch: it records no graph, and packs its parameters in each call as the other two do. torch's layers are nn.MultiheadAttention, and a gated layer that is
+built from F.scaled_dot_product_attention.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def main() -> None:
             x = made[0].detach()
             every = calls(x, *made[1:], backward=backward)
             best = dict.fromkeys(every, float("inf"))
-            turn = 0.002  # seconds of calls in a row: else each would be timed with the others' code and data in the caches
+            turn = 0.002  # seconds for which calls of one layer follow each other; otherwise each call would find the code and data of the other layers in the caches
             end = time.perf_counter() + given.seconds
             while time.perf_counter() < end:
                 for peer, call in every.items():

@@ -31,7 +31,7 @@ def path(text):
 
 
 def rule(entry, output, command, needs):
-    """As Ninja's file: the command writes output, reads the entry's source and what output.d lists."""
+    """A build statement of Ninja's file: the command writes `output`, and reads the entry's source and the files that output.d lists."""
     command = command.replace(" -c ", f" -MD -MF '{output}.d' -MQ '{output}' -c ")
     inputs = path(entry["file"]) + (" | " + " ".join(map(path, needs)) if needs else "")
     return f"build {path(output)}: check {inputs}\n  command = {command.replace('$', '$$')}\n  depfile = {path(output)}.d\n  description = {path(entry['file'])}\n"
@@ -41,12 +41,12 @@ def main():
     folder, jobs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     entries = json.loads((folder / "compile_commands.json").read_text())
     precompiled = {str(folder / entry["output"]): entry for entry in entries if "cmake_pch" in entry["file"]}
-    # viewer/assets.cc, texts as arrays of bytes, is written by a build, which would compile all libraries first. nanobind's own sources are not ours.
+    # Leave out viewer/assets.cc (the page's parts as arrays of bytes), because making it needs a build, and nanobind's own sources.
     written = folder / "viewer" / "assets.cc"
-    if not written.exists():  # a source that includes it beside others is checked
+    if not written.exists():  # a source that includes this file is checked, so the file must exist
         written.touch()
     entries = [entry for entry in entries if entry not in precompiled.values() and not entry["file"].endswith("/viewer/assets.cc") and "nanobind-static" not in entry["output"]]
-    # Programs of live pages read tables that a build writes; scripts/live-engine compiles them with Clang.
+    # Leave out the programs of live pages, because they read tables that a build writes; scripts/live-engine compiles them with Clang.
     entries = [entry for entry in entries if "/apps/live/CMakeFiles/" not in f"/{entry['output']}"]
     if not entries:
         sys.exit(f"no sources in {folder}")

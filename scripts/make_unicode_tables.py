@@ -64,8 +64,8 @@ def classes():
 
 
 def reordered(nfd):
-    """Characters whose canonical combining class is not 0. Their class is utf8proc's: it never changes."""
-    lowest, highest = "\u0334", "\u0345"  # classes 1 and 240, the least and the greatest
+    """Characters whose canonical combining class is not 0. The C++ code takes the class itself from utf8proc, because the class of a character never changes."""
+    lowest, highest = "\u0334", "\u0345"  # characters of the classes 1 and 240, the smallest and the largest class
     found = []
     for code in CODES:
         c = chr(code)
@@ -109,7 +109,7 @@ def charsmap(key, value="y"):
 
 
 def drops(key):
-    """Whether characters behind `key` vanish, which tells that they are in its grapheme cluster: Precompiled replaces a cluster of less than 6 bytes as a whole."""
+    """Whether characters after `key` vanish. If they do, they are in its grapheme cluster, because Precompiled replaces a cluster of less than 6 bytes as a whole."""
     return normalizers.Precompiled(charsmap(key)).normalize_str
 
 
@@ -139,10 +139,10 @@ def members_of(pattern, codes=CODES):
 
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-# Arabic, Cyrillic, Devanagari, Myanmar and Common have new characters of four bytes for which Unicode 14 has none alike.
+# Arabic, Cyrillic, Devanagari, Myanmar and Common are missing: they have new characters of four bytes, and Unicode 14 has no characters with the same properties.
 SCRIPTS = ("Han Hiragana Katakana Hangul Bopomofo Latin Greek Hebrew Thai Lao Bengali Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala "
            "Khmer Tibetan Georgian Armenian Ethiopic Mongolian").split()
-BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # not lower and upper, for the same reason
+BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are missing for the same reason
 
 
 def stand_ins():
@@ -160,7 +160,7 @@ def stand_ins():
     for c in assigned:
         key = (tuple(signature[c]), len(chr(c).encode()))
         if unicodedata.category(chr(c)) != "Cn":
-            if key not in old or not 0xFE00 <= c < 0x10000:  # the last one that is no full-width form: patterns hardly name it
+            if key not in old or not 0xFE00 <= c < 0x10000:  # the last candidate that is not a full-width form, because patterns rarely name it
                 old[key] = c
         else:
             new.append((c, key))

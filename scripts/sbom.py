@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-# Name in components.json: SPDX expressions, and what a reader should know of it. A component that is not here is an error: somebody has to read its licence.
+# Name in components.json -> SPDX expression of the licence, and web page. A component that is not listed here is an error: somebody has to read its licence.
 KNOWN: dict[str, tuple[str, str]] = {
     "nlohmann_json": ("MIT", "https://github.com/nlohmann/json"),
     "CLI11": ("BSD-3-Clause", "https://github.com/CLIUtils/CLI11"),
@@ -23,8 +23,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "libzip": ("BSD-3-Clause", "https://libzip.org"),
     "libpng": ("libpng-2.0", "http://www.libpng.org"),
     "libjpeg": ("IJG AND BSD-3-Clause AND Zlib", "https://libjpeg-turbo.org"),
-    "nanobind": ("BSD-3-Clause AND MIT", "https://github.com/wjakob/nanobind"),  # MIT: tsl::robin_map, which it contains
-    "MPI": ("BSD-3-Clause", "https://www.mpi-forum.org"),  # of whoever made the one that is linked
+    "nanobind": ("BSD-3-Clause AND MIT", "https://github.com/wjakob/nanobind"),  # MIT is the licence of tsl::robin_map, which nanobind contains
+    "MPI": ("BSD-3-Clause", "https://www.mpi-forum.org"),  # that of Open MPI; another MPI may have another licence
     "libstdc++": ("GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
 }
 

@@ -4,7 +4,7 @@
     python3 scripts/scaling.py measure build/release/bench/bench_distributed [--only NAME ...]    # mpirun; groups tbf and veth as root: bench/limited_links.sh
     python3 scripts/scaling.py page                                                         # needs Matplotlib
 
-A measurement that is done is not repeated, but with --again, which keeps the faster one; the figures are in build/scaling-figures/, one line of JSON each. What the model leaves out is in the page.
+An existing measurement is repeated only with --again, which keeps the faster of the two. The figures are in build/scaling-figures/, one line of JSON each. The page says what the model leaves out.
 """
 import argparse
 import dataclasses
@@ -23,7 +23,7 @@ page, picture = root / "docs/scaling.md", root / "docs/images/scaling.png"
 # ---- measurements ----
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
-LARGE, SMALL = 8192, 1024  # positions: by the model arithmetic hides a forward pass at 1 Gbit/s, and does not
+LARGE, SMALL = 8192, 1024  # positions; by the model, arithmetic hides the messages of a forward pass at 1 Gbit/s for LARGE, not for SMALL
 
 
 def cases():
@@ -90,17 +90,17 @@ class Rank:
     communication: float = 0  # share of one thread that moves messages while the others compute
     threads: int = 1
 
-    def kernels(self, passes):  # multiply-adds per second that are left for attention
+    def kernels(self, passes):  # multiply-adds per second that remain for attention beside moving messages
         return (self.forward if passes == 1 else self.backward) / (1 + self.communication / self.threads)
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    rate: float  # bytes per second and direction
-    latency: float  # seconds from one rank to another, of a small message
-    message: float  # seconds of the processor for a small message, sent or received
+    rate: float  # bytes per second in each direction
+    latency: float  # seconds that a small message takes from one rank to another
+    message: float  # processor seconds for sending or receiving a small message
 
-    def seconds(self, size):  # of a large message: announced, asked for, sent
+    def seconds(self, size):  # time of a large message, which is announced, requested and sent
         return 3 * self.latency + size / self.rate
 
 
@@ -112,7 +112,7 @@ class Problem:
     width: int = 128
     causal: bool = False
 
-    def multiply_adds(self):  # of a forward pass; a backward pass has 2.5 times as many
+    def multiply_adds(self):  # of a forward pass; a backward pass needs 2.5 times as many
         return self.length**2 * (0.5 if self.causal else 1) * self.heads * 2 * self.width
 
 
@@ -135,15 +135,16 @@ def rows_of_piece(keys, heads, width, passes, threads):  # Ring::in_pieces, src/
 
 
 def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add=None, patience=1):
-    """Forward and backward pass of each of head_ranks * ring_ranks ranks, which all have the same work: not causal, or causal with zigzag slices.
-    patience: further steps in which gradients of keys may arrive; the code has 1. threads_that_add: of partial gradients; the code has all."""
+    """The times of the forward and the backward pass on each of head_ranks * ring_ranks ranks. All ranks have the same work: not causal, or causal with zigzag
+    slices. patience: number of later steps in which gradients of keys may still arrive; 1 in the library. threads_that_add: number of threads that add
+    partial gradients; all threads in the library."""
     ranks = head_ranks * ring_ranks
     rows, heads, kv_heads = problem.length / ring_ranks, problem.heads / head_ranks, max(problem.kv_heads / head_ranks, 1)
-    # A step: one block of rows x rows, or with zigzag two of half the rows and keys.
+    # A step computes one block of rows x rows, or, with zigzag slices, two blocks with half as many rows and keys.
     count, side = (2, rows / 2) if problem.causal else (1, rows)
     pairs = problem.multiply_adds() / (problem.heads * 2 * problem.width) / ring_ranks**2
-    keys_bytes = rows * kv_heads * 2 * problem.width * 4  # k and v, or d_k and d_v, of a step
-    # Statements to and from all other ranks, twice a call (agreement.cc).
+    keys_bytes = rows * kv_heads * 2 * problem.width * 4  # bytes of k and v, or of d_k and d_v, of a step
+    # Twice per call each rank sends a message to all other ranks and receives one from each (agreement.cc).
     agreement = 2 * (far.latency + 2 * (ranks - 1) * far.message) if ranks > 1 else 0
     result = []
     for passes in (1, 2.5):
@@ -152,7 +153,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
         pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes, rank.threads))
         if ring_ranks == 1:
             adding = 0
-        elif backward:  # d_q of each piece, d_k and d_v of all keys of the block for each piece; and d_k, d_v start as zeros
+        elif backward:  # each piece adds its d_q, and the d_k and d_v of all keys of the block; d_k and d_v also start as zeros
             adding = rank.add / (threads_that_add or rank.threads) * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
         else:
             adding = rank.join / min(rank.threads, heads) * rows * heads * problem.width
@@ -182,7 +183,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
             time.adding += adding
         if backward and ring_ranks > 1:
             time.waiting += arrives(keys_bytes, clock) - clock
-        if head_ranks > 1:  # q, k, v in and out back; q, k, v, out, d_out in and d_q, d_k, d_v back: one after the other
+        if head_ranks > 1:  # exchanges, one after the other: forward q, k, v and then out; backward q, k, v, out, d_out and then d_q, d_k, d_v
             own = problem.length / ranks * problem.width * 4
             tensors = [problem.heads] * (4 if backward else 2) + [problem.kv_heads] * (4 if backward else 2)
             for of_tensor in tensors:
@@ -219,7 +220,7 @@ def fit(points, transport, adding):
         rate = next(large["both_ways_bytes_per_second"] for large in told["large"] if large["bytes"] == 16 << 20)
         links[told["link"]] = Link(rate=rate, latency=told["latency"], message=told["latency"] / 2)
     rank = Rank(*speeds, join=adding["join"], add=adding["add"])
-    # What rings take beyond arithmetic and adding: the thread that moves messages, and the copies of MPI.
+    # The time that rings take beyond arithmetic and adding is that of the thread that moves messages and of MPI's copies.
     ratios = []
     for told in points:
         if told["plan"][1] > 1:
@@ -234,12 +235,12 @@ SERVER_CORES = 32
 FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-LATENCY, MESSAGE = 50e-6, 5e-6  # seconds: TCP in a data centre and the communicator's sleep; processor time of a small message
-INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # between ranks of one machine, each way
+LATENCY, MESSAGE = 50e-6, 5e-6  # seconds: latency of TCP in a data centre plus the communicator's sleep; processor time of a small message
+INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # link between two ranks of one machine, in each direction
 
 
 def server(one, parts=1):
-    """A machine of 32 cores with as many ranks; its cores are as fast as the measured one."""
+    """One rank of a machine with 32 cores that has `parts` ranks. A core is as fast as the measured one."""
     cores = SERVER_CORES // parts
     return Rank(one.forward * cores * FILLED, one.backward * cores * FILLED, one.join, one.add, one.communication, cores)
 
@@ -249,7 +250,7 @@ def network(gigabits, sharing=1):
 
 
 def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate, message, speed, backward):
-    """As polyhead::distributed::predicted_seconds (src/distributed/plan.cc)."""
+    """The same formula as polyhead::distributed::predicted_seconds (src/distributed/plan.cc)."""
     ranks = head_ranks * ring_ranks
     near = min(ranks, near)
 
@@ -266,7 +267,7 @@ def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate
 
 
 def chosen_plan(problem, machines, parts, gigabits, one, backward):
-    """(head ranks, ring ranks) that choose_plan picks when it is told what this page assumes."""
+    """The plan (head ranks, ring ranks) that choose_plan picks for the machines that the page assumes."""
     ranks, best = machines * parts, (1, machines * parts)
     given = (parts, INSIDE.rate, gigabits / 8 * 1e9, LATENCY, server(one, parts).forward, backward)
     for head_ranks in range(2, ranks + 1):
@@ -276,7 +277,8 @@ def chosen_plan(problem, machines, parts, gigabits, one, backward):
 
 
 def efficiency(problem, machines, parts, gigabits, one, **changes):
-    """Time of one machine over (machines * their time). parts: ranks of a machine; 1: a ring of machines, else the plan that choose_plan picks."""
+    """The time of one machine divided by (machines * the time of all machines together). parts: ranks per machine; with 1 the plan is a ring of machines, otherwise
+    choose_plan picks it."""
     rank, far, seconds = server(one, parts), network(gigabits, parts), 0
     for i, backward in enumerate((False, True)):
         plan = chosen_plan(problem, machines, parts, gigabits, one, backward) if parts > 1 else (1, machines)
@@ -286,13 +288,14 @@ def efficiency(problem, machines, parts, gigabits, one, **changes):
 
 
 def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32, layers=(False, True)):
-    """Triangle attention around the starting and the ending node, forward, rows of the pair tensor on ranks (PairAttention): (arithmetic, messages)."""
+    """Seconds of (arithmetic, messages) for the forward pass of triangle attention around the starting and the ending node, if each rank has some rows of the pair
+    tensor (PairAttention)."""
     rows, others = residues / ranks, (ranks - 1) / ranks
     attention = rows * residues**2 * heads * 2 * head_width
     projections = rows * residues * width * (5 * heads * head_width + heads)
     bias, pairs = residues**2 * heads * 4, rows * residues * width * 4
     messages = 0.0
-    for columns in layers:  # gather of the bias; columns: an exchange before and after
+    for columns in layers:  # the bias is gathered; attention along columns also needs an exchange before and one after
         for size in [bias] + [pairs, pairs] * columns:
             messages += link.latency + 2 * (ranks - 1) * link.message + link.seconds(size * others) + 2 * (ranks - 1) * link.message
     return len(layers) * (attention + projections) / rank.forward, messages

@@ -3,8 +3,8 @@
 
     python3 scripts/use_cases.py PROGRAM DATA_FOLDER [--only NAME ...]
 
-PROGRAM is polyhead; DATA_FOLDER has the files that the page names; those that are missing are left out, and their figures stay. A tenth of
-sentiment.tsv, en-fr.tsv and digits.npz, by a hash, is put aside before training, and only scored. Models and logs are in build/use-cases/.
+PROGRAM is polyhead; DATA_FOLDER has the files that the page names. Models whose files are missing are left out, and their figures stay. A hash chooses a
+tenth of sentiment.tsv, en-fr.tsv and digits.npz, which is put aside before training and only scored. Models and logs are in build/use-cases/.
 """
 import argparse
 import hashlib
@@ -26,7 +26,7 @@ def held_out(key):
 
 
 def split(source, key):
-    """The file in two: what a model is trained on, and what it is scored on."""
+    """Splits the file in two: one part to train the model, one to score it."""
     parts = work / f"train-{source.name}", work / f"test-{source.name}"
     with source.open(encoding="utf-8", newline="\n") as lines, parts[0].open("w", encoding="utf-8") as train, parts[1].open("w", encoding="utf-8") as test:
         for line in lines:
@@ -66,7 +66,7 @@ def score(program, task, name, file, *arguments):
 
 
 def write_block(name, lines):
-    """Replaces what stands between <!-- name --> and <!-- end --> in the page."""
+    """Replaces the text between <!-- name --> and <!-- end --> in the page."""
     text = page.read_text(encoding="utf-8")
     new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
     if not found:

@@ -1,9 +1,10 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
-# Writes the page's parts as C++ arrays of characters. Every byte becomes '\xNN', so that nothing needs quoting; a string literal may be too long (64 KiB) for a compiler.
-# Every page carries them, so comments, blank lines and leading blanks are left out.
+# Writes the page's parts as C++ arrays of characters. They are not string literals, because a literal of more than 64 KiB may be too long for a compiler. Every byte
+# becomes '\xNN', so that nothing needs quoting. Comments, blank lines and leading blanks are left out, because every page contains the parts.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 
-# In a style: /* … */ alone on its line. In a script: // … alone on its line or behind two blanks, unless what follows has a quote and so may be inside a string.
+# Removes from a style each /* … */ that is alone on its line. Removes from a script each // … that is alone on its line or comes after two blanks. A comment
+# with a quote stays, because it may be part of a string.
 function(shorten text)
   string(REGEX REPLACE "\n[ ]*//[^\n]*" "" text "\n${text}")
   string(REGEX REPLACE "[ ][ ]//[ ][^\n\"'`]*\n" "\n" text "${text}")

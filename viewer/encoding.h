@@ -12,7 +12,7 @@ namespace polyhead::viewer {
 enum class Encoding : std::uint8_t {
   linear16,      // steps of 1/65533 on [0, 1]: error at most 7.7e-6
   logarithmic8,  // steps of a factor 2^(1/14): error at most 2.6 % of the attention weight; below 3.7e-6 it is stored as 0
-  float32,       // exact: of a live page, which stores no attention weights
+  float32,       // exact; used by live pages, which receive attention weights and store none
 };
 
 inline constexpr std::int64_t kMaxLinear16 = std::int64_t{1} << 21;  // a page with more attention weights (5.6 MB of base64) uses 8 bits

@@ -1,4 +1,4 @@
-// What the engine of a live page (apps/live) answers with: the page's script draws it as the data of a page, with exact attention weights.
+// The answer of a live page's engine (apps/live): the same data as in other pages, with exact attention weights. The page's script draws it.
 #pragma once
 
 #include <string>

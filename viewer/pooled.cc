@@ -12,7 +12,7 @@
 namespace polyhead::viewer {
 namespace {
 
-// The number of tokens in block `at` of `blocks`, cut as in attention_pooled_map().
+// The number of tokens in block `at`, if the tokens are cut into `blocks` blocks as in attention_pooled_map().
 std::int64_t block_size(std::int64_t at, std::int64_t tokens, std::int64_t blocks) { return (at + 1) * tokens / blocks - at * tokens / blocks; }
 
 std::int64_t queries_of(const Text& set) { return std::ssize(set.queries.pieces); }

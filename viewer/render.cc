@@ -135,7 +135,7 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-// What a page shows, as JSON. No encoding: that for so many attention weights.
+// The data of a page as JSON. Without `chosen` the number of attention weights decides the encoding.
 json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
   for (const Text* set : sets_of(page)) {

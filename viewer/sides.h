@@ -1,4 +1,4 @@
-// The parts of a set of maps other than words and weights: its name, axes, key mask, known links, gate, pair bias and further sets (tabs).
+// The parts of a set of maps except its words and attention weights: name, axes, key mask, known links, gate, pair bias and further sets (tabs).
 #pragma once
 
 #include <cstdint>

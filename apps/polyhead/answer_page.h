@@ -1,4 +1,4 @@
-// What a page shows of a trained model's answer: `polyhead try -o` writes it to a file, the engine of a live page (apps/live) answers with it.
+// The content of a page about a trained model's answer. `polyhead try -o` writes it to a file; the engine of a live page (apps/live) returns it.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ struct AnswerPage {
   AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
 
   std::string kind;    // of the model
-  viewer::Text text;   // with its tabs; views of `answer` and of `causal`
-  std::string start;   // what the page opens with
+  viewer::Text text;   // maps of the text and its further tabs; views of `answer` and of `causal`
+  std::string start;   // address of the view that the page opens with
   Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
 };
 

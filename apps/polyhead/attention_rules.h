@@ -17,13 +17,13 @@ struct AttentionRules {
   Window window;
   std::optional<Diagonal> window_diagonal;
   std::optional<std::vector<std::int64_t>> key_lengths, diagonal_offsets, query_offsets, key_offsets;
-  BlockSize block_size;  // of the tensor blocks
+  BlockSize block_size;  // block size for the tensor `blocks`
   std::optional<double> scale, softcap, dropout;
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
   std::optional<Precision> precision;
   std::optional<bool> mask_like_input;  // how a layer reads the dimensions of attend_keys and block_keys
-  std::optional<bool> bidirectional;  // a property of a relative bias, like the next two
+  std::optional<bool> bidirectional;  // this member and the next two are properties of a relative bias
   std::optional<std::int64_t> max_distance;
   std::optional<Diagonal> bias_diagonal;
 };

@@ -1,4 +1,4 @@
-// What an encoder of images made of one image, and how a page shows it.
+// The outputs of an encoder of images for one image, and the part of a page that shows them.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ struct SeenImage {
   Tensor attentions, hidden;     // [L,N,T,T] [T,E]
   Tensor pooled, logits, embedding;  // absent where the model has none
   Tensor q, k, v;                // [L,N,T,H], absent if they were not asked for
-  std::int64_t left_out = 0;     // numbers of q, k and v that the page leaves out
+  std::int64_t left_out = 0;     // how many numbers of q, k and v the page leaves out
 };
 
-// image [height,width,3] uint8. `budget`: of a page, which then has q, k and v as far as it goes; nullptr: none are computed.
+// image [height,width,3] uint8. `budget` limits the numbers of q, k and v in the page; with nullptr q, k and v are not computed.
 SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace);
 
-// Error that names the limit if a page has no room for so many images.
+// Throws an Error that names the limit if a page has no room for so many images.
 void require_page_of_images(const models::VisionConfig& config, std::int64_t images);
 
 std::string label_of_class(const models::VisionConfig& config, std::int64_t index);
-// The classes of the largest logits, first ones first.
+// The classes with the largest logits, largest first.
 std::vector<std::int64_t> best_classes(const SeenImage& seen, std::size_t most);
 
 // The pixels that the model's patches cover, [3,height,width] from 0 to 1.
@@ -35,7 +35,7 @@ Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen);
 
 // The set of maps of one image. The views are those of `seen` and `shown`, which outlive the page.
 viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown);
-// Where a page of images opens: the last layer, and what the class token reads.
+// The address at which a page of images opens: the last layer, at the class token's row.
 std::string start_of_images(const models::VisionConfig& config);
 
 }  // namespace polyhead::app

@@ -24,7 +24,7 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;  // this and the next two: the layout's values, before options change them
+  std::optional<double> scale;  // this member and the next two have the layout's values, before options change them
   bool global_query = false;
   bool causal = false;
   double rotary_base = 0;  // 0: q and k are not rotated

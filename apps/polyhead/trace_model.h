@@ -13,9 +13,9 @@ namespace polyhead::app {
 
 struct ModelLayer {
   nn::MultiHeadAttention attention;
-  Tensor input;                  // [1,T,E]: what the layers before it make of the text, normed if the layer norms before its attention
+  Tensor input;                  // [1,T,E]: the input of the layer's attention, which is the output of the layers before, normed if the layer is pre-norm
   bool normed = false;
-  nn::AttentionOptions options;  // with views of what `kept` holds
+  nn::AttentionOptions options;  // with views of tensors that `kept` owns
   std::shared_ptr<const void> kept;
   std::string family;
   ProjectionNames names;
@@ -23,8 +23,8 @@ struct ModelLayer {
   std::vector<std::string> pieces;  // T tokens
 };
 
-// The layer of this number, "" for 0, of an encoder or a decoder. UsageError if there is none. Error for other models, and for a text with more than `most_scores`
-// pairs of tokens in all heads.
+// Reads the layer with the number `layer` ("" is 0) of an encoder or a decoder. UsageError if there is no such layer. Error for other models, and for a text whose
+// heads have more than `most_scores` scores in all.
 ModelLayer model_layer(const std::string& model, const std::string& text, const std::string& layer, std::int64_t most_scores);
 
 }  // namespace polyhead::app

@@ -340,7 +340,7 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
-// The models in the program alone: a folder's is not compiled into the engine.
+// A live page has only the models that are part of the program, because the engine contains no model of a folder.
 void view_live(const ViewOptions& o, const Parser& parser) {
   if (!o.model.empty()) throw UsageError(cat("--live is for the two models that are part of polyhead; a page with the model in '", o.model, "' is not supported"));
   for (const Option* option : parser.options()) {

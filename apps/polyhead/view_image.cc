@@ -26,7 +26,7 @@
 namespace polyhead::app {
 namespace {
 
-// A text beside the images, and what the model's text side made of it.
+// A text that the page shows beside the images, and the outputs of the model's text side for it.
 struct TextBeside {
   std::string text;
   models::TextRun run;
@@ -44,7 +44,7 @@ TextBeside read_text_beside(const std::string& model, const std::string& text, v
   const bool fits = budget != nullptr && budget->take(numbers);
   TextBeside beside{.text = text, .run = side->run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
   const models::ImageTextModel both = models::load_image_text_model(model);
-  // A text side that reads the last token was trained on texts padded to one length, which this one is not.
+  // A text side that reads the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
   if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
   return beside;
 }

@@ -26,7 +26,7 @@ using models::TextModel;
 
 constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the term scores and of the heads in the rating: docs/experiments.md, "Ratings of texts"
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the two terms of a rating: docs/experiments.md, "Ratings of texts"
 constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // two-sided texts for validation; most words of a text that training joins with another
 
 // The texts as inputs of the model. Texts with too many tokens are removed from `data`; a note gives their number.
@@ -154,7 +154,7 @@ class Classification final : public Task {
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
-    return {result.correlation, text};  // varies less from validation to validation than the other two scores
+    return {result.correlation, text};  // this score varies less from validation to validation than the other two
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -277,7 +277,7 @@ std::unique_ptr<Task> classification_task(const TaskOptions& options) {
 ScoredTexts::ScoredTexts(const TextModel& model, ClassifiedTexts given, const std::function<void(const std::string&)>& note) : data(std::move(given)) {
   const auto known = model.classifier.config.label_list();
   require(known.empty() == data.labels.empty(), "the model answers with ", known.empty() ? "ratings" : "labels", ", but the file has ", data.labels.empty() ? "ratings" : "labels");
-  for (double& number : data.ratings) {  // from the number of the label in the data to that in the model
+  for (double& number : data.ratings) {  // number of a label in the data -> its number in the model
     if (known.empty()) break;
     const auto found = std::ranges::find(known, data.labels[static_cast<std::size_t>(number)]);
     require(found != known.end(), "the model does not know the label '", data.labels[static_cast<std::size_t>(number)], "'");

@@ -18,14 +18,14 @@ struct ScoredTexts {
 };
 
 struct ClassificationScore {
-  std::int64_t counted = 0;              // number of texts scored: those with a rating other than 0, or all with labels
+  std::int64_t counted = 0;              // number of texts scored: of ratings, those other than 0; of labels, all
   double accuracy = 0, correlation = 0;  // accuracy of the rating's sign, or of labels; the correlation is NaN for labels
 };
 ClassificationScore score_texts(const models::TextModel& model, const ScoredTexts& texts);
 ClassificationScore score_bag_of_words(const ClassifiedTexts& training, const ClassifiedTexts& data);
 std::string described(const ClassificationScore& score);  // "accuracy 0.8123, correlation 0.7412"
 
-// How the answers change if one head is switched off. The head is in `layer` of the encoder; layer = config.layers means a pooling head.
+// How the answers change if one head is switched off. `layer` is the encoder's layer that has the head; layer = config.layers means a pooling head.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
   double change = 0;    // ratings: mean absolute change; labels: share of answers that change

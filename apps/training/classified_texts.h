@@ -14,7 +14,7 @@ struct ClassifiedTexts {
   std::string skipped;               // lines that break the format; "" if none
 };
 
-// A file of ratings (data.h) or, if less than half of its lines are such, of lines "label TAB text".
+// Reads a file of ratings (data.h). If less than half of its lines are ratings, reads it as lines "label TAB text".
 ClassifiedTexts read_classified_texts(const std::filesystem::path& path);
 
 }  // namespace polyhead::training

@@ -29,7 +29,7 @@ bool has_vowel(std::string_view stem) {
   return false;
 }
 
-bool ends_short(std::string_view word) {  // Porter's *o; also a word of two letters, vowel and consonant
+bool ends_short(std::string_view word) {  // Porter's condition *o (consonant, vowel, consonant); also true for a word of two letters, vowel and consonant
   const std::size_t n = word.size();
   if (n == 2) return !is_consonant(word, 0) && is_consonant(word, 1);
   return n >= 3 && is_consonant(word, n - 3) && !is_consonant(word, n - 2) && is_consonant(word, n - 1) && std::string_view("wxy").find(word[n - 1]) == std::string_view::npos;

@@ -12,12 +12,12 @@ struct TermScores {
   double constant = 0;
 };
 // Fits a ridge regression of the ratings on the terms. A term has a larger weight if it is rare, as in tf-idf, and if the ratings of its texts
-// differ from the mean (as in NB-SVM, Wang and Manning 2012). All terms are fitted; only the most important ones are kept. The heads are
-// trained without the scores, and the rating is a weighted sum of both, because scores that are trained together with the heads overfit.
+// differ from the mean (as in NB-SVM, Wang and Manning 2012). All terms are fitted; only the most important ones are kept. The rating is a weighted
+// sum of these scores and of the heads' result. The heads are trained without the scores, because scores that are trained with them overfit.
 // `weight` multiplies the scores and the constant.
 TermScores fit_term_scores(const ClassifiedTexts& data, const models::TextClassifierConfig& config, double weight);
 
-// The most frequent terms, sorted: the same number as get scores.
+// The most frequent terms, sorted; as many as fit_term_scores() gives scores to.
 std::vector<std::string> most_frequent_terms(const std::vector<std::string>& texts);
 
 }  // namespace polyhead::training

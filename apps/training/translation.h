@@ -15,7 +15,7 @@ inline constexpr const char* kGrammar = "grammar";  // the word that selects the
 
 std::unique_ptr<Task> translation_task(const TaskOptions& options);  // options.data empty: the grammar
 
-// A share of the attention of row `row` that should be at column `column`.
+// The share of row `row`'s attention that the guide directs to column `column`.
 struct GuideTarget {
   std::int64_t row, column;
   double share;
@@ -74,7 +74,7 @@ AlignedTokens aligned_tokens(const models::BytePairTokenizer& tokenizer, const A
 AlignedTokens grammar_tokens(const models::BytePairTokenizer& tokenizer, const AlignedPair& pair);
 
 struct TranslationScore {
-  std::int64_t sentences = 0, exact = 0;  // exact: equal to one of the references
+  std::int64_t sentences = 0, exact = 0;  // exact: number of translations that are equal to one of their references
   std::int64_t too_long = 0;              // sentences that are too long for the model; they count as not translated
   double bleu = 0;
   std::vector<std::string> texts;  // the model's translations

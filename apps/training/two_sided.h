@@ -1,4 +1,4 @@
-// Texts "A, but B" of a positive and a negative part, and the share of two pooling heads' attention that is on the right part.
+// Makes texts "A, but B" of a positive and a negative part, and measures how much of two pooling heads' attention is on the part that each should read.
 #pragma once
 
 #include "polyhead/models/text_classifier.h"
@@ -25,7 +25,7 @@ struct Sides {
   // Texts of at most `words` words, rated `least` or more, or -`least` or less. Empty if the data has labels.
   Sides(const models::TextModel& model, const ClassifiedTexts& data, double least, std::int64_t words);
   explicit operator bool() const { return positive.size() > 1 && negative.size() > 1; }
-  // any_joint: sometimes another conjunction or punctuation replaces ", but "
+  // any_joint: true if another conjunction or punctuation may replace ", but "
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
 };
 
@@ -33,7 +33,7 @@ struct Sides {
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {
-  std::int64_t texts = 0, both = 0;      // both: each of the two heads gives 0.45 or more of its attention to its part
+  std::int64_t texts = 0, both = 0;      // both: number of texts for which each of the two heads gives 0.45 or more of its attention to its part
   double positive = 0, negative = 0;     // mean attention of each head to its part
 };
 Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);

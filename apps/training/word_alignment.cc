@@ -35,7 +35,7 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
     for (auto& row : counts)
       for (auto& [target, value] : row) value = 0;
     for (const Ids& pair : corpus) {
-      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);  // tension 0: model 1
+      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);  // with tension 0 this is IBM model 1
       for (std::size_t j = 0; j < pair.target.size(); ++j)
         for (std::size_t i = 0; i <= pair.source.size(); ++i)
           counts[i < pair.source.size() ? static_cast<std::size_t>(pair.source[i]) : counts.size() - 1][pair.target[j]] += p[j][i];

@@ -1,1 +1,1 @@
-"""Parts of bench/peers.py: cases, inputs, the exact result, and one file for each peer."""
+"""The parts of bench/peers.py: cases, their inputs, the exact result, and one file for each peer. A peer is a library that takes part in the comparison."""

@@ -1,4 +1,4 @@
-"""The cases of the table. A case is a problem and what is wanted of it; the inputs follow from its seed."""
+"""The cases of the table. A case says which problem is computed and which results are wanted; the inputs follow from the seed of the case."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Case:
     group: str
     leading: tuple[int, ...] = (1,)
     N: int = 8
-    K: int = 0  # key/value heads; 0: N
+    K: int = 0  # key/value heads; 0 means N
     T: int = 512
-    S: int = 0  # 0: T
+    S: int = 0  # 0 means T
     H: int = 64
-    V: int = 0  # 0: H
+    V: int = 0  # 0 means H
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
-    dtype: str = "float32"  # of every floating array
+    dtype: str = "float32"  # dtype of every floating array
     bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S];
     #                 "alibi": slopes [N], causal
-    lengths: tuple[int, ...] = ()  # of packed sequences, T in all
+    lengths: tuple[int, ...] = ()  # lengths of packed sequences; their sum is T
     sink: bool = False  # sink logits [N]
     dropout: float = 0.0
-    maps: bool = False  # all attention weights [B,N,T,S] are wanted too
+    maps: bool = False  # also returns all attention weights [B,N,T,S]
     backward: bool = False
-    second: bool = False  # and the gradient of a loss on the gradients of q, k, v and the bias
-    layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's, rows [R,T,C] with a pair bias, a key mask and a gate
-    width: int = 0  # E or C
+    second: bool = False  # also computes the gradient of a loss that depends on the gradients of q, k, v and the bias
+    layer: str = ""  # "mha": q = k = v [B,T,E]; "gated": AlphaFold's layer, rows [R,T,C] with a pair bias, a key mask and a gate
+    width: int = 0  # E of "mha", C of "gated"
 
     @property
     def kind(self) -> str:
         return "layer" if self.layer else "attention"
 
     def missing(self) -> str:
-        """Why the case cannot be measured here; empty where it can."""
+        """The reason why the case cannot be measured on this machine; empty if it can."""
         return ""
 
     @property
@@ -75,12 +75,12 @@ class Case:
         return (*self.leading, self.T, self.width) if self.layer else (*self.leading, self.N, self.T, self.value_width)
 
     def rate(self, seconds: float) -> tuple[float, str]:
-        """What a time means whatever the size, and its unit."""
+        """A rate that is comparable between sizes, and its unit."""
         return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
-        """2 per multiply-add; causal counts half the pairs; forward + backward is 3.5 times forward for attention, 3 times for linear maps; the
-        gradient of the backward pass is 7.5 times forward (docs/maths.md, section 3a)."""
+        """The number of floating-point operations: 2 for each multiply-add, and half of the pairs if causal. Forward and backward together count 3.5 times
+        the forward pass of attention and 3 times that of a projection. The gradient of the backward pass counts 7.5 times (docs/maths.md, section 3a)."""
         pairs = self.scores * (0.5 if self.causal else 1.0)
         attention = 2.0 * pairs * (self.H + self.value_width)
         maps = 0.0
@@ -92,7 +92,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder(Case):
-    """A whole model, whose weights come from a folder: ids [B,T] -> embeddings [B,E]."""
+    """A whole model, whose parameters are read from a folder: ids [B,T] -> embeddings [B,E]."""
 
     depth: int = 0
     inner_width: int = 0
@@ -225,13 +225,13 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
 
 
 def relative_view(table: np.ndarray, queries: int) -> np.ndarray:
-    """[N,T,S] on the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
+    """A view [N,T,S] of the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
     head, step = table.strides
     return as_strided(table[:, queries - 1 :], (len(table), queries, table.shape[1] - queries + 1), (head, -step, step))
 
 
 def alibi_bias(case: Case, slopes: np.ndarray) -> np.ndarray:
-    """[1,N,T,S] of slopes [N], -infinity for later keys."""
+    """ALiBi's bias [1,N,T,S] from slopes [N]; -infinity for keys after the query."""
     distance = np.arange(case.keys) - np.arange(case.T)[:, None]
     bias = -slopes[:, None, None] * np.abs(distance).astype(slopes.dtype)
     bias[:, distance > 0] = -np.inf
@@ -239,7 +239,7 @@ def alibi_bias(case: Case, slopes: np.ndarray) -> np.ndarray:
 
 
 def padded(case: Case, arrays: dict[str, np.ndarray]) -> tuple[Case, dict[str, np.ndarray]]:
-    """Packed sequences as a batch padded to the longest, with a key mask."""
+    """Turns packed sequences into a batch that is padded to the longest sequence, with a key mask."""
     longest, count = max(case.lengths), len(case.lengths)
     wide = {}
     for key, array in arrays.items():
@@ -251,7 +251,7 @@ def padded(case: Case, arrays: dict[str, np.ndarray]) -> tuple[Case, dict[str, n
 
 
 def packed(case: Case, out: np.ndarray) -> np.ndarray:
-    """The rows of a padded output one after the other: [1,N,T,V]."""
+    """Turns a padded output back into packed sequences: their rows one after the other, [1,N,T,V]."""
     return np.concatenate([out[i, :, :length] for i, (_, length) in enumerate(_packed_rows(case))], 1)[None]
 
 
@@ -260,5 +260,5 @@ def _packed_rows(case: Case) -> list[tuple[int, int]]:
 
 
 def relative_index(queries: int, keys: int) -> np.ndarray:
-    """[T,S]: which number of the table a pair reads, for peers that gather."""
+    """For each pair the index [T,S] of its number in the table, for peers that build the bias by a gather."""
     return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

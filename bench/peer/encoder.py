@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): its weights, and its forward pass in operations that each peer brings."""
+"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): its parameters, and its forward pass, written in operations that each peer implements."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 if TYPE_CHECKING:
     from .cases import Encoder
 
-FOLDER = "POLYHEAD_MINILM_DIR"  # the variable that peers.py --minilm sets, for processes of its own too
+FOLDER = "POLYHEAD_MINILM_DIR"  # environment variable that peers.py --minilm sets, so that its child processes find the folder
 EPSILON = 1e-12
 WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.positions"
 
 
 class Operations(Protocol):
-    """x [B,T,E]; weights are what `forward` was given."""
+    """The operations of the encoder, on x [B,T,E] and on parameters in the form in which `forward` got them."""
 
     def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
     def add(self, x: Any, y: Any) -> Any: ...
@@ -66,7 +66,7 @@ def folder() -> pathlib.Path:
 
 
 def missing(case: Encoder) -> str:
-    """Why the model is not there; empty where it is."""
+    """The reason why the model cannot be used; empty if it can."""
     if not os.environ.get(FOLDER):
         return "--minilm names no folder of the model"
     try:
@@ -79,8 +79,8 @@ def missing(case: Encoder) -> str:
 
 
 def inputs(case: Encoder, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """ids [B,T] without padding, [T,E] of positions with the first segment's row added, and the other weights by their names in the file."""
-    from safetensors.numpy import load_file  # for who has a model
+    """ids [B,T] without padding, the position embeddings [T,E] with the first segment's row added, and the other parameters by their names in the file."""
+    from safetensors.numpy import load_file  # imported here, because only this case needs the package
 
     weights = load_file(folder() / "model.safetensors")
     arrays = {name: array for name, array in weights.items() if name.startswith(("encoder.", "embeddings.LayerNorm")) or name == WORDS}

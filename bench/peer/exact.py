@@ -1,4 +1,4 @@
-"""The float64 result that every peer is measured against: the formula in NumPy, head by head. Dropout has none: peers draw their own bits."""
+"""The float64 result that every peer is measured against: the formula in NumPy, head by head. Cases with dropout have no exact result, because each peer draws its own bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Encoder(encoder.ArrayOperations):
 
 
 def forward(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray | None:
-    """The output in float64; None where the case has no one result."""
+    """The output in float64; None for a case with dropout, whose result is random."""
     if case.dropout:
         return None
     a = {name: array if array.dtype in (bool, np.int64) else array.astype(np.float64) for name, array in arrays.items()}

@@ -8,7 +8,7 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class InstructionSet:
     flags: tuple[str, ...]
-    variables: dict[str, dict[str, str]]  # by peer; one that is not here cannot be held
+    variables: dict[str, dict[str, str]]  # name of a peer -> its environment variables; a peer that is not listed cannot be restricted
 
 
 INSTRUCTION_SETS = {
@@ -16,7 +16,7 @@ INSTRUCTION_SETS = {
         flags=("-mavx2", "-mfma"),
         variables={
             "polyhead": {"POLYHEAD_ISA": "avx2"},
-            # Its products are MKL's, which chooses by itself.
+            # torch's matrix products are MKL's, which chooses its instruction set itself.
             "torch": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
             "openvino": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
         },
@@ -25,5 +25,5 @@ INSTRUCTION_SETS = {
 
 
 def environment(name: str) -> dict[str, str]:
-    """What a process needs that all of its peers are held to that set; nothing for no name."""
+    """The environment variables that restrict all peers of a process to the named set; empty without a name."""
     return {key: value for variables in INSTRUCTION_SETS[name].variables.values() for key, value in variables.items()} if name else {}

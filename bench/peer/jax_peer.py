@@ -1,4 +1,4 @@
-"""JAX on the CPU: jax.nn.dot_product_attention, compiled. Its number of threads is that of the processors the process may use."""
+"""JAX on the CPU: jax.nn.dot_product_attention, compiled. JAX uses as many threads as the process may use processors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measures the peak of memory of one call beyond its inputs: outputs, copies and temporaries. Only for Linux.
+"""Measures the peak memory of one call without its inputs: outputs, copies and temporaries. Only for Linux.
 
-Every call that is measured runs in a process of its own, forked from one that has imported its peer and done nothing else: memory that an allocator keeps
-from earlier calls is used again without growing the process, and hides what a call needs.
+Each measured call runs in a separate process, forked from one that has imported the peer and computed nothing. Otherwise the call could use memory that an
+allocator kept from earlier calls; the process would not grow, and the measured peak would be too small.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def _measure(peer: Any, threads: int, name: str) -> dict[str, Any]:
     peer.start(threads)
     case = next(case for case in cases.CASES if case.name == name)
     small = dataclasses.replace(case, leading=(1,) * len(case.leading), T=min(case.T, 32), S=min(case.S, 32), lengths=())
-    peer.prepare(small, cases.inputs(small)).run()  # code is read and threads are made: neither is the call's
+    peer.prepare(small, cases.inputs(small)).run()  # loads code and starts threads before memory is measured
     before = _resident()
     arrays = cases.inputs(case)
     given = sum(array.nbytes for array in arrays.values())
     work = peer.prepare(case, arrays)
-    del arrays  # a peer that holds weights of its own does not need these: they count once
-    work.run()  # the first call makes and frees what later ones do not
+    del arrays  # a peer that holds copies of the parameters does not need these arrays, so they would count twice
+    work.run()  # a first call allocates memory that later calls do not
     return {"megabytes": max(0, _peak(work.run) - before - given) / 2**20}
 
 
 def _check() -> str:
-    """Why memory cannot be measured here; empty where it can."""
+    """The reason why memory cannot be measured on this machine; empty if it can."""
     try:
         before = _resident()
         counted = _peak(lambda: np.ones(CHECKED_BYTES, np.uint8)) - before
@@ -52,14 +52,14 @@ def _check() -> str:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, without free ones that its allocator keeps."""
+    """Resident bytes of this process, after its allocator has returned free memory to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return _field("VmRSS")
 
 
 def _peak(run: Callable[[], object]) -> int:
-    """Most bytes of this process that were in memory at once while `run` ran."""
+    """The largest number of resident bytes of this process while `run` ran."""
     _resident()
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     run()
@@ -100,7 +100,7 @@ class Meter:
         folder = pathlib.Path(__file__).parents[1]
         self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.note = self._ask("").get("note", "")
-        """Why nothing is measured; empty where it is."""
+        """The reason why memory is not measured; empty if it is."""
 
     def measure(self, case: Case) -> dict[str, Any]:
         """The megabytes, or a note that says why there are none."""

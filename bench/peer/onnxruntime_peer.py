@@ -61,7 +61,7 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def _one_query(case: Case, a: dict[str, np.ndarray]) -> Work:
-    """The last key and value are the new ones; the others lie in a cache that the operator updates in place."""
+    """The last key and value are the new ones; the others are in a cache that the operator updates in place."""
     B, N, K, S, H = case.B, case.N, case.K, case.keys, case.H
     shapes = {"q": (B, 1, N * H), "k": (B, 1, K * H), "v": (B, 1, K * H), "past_k": (B, K, S, H), "past_v": (B, K, S, H)}
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]

@@ -1,4 +1,4 @@
-// polyhead's sentence encoder for the driver, whose language has no name for it. A function gives null, or what was wrong.
+// C functions by which bench/peers.py calls polyhead's sentence encoder. A function returns null, or a message that says what was wrong.
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -32,7 +32,7 @@ extern "C" [[gnu::visibility("default")]] const char* encoder_load(const char* d
   return told([&] {
     polyhead::set_num_threads(threads);
     auto loaded = std::make_unique<LoadedEncoder>(LoadedEncoder{polyhead::models::load_bert_encoder(directory)});
-    // Weights are views of a mapped file. Each is read once, so that all of them count as resident, as they do for a peer that holds them
+    // Parameters are views of a mapped file. Each is read once, so that all of them count as resident, as they do for a peer that holds them
     // itself.
     loaded->encoder.visit([](const std::string&, polyhead::Tensor& weight) {
       const float* values = weight.data<float>();

@@ -1,4 +1,4 @@
-"""polyhead through its NumPy interface; the whole model through C++, which alone has it."""
+"""polyhead through its NumPy interface; the whole model runs through C++ (polyhead_encoder.cc)."""
 
 from __future__ import annotations
 

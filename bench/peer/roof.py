@@ -18,7 +18,8 @@ from .instruction_sets import INSTRUCTION_SETS
 
 
 class Roof:
-    """GFLOP/s (float32) of some threads at once, which may share a core, with an instruction set or all that there are; of None without a C++ compiler."""
+    """Measures GFLOP/s (float32) of `threads` threads at once, with one instruction set or with all of the processor. Threads may share a core.
+    Without a C++ compiler there is no measurement, and best() returns None."""
 
     def __init__(self, threads: int, isa: str = "") -> None:
         self._threads = threads
@@ -26,7 +27,7 @@ class Roof:
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def best(self, seconds: float) -> float | None:
-        """The best within so many seconds. A processor's clock moves: what is compared with it is measured beside it."""
+        """The best rate within so many seconds. A processor's clock rate changes, so measure the roof between the calls that are compared with it."""
         if self._measure is None:
             return None
         return float(sum(self._pool.map(self._measure, [seconds] * self._threads)))
@@ -46,7 +47,7 @@ def _build(flags: tuple[str, ...]) -> Callable[[float], float] | None:
 
 
 def memory_gbytes(seconds: float = 0.5) -> float:
-    """Best GB/s that one thread reads, summing 256 MB."""
+    """The best rate in GB/s at which one thread reads memory: it sums 256 MB."""
     data = np.ones(1 << 25, np.float64)
     best, end = 0.0, time.perf_counter() + seconds
     while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""What a peer gives: for a case, a function to time, or the reason why there is none."""
+"""The interface of a peer: for each case it returns a function to time, or says why it cannot compute the case."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MOST_SCORES = 1 << 28  # 1 GiB of float32
 
 
 def refuse_too_many_scores(case: Case) -> None:
-    """For a peer that holds every score at once, and copies of them."""
+    """Raises Unsupported for a case whose scores would not fit into memory. Called by peers that hold all scores at once, and copies of them."""
     if case.scores > MOST_SCORES:
         raise Unsupported("it holds all scores at once")
 
 
 @dataclasses.dataclass
 class Work:
-    run: Callable[[], object]  # one forward, or forward and backward with every gradient: all of it computed when it returns
-    output: Callable[[object], np.ndarray]  # of what run() gave: the output as a NumPy array
+    run: Callable[[], object]  # one forward pass, or forward and backward with every gradient; returns when all of it is computed
+    output: Callable[[object], np.ndarray]  # takes the result of run() and returns the output as a NumPy array
 
 
 Prepare = Callable[[Case, dict[str, np.ndarray]], Work]
 
 
 def pads(prepare: Prepare) -> Prepare:
-    """For a peer without packed sequences: it gets them padded, before the time that counts."""
+    """Decorator for a peer without packed sequences: they are padded before the time is measured."""
 
     @functools.wraps(prepare)
     def of_padded(case: Case, arrays: dict[str, np.ndarray]) -> Work:
@@ -48,7 +48,7 @@ def pads(prepare: Prepare) -> Prepare:
 
 
 def adds_alibi(prepare: Prepare) -> Prepare:
-    """For a peer without ALiBi: it gets a bias of every pair, made before the time that counts."""
+    """Decorator for a peer without ALiBi: it gets a full bias [1,N,T,S], which is made before the time is measured."""
 
     @functools.wraps(prepare)
     def of_bias(case: Case, arrays: dict[str, np.ndarray]) -> Work:

@@ -1,4 +1,4 @@
-"""PyTorch: F.scaled_dot_product_attention, and layers of linear maps around it."""
+"""PyTorch: F.scaled_dot_product_attention, and layers with projections around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start(threads: int) -> None:
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    """On the array's memory. PyTorch does not know NumPy's bfloat16."""
+    """A tensor on the array's memory. bfloat16 is converted by its bits, because PyTorch does not know NumPy's bfloat16."""
     return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if array.dtype == "bfloat16" else torch.from_numpy(array)
 
 

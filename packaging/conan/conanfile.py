@@ -20,7 +20,7 @@ class Polyhead(ConanFile):
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
     options = {"shared": [True, False], "fPIC": [True, False], "instruction_sets": ["ANY"], **{part: [True, False] for part in PARTS}}
-    # The core alone, as for a project that adds polyhead as a subdirectory.
+    # By default the package has the core alone, as in a project that adds polyhead as a subdirectory.
     default_options = {"shared": False, "fPIC": True, "instruction_sets": "all", **dict.fromkeys(PARTS, False)}
 
     @property
@@ -67,11 +67,11 @@ class Polyhead(ConanFile):
             "POLYHEAD_INSTRUCTION_SETS": str(self.options.instruction_sets),
             "POLYHEAD_NPZ": False,
             "POLYHEAD_IMAGES": False,
-            "POLYHEAD_WARNINGS_AS_ERRORS": False,  # another compiler may warn of more
+            "POLYHEAD_WARNINGS_AS_ERRORS": False,  # a user's compiler may warn where the tested compilers do not
         }
         toolchain.generate()
         CMakeDeps(self).generate()
-        PkgConfigDeps(self).generate()  # utf8proc and oniguruma are looked for by pkg-config
+        PkgConfigDeps(self).generate()  # polyhead's build finds utf8proc and oniguruma through pkg-config
 
     def build(self):
         cmake = CMake(self)
@@ -81,7 +81,7 @@ class Polyhead(ConanFile):
     def package(self):
         copy(self, "LICENSE", src=self.source_folder, dst=str(Path(self.package_folder, "licenses")))
         CMake(self).install()
-        rmdir(self, str(Path(self.package_folder, "lib", "pkgconfig")))  # Conan makes its own
+        rmdir(self, str(Path(self.package_folder, "lib", "pkgconfig")))  # Conan generates .pc files itself
 
     def package_info(self):
         # The CMake package that polyhead installs: targets polyhead::polyhead, polyhead::io, ...

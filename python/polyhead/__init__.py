@@ -1,7 +1,7 @@
 """Multi-head attention on CPUs, forward and backward.
 
 Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and every other object with DLPack or the buffer protocol. They read arrays
-with any strides, without a copy. Results are PyTorch tensors if the inputs are, else NumPy arrays.
+with any strides, without a copy. Results are PyTorch tensors if the inputs are PyTorch tensors, else NumPy arrays.
 
 Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
 ``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
@@ -35,7 +35,7 @@ __all__ += _view.__all__
 if TYPE_CHECKING:
     from . import distributed as distributed, jax as jax, patch as patch, torch as torch, transformers as transformers
 else:  # hidden from type checkers: with a module-level __getattr__ they would accept polyhead.anything
-    _ON_DEMAND = {"distributed": None, "jax": "jax", "patch": "torch", "torch": "torch", "transformers": "torch"}  # and the package that it needs
+    _ON_DEMAND = {"distributed": None, "jax": "jax", "patch": "torch", "torch": "torch", "transformers": "torch"}  # name of a submodule -> the package that it needs
 
     def __getattr__(name: str) -> object:
         if name in _ON_DEMAND:
@@ -43,6 +43,6 @@ else:  # hidden from type checkers: with a module-level __getattr__ they would a
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        # help() gets every name that is listed, and would end where a package is missing.
+        # help() reads every name in this list and would fail at a submodule whose package is missing, so leave those out.
         return [*__all__, *(name for name, package in _ON_DEMAND.items() if package is None or importlib.util.find_spec(package) is not None)]
 

@@ -1,5 +1,5 @@
 """The command line program: ``python -m polyhead``, which pip also installs as ``polyhead``. The program is part of the extension module, so that a
-wheel contains the kernels only once. It takes over the process: signals and standard output are the program's, not Python's."""
+wheel contains the kernels only once. The program takes over the process: it handles signals and writes to standard output itself, not through Python."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, 
 
 __all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
 
-# The Args of `maps` say what it means.
+# The docstring of `maps` explains each name.
 Progress = Union[Callable[[int, int], object], None]
 
 
@@ -97,15 +97,15 @@ def sdpa(
         key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: in sequence b the diagonal of causal and window is ``s = t + diagonal_offsets[b]``. If the queries continue
             sequences of different lengths, the offset is the number of keys before the queries. Needs ``causal="top_left"`` or a window. Each sequence
-            has the same bits as alone with its offset as ``causal``. The distances of a relative_bias are counted from the same diagonal; the offsets may be
-            given only for it.
+            has the same bits as alone with its offset as ``causal``. The distances of a relative_bias are counted from the same diagonal; the offsets may also
+            be given for a relative_bias alone.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
-            never fall and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
+            never decrease and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
             document. The result has the bits of each document alone. key_offsets may be left out if T = S.
         blocks: for each block of queries the blocks of keys that its queries may attend to, as FlexAttention's BlockMask holds them: integers that broadcast
             to ``[*,N,Tb,count]`` with ``Tb = ceil(T / queries)``: indices in ``[0, ceil(S / keys))`` in any order, or -1 for none. Time and memory grow with
-            the listed blocks; `attend` has T x S bytes. A block of queries whose list is empty has empty rows. Goes with every other rule.
-        block_size: of the blocks: one int, or ``(queries, keys)``; None is 128. The fastest blocks have a multiple of 64 keys.
+            the listed blocks; `attend` has T x S bytes. If the list of a block of queries is empty, its rows are empty. Can be combined with every other mask.
+        block_size: size of the blocks: one int, or ``(queries, keys)``; None is 128. The fastest blocks have a multiple of 64 keys.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
         relative_bias: a `RelativeBias`: ALiBi's slopes or T5's buckets. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
@@ -124,7 +124,7 @@ def sdpa(
             as 0. ``"exact"``: without rounding, except in float32 sums. Other dtypes and second derivatives are always exact. `explain` says which is used.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
-            `maps` gives chosen rows, the strongest keys and other values of the formula.
+            `maps` returns chosen rows, the strongest keys and other values of the formula.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
         k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element is ``float32(scale * int8)``. `quantize_rows` makes both.
         attention_weights: ``[*,N,T,S]``, written in place and returned, also without return_attention_weights; may not overlap another array.
@@ -256,7 +256,7 @@ def maps(
         value: which value of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
             (after bias; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
         out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows or keys.
-        k_scale: of an int8 k, as given to `sdpa`.
+        k_scale: scales of an int8 k, as given to `sdpa`.
         progress: called as ``progress(done, total)`` in the calling thread after every few hundred rows, and in the end with done equal to total. An
             exception that it raises ends the computation.
         options: as given to `sdpa`.
@@ -305,7 +305,7 @@ def pooled_map(
         q, k, k_scale: as given to `sdpa`.
         height: rows of blocks, at most T.
         width: columns of blocks, at most S.
-        pooling: what is returned of a block: ``"mean"``, ``"sum"`` or ``"largest"``.
+        pooling: which value a block gets: the ``"mean"``, ``"sum"`` or ``"largest"`` probability.
         progress: as given to `maps`.
         options: as given to `sdpa`.
 
@@ -378,7 +378,7 @@ def map_windows(q: A, k: Array, first: int, last: int, *, k_scale: Array | None 
 @takes(SdpaOptions)
 def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
     """How differently two heads attend: the Jensen-Shannon divergence (Lin 1991) of their rows of attention weights, before dropout, averaged over the
-    queries for which both attend to a key. Heads that are alike have a small one.
+    queries for which both heads attend to a key. Similar heads have a small divergence.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
@@ -386,7 +386,8 @@ def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: P
         options: as given to `sdpa`. A sink counts as one more key.
 
     Returns:
-        ``[*,N,N]`` in nats, from 0 (no difference, or no query for which both attend to a key) to log 2 (no key in common), dtype of q; to about 1e-6 unless q is float64.
+        ``[*,N,N]`` in nats, dtype of q, from 0 (no difference, or no query for which both heads attend to a key) to log 2 (no common key). The error is
+        about 1e-6 unless q is float64.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -397,7 +398,7 @@ def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: P
 @takes(SdpaOptions)
 def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows: Sequence[int] | None = None, residual: float = 0.5, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
     """Attention rollout (Abnar and Zuidema 2020, section 3): how much each input position contributes to a position after several layers, if only attention
-    and the residual connection mix positions. A weight is no proof of influence: values, feed-forward layers and norms are left out.
+    and the residual connection mix positions. A large number does not prove influence, because values, feed-forward layers and norms are left out.
 
     ::
 
@@ -438,7 +439,7 @@ def explain(q: Array, k: Array, v: Array, *, k_scale: Array | None = None, v_sca
 
 
 def quantize_rows(x: A, *, out: A | None = None, scale: A | None = None, num_threads: int | None = None) -> tuple[A, A]:
-    """int8 with one scale for each row of the last axis, as k and v of a cache: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
+    """Converts to int8 with one scale for each row of the last axis, as a cache stores k and v: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
 
     Args:
         x: ``[..,W]``, floating. A row with NaN or infinity becomes a row of NaN: its scale is NaN.
@@ -447,7 +448,7 @@ def quantize_rows(x: A, *, out: A | None = None, scale: A | None = None, num_thr
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:
-        out ``[..,W]`` and scale ``[..]``: ``|scale * out - x| <= scale * (1/2 + 2**-15)``, up to ``2**-142``.
+        out ``[..,W]`` and scale ``[..]``, with ``|scale * out - x| <= scale * (1/2 + 2**-15) + 2**-142``.
 
     Raises:
         ValueError, TypeError: as `sdpa`.

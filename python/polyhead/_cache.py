@@ -1,4 +1,4 @@
-"""A cache of the keys and values of earlier tokens, and rotary tables: for texts that are computed a few tokens at a time."""
+"""For texts that are computed a few tokens at a time: a cache of the keys and values of earlier tokens, and rotary tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["KeyValueCache", "RotaryEmbedding"]
 
 
 class KeyValueCache:
-    """Keys and values of earlier tokens, in memory that is allocated once. Sequences may have different lengths. A layer takes one as ``cache=``;
+    """Keys and values of earlier tokens, in memory that is allocated once. Sequences may have different lengths. A layer takes a cache as ``cache=``;
     `polyhead.sdpa` takes its `keys`, `values`, scales and `mask`. One thread at a time may use it.
 
     Args:
@@ -25,7 +25,7 @@ class KeyValueCache:
         capacity: most tokens of a sequence.
         head_width: H, width of a key.
         value_head_width: V, width of a value; None: head_width.
-        dtype: of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"``, ``"bfloat16"``, or ``"int8"`` with a float32 scale for each
+        dtype: dtype of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"``, ``"bfloat16"``, or ``"int8"`` with a float32 scale for each
             token and head. It may be narrower than that of the queries, unless those are float64.
 
     Raises:
@@ -85,17 +85,17 @@ class KeyValueCache:
 
     @property
     def values(self) -> NumPyArray:
-        """``[B,K,S,V]``, as `keys`."""
+        """The values ``[B,K,S,V]``, with the rules of `keys`."""
         return cast("NumPyArray", self._cache.values)
 
     @property
     def key_scales(self) -> NumPyArray | None:
-        """float32 ``[B,K,S]`` of int8 keys, for the argument `k_scale` of `polyhead.sdpa`; None for other dtypes."""
+        """The scales of int8 keys, float32 ``[B,K,S]``, for the argument `k_scale` of `polyhead.sdpa`; None for other dtypes."""
         return cast("NumPyArray | None", self._cache.key_scales)
 
     @property
     def value_scales(self) -> NumPyArray | None:
-        """float32 ``[B,K,S]`` of int8 values, for the argument `v_scale` of `polyhead.sdpa`; None for other dtypes."""
+        """The scales of int8 values, float32 ``[B,K,S]``, for the argument `v_scale` of `polyhead.sdpa`; None for other dtypes."""
         return cast("NumPyArray | None", self._cache.value_scales)
 
     def append(self, k: Array, v: Array, new_tokens: Array | None = None, *, num_threads: int | None = None) -> None:
@@ -199,11 +199,12 @@ class RotaryEmbedding:
         order: as in `Rotary`.
         scaling: ``"linear"`` (Chen et al. 2023), ``"ntk"`` (a larger base), ``"llama3"`` (Llama 3.1, 2024), ``"yarn"`` (Peng et al. 2023),
             ``"longrope"`` (Ding et al. 2024), ``"proportional"`` (only the first pairs turn) or None.
-        factor: of the scaling rule: new length / original length, at least 1.
-        original_max_position_embeddings: length of the texts in training, in tokens; llama3 and yarn need it, longrope without attention_factor.
+        factor: factor of the scaling rule: new length / original length, at least 1.
+        original_max_position_embeddings: length of the texts in training, in tokens. llama3 and yarn need it; longrope needs it if attention_factor is None.
         low_freq_factor, high_freq_factor: llama3: wavelengths above original length / low are scaled, those below original length / high are not.
         beta_fast, beta_slow: yarn: turns in the original length from which a frequency is kept, and below which it is scaled.
-        attention_factor: yarn and longrope: factor of cos and sin; None: from factor and mscale, mscale_all_dim or the original length.
+        attention_factor: yarn and longrope: factor of cos and sin; None: computed from factor, and from mscale and mscale_all_dim (yarn) or the
+            original length (longrope).
         mscale, mscale_all_dim: yarn of DeepSeek's models; 0: not used.
         truncate: yarn: round the range between beta_fast and beta_slow to whole pairs.
         factors: longrope: R/2 numbers, each of which divides the frequency of its pair; a config's ``short_factor`` or ``long_factor``.
@@ -253,7 +254,7 @@ class RotaryEmbedding:
 
         Args:
             positions: integers ``[*,T]``; for tokens that follow those of a cache: ``cache.lengths[:, None] + numpy.arange(T)``.
-            dtype: of the tables, ``"float32"`` or ``"float64"``.
+            dtype: dtype of the tables, ``"float32"`` or ``"float64"``.
 
         Returns:
             A `Rotary` with ``[*,T,R/2]`` tables, for a layer's argument ``rotary``.

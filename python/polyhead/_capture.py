@@ -41,7 +41,7 @@ class CapturedCall(NamedTuple):
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether its maps were asked for and exceeded the budget."""
+        """Whether the maps of this call were requested and exceeded the budget."""
         return self.maps is None and self.statistics is not None and self.top_keys is not None and self.pooled_map is not None
 
 
@@ -65,8 +65,8 @@ class Capture:
         self.calls = list(calls)
         self.missed = list(missed)
         self._recorder: Recorder | None = None
-        self._selected = ""  # for a selection without calls: the reason
-        self._whole: list[CapturedCall] = []  # for a selection: all calls of the original capture, in which `view` finds the steps of a decoder
+        self._selected = ""  # the reason why a selection has no calls
+        self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, from which `view` finds the steps of a decoder
 
     def __enter__(self) -> Capture:
         if self._recorder is None:
@@ -79,7 +79,7 @@ class Capture:
         self._recorder.__exit__(error_type, error, trace)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_recorder": None}  # a copy keeps the calls, not the model
+        return self.__dict__ | {"_recorder": None}  # a copy holds the calls but not the model
 
     def select(self, prefix: str) -> Capture:
         """The calls of the modules whose name starts with the prefix: ``"encoder."``, ``"decoder."``.
@@ -193,7 +193,7 @@ def capture(
         model: a torch.nn.Module, whose modules give the calls their names; None: calls have no names.
         keep: what to keep of each call: ``"maps"``, ``"statistics"`` (`head_statistics`), ``"top_keys"``, ``"pooled_map"``. All but maps take memory that
             grows with T, not with T S.
-        budget: bytes for all maps together. A call whose maps do not fit keeps the three others instead.
+        budget: bytes for all maps together. A call whose maps do not fit keeps statistics, top keys and pooled maps instead.
         top_k: how many keys of each query; all if there are fewer.
         pooled: height and width of the pooled maps; at most T and S.
 

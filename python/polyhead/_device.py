@@ -11,7 +11,7 @@ __all__ = ["device", "num_threads", "set_num_threads"]
 
 def device() -> dict[str, Any]:
     """The CPU: its name and architecture, how many processors are online and usable by this process, the number of threads, caches as
-    `{"level", "kind", "bytes", "shared_by"}` (those that the system does not report are missing; `shared_by` is None if not known), its instruction
+    `{"level", "kind", "bytes", "shared_by"}` (caches that the system does not report are missing; `shared_by` is None if not known), its instruction
     sets, those that polyhead has kernels for (the preferred first), why each of the others is not used (``"why_not_used"``), and the one in use
     (``"kernel"``). The environment variable POLYHEAD_ISA selects another one."""
     return _core.device()

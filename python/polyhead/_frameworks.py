@@ -12,7 +12,7 @@ def require_package(where: str, package: str) -> None:
     try:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:  # another module is missing, which the original message names
+        if error.name != package:  # another module is missing; the original message names it
             raise
         name, command = _PACKAGES[package]
         raise ModuleNotFoundError(f"{where} needs {name}, which is not installed: {command}", name=package) from None

@@ -123,8 +123,8 @@ class MultiHeadAttention:
         gate: multiply the merged heads by the sigmoid of a projection of the query input.
         global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
         axis: dimension of the inputs that attention runs along, counted from the end: -2 is the one before the width, -1.
-        add_bias_kv: append one key and value, which are learned.
-        add_zero_attn: append one key and value, which are zeros.
+        add_bias_kv: append one learned key and value.
+        add_zero_attn: append one key and value of zeros.
         sink: learn a sink logit of each head, as gpt-oss: the parameter ``sink`` ``[N]``, at first 0. Calls then take no sink. Only with empty_rows "zero".
         qk_norm: an RMS norm of each head's projected q and k, before rotary positions (Qwen 3): the parameters ``q_norm.weight`` and ``k_norm.weight`` ``[H]``, at
             first 1, with an epsilon of 1e-6. projected_key is normed by the caller; the keys of add_bias_kv and add_zero_attn are not normed.
@@ -132,8 +132,8 @@ class MultiHeadAttention:
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
         softcap: as in `polyhead.sdpa`; 0 is off.
         empty_rows, precision: as in `polyhead.sdpa`.
-        dtype: of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
-        seed: of the random initial parameters, which have the distributions of torch.nn.MultiheadAttention.
+        dtype: dtype of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
+        seed: seed of the random initial parameters, which have the distributions of torch.nn.MultiheadAttention.
 
     Raises:
         ValueError: widths, heads or options that do not fit; the message says what was given and what is allowed.
@@ -255,14 +255,14 @@ class MultiHeadAttention:
             blocks, block_size: integers that broadcast to ``[*,N,Tb,count]``, as in `polyhead.sdpa`.
             projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, used instead of key and value, for example from a cache: projected and,
                 with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0. Of the layer's dtype or, unless
-                that is float64, bfloat16, float16 or int8; another dtype than the layer's has no gradients.
+                that is float64, bfloat16, float16 or int8. They have gradients only in the layer's dtype.
             projected_key_scale, projected_value_scale: float32 ``[*,K,S]``, of int8 keys and values, as in `polyhead.sdpa`. Not with add_bias_kv or
                 add_zero_attn.
             rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
                 Not with a global query.
             cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended,
-                and the queries attend to all tokens of their sequence; with causal (either corner) or a window each counts from its own token. Only
-                through ``layer(...)``, as `forward` keeps activations. query is ``[B,T,query_width]``, rotary has the tables of its positions. Not
+                and the queries attend to all tokens of their sequence. With causal (either corner) or a window, the diagonal of each query is its own token. Only
+                in ``layer(...)``, because `forward` keeps activations. query is ``[B,T,query_width]``, rotary has the tables of its positions. Not
                 with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv, add_zero_attn, a global query or training. The
                 cache is unchanged if the call fails.
             new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Rows of the output after them are undefined.
@@ -302,7 +302,7 @@ class MultiHeadAttention:
             prefix: of every name, as ``"encoder.layer.0"``.
 
         Returns:
-            Name -> NumPy array, shaped as the layout has it.
+            Name -> NumPy array, shaped as in the layout.
 
         Raises:
             ValueError: the layout has no place for a parameter of the layer.
@@ -383,8 +383,8 @@ def load(
     Args:
         source: the file, folder or mapping.
         layout: names and storage of the parameters, one of `layouts()`; None: the one that fits.
-        prefix: of every name, as ``"encoder.layer.0"``; None: found if source holds one layer.
-        heads: N, for layouts that do not store it; None: from the config.json of a model's folder.
+        prefix: the beginning of every name, such as ``"encoder.layer.0"``; None: found if source holds one layer.
+        heads: N, for layouts that do not store it; None: read from the config.json of a model's folder.
         axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them.
         masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without one.
 
@@ -393,7 +393,7 @@ def load(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is damaged, whatever it holds: the message names it and says what is wrong. No layout fits, or several do: the message names them.
+        ValueError: the file is damaged; the message names the file and says what is wrong. No layout fits, or several do; the message names the layouts.
         TypeError: an argument of another type.
     """
     settings: dict[str, Any] = {"axis": axis, "add_zero_attn": add_zero_attn, "dropout": dropout, "softcap": softcap, "precision": precision}
@@ -432,7 +432,7 @@ def _heads_of_folder(source: str) -> int | None:
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # a later error says what to do, if the number is needed
+    except (OSError, ValueError, RecursionError):  # if the number is needed, a later error says what to do
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None

@@ -16,12 +16,12 @@ _CHUNK = 1 << 18
 
 
 def read_npz(path: str) -> dict[str, Array]:
-    """The arrays of a file by name. OSError if it cannot be read, ValueError with its name for every content that is no npz file of numbers."""
+    """The arrays of a file by name. OSError if the file cannot be read; ValueError that names the file if it is not an npz file of numbers."""
     with open(path, "rb") as file:
         try:
             return _arrays(file)
         except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise errors of many kinds
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: the file names a position before its start
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL means that an offset in the file points before its start
                 raise
             reason = str(error).split("\n")[0][:200] or type(error).__name__
             raise ValueError(f"'{path}' is no npz file that polyhead can read: {reason}") from error

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     # The arrays that functions accept: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
     Array = Union[Buffer, SupportsDLPack]
     NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
-    # The type of the result follows the first array: a PyTorch tensor for a tensor, else a NumPy array.
+    # The first array decides the type of the result: a PyTorch tensor if it is one, else a NumPy array.
     A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
 else:
     Array = NumPyArray = Any
     A = TypeVar("A")
 
-# The docstrings of `sdpa` and (MapValue) `maps` describe these.
+# The docstrings of `sdpa` (and of `maps`, for MapValue) explain these words.
 Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 BlockSize = Union[int, tuple[int, int], None]
@@ -164,10 +164,10 @@ def annotations_of(kind: type) -> dict[str, str]:
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
-DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native", "training": False}  # other options: None
+DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native", "training": False}  # others: None
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
-_OTHER_NAMES = {  # names in torch and transformers whose nearest spelling here means something else
+_OTHER_NAMES = {  # names in torch and transformers that resemble an option of polyhead with another meaning -> the option that they correspond to
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "mask": _MASK,
@@ -177,7 +177,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the function's name in errors, if it is not
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name of the function in errors, if it is not
     its own name; the bindings use the same."""
 
     def decorate(function: _F) -> _F:

@@ -109,15 +109,16 @@ def sdpa_backward_backward(
     gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias", "d_out"),
     **options: Unpack[SdpaOptions],
 ) -> SecondGradients[A]:
-    """Gradients of `sdpa_backward`, which a loss on gradients needs: forces are the gradient of an energy (docs/maths.md, equations 8d to 8h).
+    """Gradients of `sdpa_backward` (docs/maths.md, equations 8d to 8h). A loss that depends on gradients needs them, for example one on forces, which are
+    the gradient of an energy.
 
     Args:
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse, d_out: as given to `sdpa_backward`.
-        d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` where the loss does not depend on all
-            of them; each shaped as its input, in its dtype.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute; there is none of an input
-            that is not given.
+        d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` if the loss depends on some of the
+            results only; each shaped as its input, in its dtype.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute. An input that is not
+            given has no gradient.
         options: as given to `sdpa`. precision has no effect: products are exact.
 
     Returns:

@@ -100,9 +100,9 @@ def view(
             pooled maps, also with a folder.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
         pair: the second part of the text, with a model and one text.
-        tokens: with attention weights: T words of the queries; default: their positions. Of an encoder-decoder: the decoder's words.
-        keys: with attention weights: S words of the keys; default: as the queries if S = T, else their positions. Of an encoder-decoder: the
-            encoder's words.
+        tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
+        keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
+            these are the encoder's words.
         special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
             flags as a pair (of the queries, of the keys) if the keys are other words.
         segments: T ints, 0 for the first part of a text, 1 for the second; as a pair if the keys are other words.
@@ -112,41 +112,41 @@ def view(
         links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
             error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight. Links
             of special tokens do not count.
-        possible_links: further pairs that are not wrong.
-        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; a strip beside the map.
+        possible_links: further pairs (query, key) that do not count as wrong.
+        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows them as a strip beside the map.
         pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
         image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; of a batch with B before. The page shows it beside its patches, tinted by where a chosen patch looks. With the
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
             folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
             resized and normalised as the folder's preprocessor_config.json says.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If special is not
             given, the tokens before them are special.
         q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
-            as source has it. With q and k the page shows how each weight is computed, with v also the head's output.
+            with the dimensions of source. With q and k the page shows how each weight is computed, with v also the head's output.
         k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
         v: the values ``[layers, K, S, V]``.
-        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, of a batch to ``[layers, B, heads, T, S]``.
+        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
         attend: bool, True where a query may attend to a key; broadcasts as bias.
         scale: what q @ k was multiplied by; default: 1/sqrt(H).
-        without: of a model: heads to switch off, each alone: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
+        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
             embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
             (NaN: not measured) or a dict ``{(layer, head): change}``.
         without_measure: name and unit of the numbers in without, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
-        causal: without source: as of `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
+        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
         pooling: source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, with this `pooling` of `pooled_map`; tokens (and
             keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
             keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
-            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` where the
-            maps do not fit. Of what `capture` took: pool all maps; those over its budget are means.
+            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` if the
+            maps do not fit. With a `Capture`: pool all its maps; maps that exceeded its budget are means.
         pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
-        progress: without source: as of `maps`.
-        vector_megabytes: megabytes of the page that q, k and v may take, of a model too; a text whose q, k and v take more shows weights only, and the page
-            says so. 0 leaves them out.
-        title: of the page.
+        progress: without source: as in `maps`.
+        vector_megabytes: megabytes of the page that q, k and v may take, also those of a model. If q, k and v of a text take more, the page shows its weights only
+            and says so. 0 leaves them out.
+        title: title of the page.
         path: also write the page there.
         truncate: shorten texts that exceed the model's positions; otherwise they are an error.
-        generate: with a decoder: continue each text by at most so many tokens, each time the likeliest; with a model of two sides: write so many
-            about it, and show what each read of the text.
+        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. A model with two sides writes at most so many
+            tokens of the target, and the page shows what the decoder read of the text for each.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:
@@ -154,8 +154,8 @@ def view(
 
     Raises:
         OSError: the model cannot be read, or the page cannot be written.
-        ValueError: the numbers of words and of attention weights disagree, attention weights outside of ``[0, 1]``, a text that is too long; q, k,
-            bias and attend do not fit the attention weights, or give others; there is no such head.
+        ValueError: the numbers of words and of attention weights disagree; attention weights are outside of ``[0, 1]``; a text is too long; q, k,
+            bias and attend do not fit the attention weights, or other attention weights follow from them; there is no such head.
         TypeError: an argument of another type.
     """
     if not isinstance(truncate, bool):

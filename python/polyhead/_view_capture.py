@@ -35,7 +35,7 @@ _CROSS = re.compile(r"cross|enc_?dec|encoder_decoder|encoder_att|(^|_)(src|conte
 
 
 class _Kind(NamedTuple):
-    """The kind of a call's module, as far as its name tells; "" for what the name does not tell."""
+    """The kind of attention that the name of a call's module tells; "" if it tells none."""
 
     modality: str
     stack: str
@@ -50,7 +50,7 @@ def _word(words: dict[str, str], parts: Sequence[str]) -> str:
 
 def _kind(call: CapturedCall, names: set[str]) -> _Kind:
     parts = call.name.split(".")
-    # nn.TransformerDecoderLayer calls its cross-attention multihead_attn.
+    # In nn.TransformerDecoderLayer the module multihead_attn is the cross-attention.
     beside = ".".join([*parts[:-1], "self_attn"])
     is_cross = any(_CROSS.search(part.lower()) for part in parts) or parts[-1] == "multihead_attn" and beside in names
     others = [part.lower() for part in parts if not _CROSS.search(part.lower())]
@@ -132,7 +132,7 @@ class _Calls:
 
 
 def _cache(before: _Calls, call: _Calls) -> str:
-    """If the call is the next step of the decoder of `before`: the kind of its cache; else ""."""
+    """The kind of cache if the call is the next step of the decoder of `before`; else ""."""
     if (before.name, before.kind, before.batch, before.heads) != (call.name, call.kind, call.batch, call.heads) or call.T == 0:
         return ""
     if before.S + call.T == call.S and not before.filled and (call.name or call.T == 1):
@@ -148,7 +148,7 @@ def _cache(before: _Calls, call: _Calls) -> str:
 
 
 def _joined(calls: list[CapturedCall]) -> list[_Calls]:
-    """The calls in their order, where the steps of a decoder with a cache are joined to one."""
+    """The calls in their order; the steps of a decoder with a cache are joined to one call."""
     names = {call.name for call in calls}
     found: list[_Calls] = []
     waiting: list[_Calls] = []  # calls that a later step may continue, oldest first, because layers run in the same order in each step
@@ -171,7 +171,8 @@ def _joined(calls: list[CapturedCall]) -> list[_Calls]:
 
 
 def _joined_of(captured: Capture) -> list[_Calls]:
-    """The joined calls of a capture. Cross-attention alone does not show which calls are steps, so a selection looks at the self-attention of the whole capture."""
+    """The calls of a capture, with steps joined. A selection may have cross-attention only, which does not show which calls are steps; so the self-attention of the whole
+    capture is used."""
     chosen = {id(call) for call in captured.calls}
     whole = [one for one in _joined(captured._whole) if any(id(call) in chosen for call in one.calls)]
     is_whole = sum(len(one.calls) for one in whole) == len(chosen)
@@ -343,7 +344,7 @@ def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
     return "query", "query"
 
 
-# ---- What view reads ----
+# ---- The arguments of view ----
 
 
 def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:

@@ -39,7 +39,7 @@ def _has_shape(value: Any) -> bool:
 
 
 def _output(source: Any) -> dict[str, Any] | None:
-    """The attention weights of an output of transformers, or of a dict with their names; None for another source."""
+    """The attention weights of an output of transformers, or of a dict with the same names; None for any other source."""
     if _has_shape(source) or isinstance(source, (list, tuple)) and not hasattr(source, "_fields"):
         return None
     def get(name: str) -> Any:
@@ -226,7 +226,7 @@ class Side:
 
 
 def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
-    """Splits an argument into that of the queries and that of the keys: a pair if the keys are other words than the queries."""
+    """Splits an argument into the part for the queries and the part for the keys. It is a pair if the keys are other words than the queries."""
     value = plain(value)
     if value is None or isinstance(value, frozenset) or not two:
         return value, value

@@ -61,7 +61,7 @@ _IGNORED = {
 # Families that need a causal mask as a tensor: their layers say is_causal=False and rely on the mask, and transformers leaves a purely causal mask out.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
-# Families whose own code also reads the mask and expects eager's: numbers to add, 0 for attended keys, or None. They get that mask.
+# Families whose own code also reads the mask and expects that of eager: None, or numbers that are added to the scores, 0 for attended keys. They get eager's mask.
 # nllb-moe: the router reads it as a padding mask. beit: it is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
 
@@ -89,7 +89,7 @@ def _declares_support(model_class: Any) -> bool:
 
 
 def _obstacle(model_class: Any) -> str | None:
-    """Why models of this class do not give their attention to a registered function. Those without attention have no obstacle."""
+    """The reason why models of this class do not call a registered attention function. Classes without attention have no such reason."""
     known = _OBSTACLES.get(getattr(model_class.config_class, "model_type", ""))
     if known is not None:
         return known
@@ -152,7 +152,7 @@ _collector: Any = None  # what the running model of transformers collects; regis
 def _wants_maps(module: torch.nn.Module, output_attentions: bool | None) -> bool:
     if output_attentions:
         return True
-    if _collector is not None:  # layers that are not given the argument are recorded by hooks
+    if _collector is not None:  # layers that do not get the argument are recorded by hooks
         collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
         if collected is not None:
             return any("attentions" in key for key in collected)
@@ -181,13 +181,14 @@ def attention_forward(
         query: ``[B,N,T,H]``.
         key: ``[B,K,S,H]``; query head n reads key/value head ``n // (N // K)``.
         value: ``[B,K,S,V]``.
-        attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores; of a wider dtype than query, all is computed in it.
+        attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores; if its dtype is wider than query's, everything is
+            computed in the wider dtype.
         dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
         scaling: of the scores; None is ``1 / sqrt(H)``.
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
-        output_attentions: return the attention weights; None: as the running model collects them, or the layer's configuration says.
+        output_attentions: whether to return the attention weights; None: if the running model collects them, or the layer's configuration says so.
         s_aux: sink logits ``[N]``, as of gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
         others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
             and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
@@ -242,8 +243,8 @@ def attention_forward(
 
 
 def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) -> None:
-    """Warns if positions begin again within a row, and the mask lets the new text attend to the one before. transformers then computes them as one text, with
-    any implementation: it separates packed texts only where it is given neither a mask nor a cache."""
+    """Warns if the positions of a row start again, as in packed texts, and the mask lets the new text attend to the text before it. With any implementation
+    transformers then computes the two as one text: it separates packed texts only if it gets neither a mask nor a cache."""
     if not isinstance(position_ids, Tensor) or position_ids.dim() != 2 or position_ids.size(1) < 2:
         return
     before, after = position_ids[:, :-1], position_ids[:, 1:]
@@ -325,16 +326,16 @@ def register(*, precision: Precision | None = None) -> None:
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
-    "sdpa" there, masks are boolean, a query without any key gives 0, and no mask is made where none is needed. In transformers before 5 a few
-    families (GPT-2, OPT, ...) return no maps, because their layers do not say that they are wanted.
+    transformers' own "sdpa", masks are boolean, a query without any key gives 0, and no mask is made if none is needed. In transformers before 5 a few
+    families (GPT-2, OPT, ...) return no maps, because their layers do not pass on that maps are wanted.
 
     Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead": for that two methods of
     PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.
     transformers 4.53 has neither; there such a model raises when it makes its mask.
 
     Args:
-        precision: of bfloat16 products of every model with ``"polyhead"``, from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-            None: as it was given before, at first ``"native"``.
+        precision: how models with ``"polyhead"`` multiply bfloat16 from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+            None: the precision of the last registration, ``"native"`` if there is none.
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53.

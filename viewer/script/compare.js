@@ -18,7 +18,7 @@ function differenceOf(a, b) {
 
 // Mirrors a scale of attention weights for differences: 0 is in the middle of the ramp.
 function mirrored(scale) {
-  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // the labels of closer ticks would touch
+  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // if ticks are closer than this, their labels touch
   return {
     position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
     ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],

@@ -1,6 +1,6 @@
 // The page's data. A head is decoded when it is first drawn.
 
-const MEAN = "mean";  // used as a head: mean over the heads of the layer; used as layer and head: mean over all heads
+const MEAN = "mean";  // as the head, it means the mean over the heads of the layer; as both layer and head, the mean over all heads
 const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
 // Stands for a weight that is not 0 but rounds to 0. Code 0 means exactly 0, as for a masked key.

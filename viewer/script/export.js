@@ -1,4 +1,4 @@
-// Files of what is on screen: the figure as SVG or PNG, the numbers as CSV.
+// Exports what is on screen: the figure as an SVG or PNG file, the numbers as a CSV file.
 
 function download(name, blob) {
   const url = URL.createObjectURL(blob);

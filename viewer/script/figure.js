@@ -1,4 +1,4 @@
-// What is on screen as one SVG figure: the head's name, the text, the colour legend, words, and cells, lines or thumbnails.
+// Draws what is on screen as one SVG figure: the head's name, the text, the colour legend, words, and cells, lines or thumbnails.
 
 const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // the namespace is an address; read it from an element, because the page must not contain addresses
 
@@ -21,7 +21,7 @@ const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum 
 
 class Figure {
   static margin = 24;
-  static mostRectangles = 20000;  // a larger map is an image within the figure, with a pixel for each cell
+  static mostRectangles = 20000;  // a map with more cells becomes an image within the figure, with a pixel for each cell
 
   // look: as for paint(); title, text: words above the figure
   constructor(look, title, text) {

@@ -1,4 +1,4 @@
-// In a notebook the page is <iframe srcdoc="…">. There a script may not change its address. The frame is as high as
+// Adapts the page to a notebook, where it is <iframe srcdoc="…">. In such a frame a script may not change the address. The frame is as high as
 // its content, so lengths relative to the window's height would grow without end.
 const framed = location.href.startsWith("about:srcdoc");
 

@@ -1,6 +1,7 @@
-// A live page: the library as a module of WebAssembly, which the page carries, computes the maps of what the reader types.
+// A live page contains the library as a WebAssembly module, which computes the maps of the text that the reader types.
 
-// What a module of WASI asks of a system that has nothing: no environment, no files (8, "bad file descriptor"), and 52, "not supported", for everything else.
+// The system functions that a WASI module imports. There is no environment and no file (error 8, "bad file descriptor"); every other function
+// returns 52, "not supported".
 function systemOf(module, memory, failed) {
   const imports = { polyhead: { failed } };
   const none = (first, second) => {
@@ -27,7 +28,7 @@ class Engine {
     return engine;
   }
 
-  // What a newly started module exports, and `read`, which takes a text out of its memory.
+  // Starts a module. Returns its exports, and `read`, which reads a text from its memory.
   async start() {
     let memory = null;
     const text = (at, bytes) => new TextDecoder().decode(new Uint8Array(memory.buffer, at, bytes));
@@ -40,11 +41,11 @@ class Engine {
 
   version() { return this.exports.read(this.exports.version()); }
 
-  // The data of a page about the text. Throws an Error with the library's message; a module that threw is not used again.
+  // Returns the data of a page about the text. If the library throws, this throws an Error with its message, and the module is not used again.
   async answer(task, text) {
-    const exports = this.exports ?? await this.start();  // several calls may wait here, each for a module of its own
+    const exports = this.exports ?? await this.start();  // several calls may wait here, each for a new module
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
-    this.exports = null;  // until it has answered
+    this.exports = null;  // the module is not available to other calls until it has answered
     const room = exports.room(named.length + given.length);
     const bytes = new Uint8Array(exports.memory.buffer);
     bytes.set(named, room);
@@ -55,7 +56,7 @@ class Engine {
   }
 }
 
-// The line in which the reader types, and what is said of the answer: first the words that the model does not know.
+// The line in which the reader types, and the text about the answer, which names first the words that the model does not know.
 class Live {
   constructor({ typed, answered }) {
     this.answered = answered;
@@ -77,7 +78,7 @@ class Live {
     }
   }
 
-  // Computes the maps of a text. Of several calls the last one is answered.
+  // Computes the maps of a text. If several calls wait, only the last one gets an answer.
   async ask(task, text) {
     if (!this.engine) return;
     const asked = ++this.asked;
@@ -98,7 +99,7 @@ class Live {
     this.answered(json);
   }
 
-  // Old maps would be taken for those of the text in the line.
+  // Hide the old maps, because a reader would take them for maps of the text in the line.
   #refuse(message) {
     this.last = null;
     document.body.classList.add("unanswered");

@@ -28,7 +28,7 @@ function averageOf(row, value) {
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
 }
 
-// The measures that this text has: those of distances only if words look at words of the same text, none of those of words if cells are blocks.
+// The measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
 const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
 // The queries that count for measures: all but special tokens, or all if there is nothing else.

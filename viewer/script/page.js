@@ -44,14 +44,15 @@ function update(changes, focus) {
   else if (focus === "grid") distances.focus();
 }
 
-// What the reader typed, or another model for it.
+// Handles a new text that the reader typed, or another model for the text.
 function typed(changes) {
   Object.assign(state, changes);
-  live.ask(state.task, state.say);  // before the address, which a browser may refuse to change
+  live.ask(state.task, state.say);  // must come before the change of the address, which a browser may refuse
   writeAddress(addressOf(state), false);
 }
 
-// The maps of a live page: its own texts, which come before those of opened pages, are replaced. Another model opens as `try` shows it.
+// Shows new maps in a live page: they replace the page's own texts, which come before the texts of opened pages. If the model has changed,
+// the page opens as `polyhead try` would open it.
 function answered(json) {
   const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
   texts.splice(0, before, ...own);
@@ -89,7 +90,7 @@ const hasCells = () => ["matrix", "compare"].includes(viewName());
 const hasLinks = () => ["matrix", "lines"].includes(viewName()) && !texts[state.text].pooled;
 
 function show(before = {}) {
-  if (texts.length === 0) return;  // a live page that has no answer yet
+  if (texts.length === 0) return;  // true in a live page that has no answer yet
   const changed = (...names) => names.some((name) => state[name] !== before[name]);
   const text = textShown();
   if (state.row >= text.queries.size || state.column >= text.keys.size) pin(null);
@@ -297,7 +298,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // so that they differ from the groups of this page
+    text.group += first;  // makes the names different from those of the groups of this page
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }

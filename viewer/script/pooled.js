@@ -77,7 +77,7 @@ const POOLED = {
 
 const captionOf = (text) => (text.pooled ? POOLED[text.pooled].caption() : say("Attention from row word to column word"));
 
-// "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.
+// The text "Each cell is a block of 128 × 128 tokens", which is always shown beside the maps.
 function blocksNote(text) {
   const sizes = [text.queries.most, text.keys.most];
   const even = [text.queries, text.keys].every((side) => side.tokens.length % side.size === 0);

@@ -8,7 +8,7 @@ const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 // The most multiplications, layers * T^3: about a second. Use polyhead.rollout for longer texts.
 const ROLLOUT_MOST = 1e9;
 
-// Tabs without a rollout: other attention runs between their layers (to an encoder, in shifted windows, along another axis).
+// Tabs without a rollout, because other attention runs between their layers: to an encoder, in shifted windows, or along another axis.
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
 // True for self-attention of several layers without other attention between them. Attention weights without the pair bias have no rollout: they only

@@ -1,4 +1,4 @@
-// The parts of a set of maps other than words and weights, the tabs of a text's sets, and the blocks of a text with segments.
+// The parts of a set of maps except its words and attention weights; the tabs for the sets of a text; the blocks of a text with segments.
 
 // Reads the format that viewer/sides.cc writes.
 function sidesOf(json, decoder) {

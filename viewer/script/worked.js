@@ -30,7 +30,7 @@ class Worked {
     this.body.append(this.#products(), this.#steps(), this.#row(), ...(worked.output ? [this.#output()] : []));
   }
 
-  // The reason why the weight cannot be computed; null if it can.
+  // The reason why the weight of the pair cannot be computed; null if it can.
   static #reason(text, layer, head) {
     if (layer === ROLLOUT) return say("A rollout is a product over layers, which has no q and k of its own. Open a head to see how its attention weights are computed.");
     if (layer === MEAN || head === MEAN) return say("This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.");

@@ -122,8 +122,8 @@ def attention(
             backward pass.
         seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use that of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
-        attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend, and True = may not. One of the two.
-        attend_keys, block_keys: bool, ``[*,S]``, all keys: the same for a key and every query. The same on all ranks.
+        attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
+        attend_keys, block_keys: bool, ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. The same on all ranks.
         bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. With a row for each of the rank's queries it is the rank's own. With one row it is shared by all
             ranks, which give the same, and its gradient is the sum over all ranks, on every rank: do not sum it again.
         key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; lengths count in the whole sequence.
@@ -132,7 +132,7 @@ def attention(
         diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, of the whole sequence.
         query_offsets, key_offsets: integers ``[D+1]``, as in `polyhead.sdpa`, of the whole sequence.
         causal, window: as in `polyhead.torch.attention`, of the whole sequence.
-        dropout: probability in ``[0, 1]`` that an attention weight is dropped; with the bits of one machine with the same seed.
+        dropout: probability in ``[0, 1]`` that an attention weight is dropped. The dropout bits are those of one machine with the same seed.
         scale, softcap, precision: as in `polyhead.torch.attention`.
         blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks, a ValueError.
         empty_rows: as in `polyhead.torch.attention`; other than ``"zero"`` only without a ring.
@@ -143,9 +143,9 @@ def attention(
     Raises:
         ValueError: as `polyhead.torch.attention`; also where ranks give different sizes or rules. The message names the rank, and is raised on all of them; later
             calls work.
-        TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor, whose local part is wanted.
+        TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
         ConnectionError: a rank is silent, gone, or cannot be reached; the message names it. Later calls with this group are refused with a ValueError.
-        NotImplementedError: a gradient by way of lse.
+        NotImplementedError: a gradient that flows through lse.
     """
     for name in options:
         if name not in _OPTIONS:

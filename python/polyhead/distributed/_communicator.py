@@ -34,9 +34,10 @@ class Transfer(Protocol):
 
 
 class Communicator(Protocol):
-    """Ranks 0 to size() - 1, one for each process, and messages between them. `TorchCommunicator` and `MpiCommunicator` are two; a program may write another.
+    """Ranks 0 to size() - 1, one for each process, and messages between them. `TorchCommunicator` and `MpiCommunicator` implement this interface, and a
+    program may do so too.
 
-    An object belongs to one rank. polyhead keeps its count of calls in the object's ``__dict__``, so it must have one. Its methods are called by
+    An object belongs to one rank. polyhead stores its count of calls in the object's ``__dict__``, so an object without ``__dict__`` cannot be used. Its methods are called by
     the thread that makes the distributed call. An exception that a method raises ends the call with a ConnectionError; all later calls are refused.
     """
 
@@ -52,7 +53,7 @@ class Communicator(Protocol):
         """Begins to send a message, and does not wait. Messages with one tag from one rank to another arrive in the order in which they were sent.
 
         Args:
-            buffer: uint8 ``[bytes]``, the message's own memory. The transfer keeps it until the message has left, even if nobody waits for it any more.
+            buffer: uint8 ``[bytes]``, the message's own memory. The transfer keeps it until the message has left, even if the caller stops waiting.
             to: the rank that receives it.
             tag: in ``[0, 2**15)``.
 

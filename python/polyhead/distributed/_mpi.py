@@ -41,8 +41,8 @@ class MpiCommunicator:
     messages is never freed, because MPI may still use it.
 
     Args:
-        comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. All ranks construct theirs together: it is duplicated, so that messages of the program do
-            not mix with those of polyhead.
+        comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. All ranks must construct this object together, because comm is
+            duplicated, so that messages of the program do not mix with those of polyhead.
 
     Raises:
         ImportError: mpi4py is not installed.

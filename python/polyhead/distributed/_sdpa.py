@@ -52,14 +52,14 @@ def sdpa(
         group: a `Communicator`; a ProcessGroup of torch.distributed, or None for its default group.
         return_lse: also return lse ``[*,N,T_r]``.
         out: ``[*,N,T_r,V]``, written in place and returned.
-        order: of the positions of queries and of keys, as in `slice_of`. ``"contiguous"``: in the order of the ranks, of any lengths. ``"zigzag"``: as
-            `slice_of` cuts them.
+        order: how the positions of queries and keys are divided, as in `slice_of`. ``"contiguous"``: slices of any lengths in the order of the ranks.
+            ``"zigzag"``: exactly as `slice_of` cuts them.
         plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: groups of head_ranks consecutive ranks share heads, and keys travel between
             groups. None: chosen by sizes; `explain` says how.
-        timeout: seconds that a rank may be silent. Where it computes before it can answer, 4 times the time of its work at this rank's speed is added.
+        timeout: seconds that a rank may be silent. If it has to compute before it can answer, 4 times the time that its work would take on this rank is added.
         one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or one that is ``"shared"`` by all ranks.
             Only the gradient differs; `sdpa_backward` raises an error if it is needed and missing.
-        ranks_per_machine: for the choice of the plan: heads are shared inside a machine only. None: of torchrun for torch's default group, else 1.
+        ranks_per_machine: for the choice of the plan, which shares heads inside a machine only. None: torchrun's number for torch's default group, else 1.
         attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. With one row instead of T_r they are
             shared: all ranks give the same.
         attend_keys, block_keys: ``[*,S]``, all keys; the same on all ranks.
@@ -72,8 +72,8 @@ def sdpa(
         empty_rows: as given to `polyhead.sdpa`; other than ``"zero"`` only without a ring.
 
     Returns:
-        out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``. Without a ring they have the bits of one machine. With one they agree within rounding of float32
-        and are the same from run to run; bfloat16 and float16 are converted to float32, and results rounded once.
+        out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``. Without a ring they have the bits of one machine. With a ring they agree with one machine within
+        rounding of float32 and are the same from run to run; bfloat16 and float16 are converted to float32, and results rounded once.
 
     Raises:
         ValueError, TypeError: as `polyhead.sdpa`; also for int8 keys, and where ranks give different sizes or rules, which all ranks name. Later calls work.
@@ -150,7 +150,7 @@ def explain(
     ranks_per_machine: int | None = None,
     **options: Unpack[SdpaOptions],
 ) -> str:
-    """How the ranks would share `polyhead.distributed.sdpa` of these arguments: the plan with its reason, sizes, and steps. All ranks call it; nothing is computed.
+    """Describes how the ranks would share `polyhead.distributed.sdpa` of these arguments: the plan and its reason, sizes and steps. All ranks call it. Computes nothing.
 
     Args:
         q, k, v: as given to `polyhead.distributed.sdpa`.

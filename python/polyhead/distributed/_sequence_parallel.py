@@ -102,14 +102,14 @@ def sequence_parallel(
             y = model(take_slice(x, 1, "zigzag", rank, ranks))     # [B,T_r,E]
             loss(y).backward()                                      # parameters: sum their gradients over the ranks
 
-    A call there takes this rank's slices of query, key and value. is_causal is causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
+    In the block, a call takes this rank's slices of query, key and value. is_causal is causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
     queries and all keys. The model must use the positions of `slice_of` for its position embeddings.
 
     The attribute of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with need_weights=False) and
-    ``nn.TransformerEncoderLayer`` call it, and the fused kernels of the latter two are switched off. Other attention sees the rank's keys alone: a name imported
-    from torch.nn.functional before the block, a product of a softmax and values, FlexAttention, the functions and layers of polyhead, and models compiled
-    before. A block in which no call was seen warns. A pass that torch.utils.checkpoint repeats must do so within the block. Blocks may be nested; the
-    innermost counts.
+    ``nn.TransformerEncoderLayer`` call it; the fused kernels of these two layers are switched off. Attention that does not call it sees the rank's keys alone: a
+    name imported from torch.nn.functional before the block, a product of a softmax and values, FlexAttention, the functions and layers of polyhead, and models
+    compiled before the block. If no call was seen, leaving the block warns. If torch.utils.checkpoint repeats a forward pass, the backward pass that repeats it
+    must run in the block. Blocks may be nested; the innermost block applies.
 
     Args:
         group: a ProcessGroup of torch.distributed, None for the default one, or a `Communicator`.

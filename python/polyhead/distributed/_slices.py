@@ -23,7 +23,7 @@ def slice_of(order: SliceOrder, length: int, rank: int, ranks: int) -> list[rang
         ranks: their number.
 
     Returns:
-        At most two ranges, ascending; neighbouring ranges are one.
+        At most two ranges, ascending; ranges that touch are joined to one.
 
     Raises:
         ValueError, TypeError: an argument that does not fit.
@@ -36,11 +36,11 @@ def take_slice(x: A, axis: int, order: SliceOrder, rank: int, ranks: int) -> A:
 
     Args:
         x: of any shape ``[..]``: a NumPy array or a PyTorch tensor.
-        axis: that of the sequence.
+        axis: the axis of the sequence.
         order, rank, ranks: as given to `slice_of`.
 
     Returns:
-        Shaped as x but for the axis. A view if the slice is one range, else a copy; a tensor's has a gradient.
+        Shaped as x except along the axis. A view if the slice is one range, else a copy. Gradients of a tensor pass through it.
 
     Raises:
         ValueError, TypeError: as `slice_of`; x has no such axis.

@@ -26,7 +26,7 @@ _NO_TIMEOUT = datetime.timedelta(days=3650)
 
 
 class _Waiter(threading.Thread):
-    """A thread that waits for one message after the other. A daemon, because a message may never come."""
+    """A thread that waits for one message after the other. It is a daemon thread, because a message may never come."""
 
     idle: list[_Waiter] = []
 
@@ -50,7 +50,7 @@ class _Waiter(threading.Thread):
 def _end(under_way: set[_TorchTransfer], process: int) -> None:
     """Ends the waits of a group that is gone, and of all groups before the interpreter ends: a thread that comes back from torch later would abort the process."""
     waited_for = [transfer for transfer in under_way if transfer.has_waiter and not transfer.done.is_set()]
-    if not waited_for or os.getpid() != process:  # a forked process inherits the sockets, but not the threads
+    if not waited_for or os.getpid() != process:  # a forked process inherits the sockets but not these threads, so it has nothing to end
         return
     for transfer in waited_for:
         with contextlib.suppress(Exception):
@@ -92,10 +92,10 @@ class TorchCommunicator:
     """The ranks of a process group of torch.distributed, as a `Communicator`. Its backend for the CPU must be gloo, or another with isend and irecv.
 
     `polyhead.distributed.attention` makes one for each group by itself, and keeps it. A rank that has ended is noticed at once, because gloo's connections to it
-    close. The group may have a shorter timeout than the call: messages are waited for without one.
+    close. The group's own timeout does not matter, because messages are waited for without it.
 
     Args:
-        group: None: the default group.
+        group: a process group; None: the default group.
 
     Raises:
         ValueError: torch.distributed is not initialised, this process is not in the group, or the group has no backend for the CPU.

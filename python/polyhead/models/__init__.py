@@ -4,7 +4,7 @@
     answer = classifier("The rooms are lovely, but the staff was rude.")
     print(answer.rating, answer.pooling.shape)
 
-An answer holds the attention weights of every head. They show what a head read, which is no explanation of the answer.
+An answer holds the attention weights of every head. They show what a head read; they do not explain the answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def load(
 
     Raises:
         OSError: the folder cannot be read.
-        ValueError: it is no folder of such a model, or a name that is also a folder here; config.json has an unknown key.
+        ValueError: source is not a folder of such a model; it is one of `names()` and also a folder in the current directory; config.json has an unknown key.
     """
     built_in = isinstance(source, str) and source in names()
     if built_in and os.path.isdir(source):

@@ -38,7 +38,7 @@ class TextEncoder(SavedByTransformers):
 
         Args:
             ids: integers ``[*,T]``, token ids, with the special tokens.
-            segments: integers ``[*,T]``, which text of a pair a token is of; None: all 0. Not for encoders without segments.
+            segments: integers ``[*,T]``, the text of a pair that a token belongs to (0 or 1); None: all 0. Not for encoders without segments.
             attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
             outputs: names of `TextEncoderRun`'s fields.
             num_threads: as `polyhead.sdpa`.

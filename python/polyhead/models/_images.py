@@ -14,7 +14,7 @@ class VisionEncoderRun(NamedTuple):
     """The outputs of `VisionEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of pixels, T tokens (the class token and the
     like, then the patches row by row from the top left), E width, L layers, N heads, H width of a head. float32, of a float64 model float64."""
 
-    hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if that is one of all tokens (not in CLIP)
+    hidden: NumPyArray | None = None  # [*,T,E], the output of the last layer, after the final norm if the model applies it to all tokens (CLIP does not)
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, before the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
     pooled: NumPyArray | None = None  # [*,E], one vector for the whole image, transformers' pooler_output
@@ -77,7 +77,7 @@ class TextSide(SavedByTransformers):
         """One pass over whole texts.
 
         Args:
-            ids: integers ``[*,T]``, token ids, with the end token that stands for a text (CLIP).
+            ids: integers ``[*,T]``, token ids. For CLIP they include the end token, whose state stands for the text.
             attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
             outputs: names of `TextSideRun`'s fields.
             num_threads: as `polyhead.sdpa`.
@@ -114,10 +114,10 @@ class ImageTextModel(SavedByTransformers):
 
     @property
     def logit_scale(self) -> float:
-        """The logarithm of what cosines are multiplied by."""
+        """The logarithm of the factor by which cosines are multiplied."""
         return self._model.logit_scale  # type: ignore[no-any-return]
 
     @property
     def logit_bias(self) -> float:
-        """What SigLIP adds to scaled cosines; 0 of CLIP."""
+        """The number that SigLIP adds to scaled cosines; 0 for CLIP."""
         return self._model.logit_bias  # type: ignore[no-any-return]

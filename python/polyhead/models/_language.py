@@ -58,17 +58,17 @@ class LanguageModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The tokens that follow a prompt, the one that ends it included.
+        """The tokens that follow a prompt, including the token that ends the answer.
 
         Args:
             ids: the prompt's token ids, at least one.
             max_tokens: the most tokens of the answer.
-            temperature: of the draw; None: the likeliest token each time.
-            top_k, top_p: with a temperature, draw from the k likeliest tokens, and of these from the fewest whose probabilities sum to p.
-            seed: with a temperature, of the draws; required.
+            temperature: tokens are drawn with this temperature; None: the likeliest token each time.
+            top_k, top_p: with a temperature: draw from the k likeliest tokens only, and of these from the fewest likeliest tokens whose probabilities sum to at least p.
+            seed: seed of the draws; required with a temperature.
             stop_tokens: ids that end the answer, beside the model's end tokens.
             ignore_end: go on after the model's end tokens.
-            cache_dtype: of the cached keys and values, as `KeyValueCache`; None: the model's.
+            cache_dtype: dtype of the cached keys and values, as in `KeyValueCache`; None: the model's.
             on_token: called with each token as it is chosen; if it returns False, the answer ends.
             num_threads: as `polyhead.sdpa`.
 

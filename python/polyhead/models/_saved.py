@@ -1,4 +1,4 @@
-"""What models of folders that transformers wrote share."""
+"""The parts that all models of folders written by transformers share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._base import Model
 
 
 class SavedByTransformers(Model):
-    """A model of a folder as transformers writes it; copies that go elsewhere read the folder again."""
+    """A model of a folder as transformers writes it. A pickle holds the folder's path, so unpickling reads the folder again."""
 
     _source: str | bytes | os.PathLike[Any]
     _ignored_keys: tuple[str, ...]
@@ -43,7 +43,7 @@ class WritesTokens(SavedByTransformers):
     """A model that writes tokens."""
 
     def _answer_options(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The options among the arguments of `method`. Warns, once for each model, where the folder asks for another choice of tokens."""
+        """The options among the arguments of `method`. Warns, once for each model, if the folder's generation_config.json would choose other tokens."""
         rules = self.__dict__.setdefault("_unsaid_rules", self._model.rules_not_followed)
         if rules:
             self._unsaid_rules: list[str] = []

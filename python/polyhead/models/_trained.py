@@ -32,7 +32,7 @@ class ClassifiedText(NamedTuple):
     rating: float | None  # None from a model of classes
     probabilities: dict[str, float]  # of the classes; empty from a model of ratings
     head_parts: NumPyArray  # [heads], of a rating: what each pooling head adds to it
-    score_part: float  # of a rating: what the scores of words, starts of words and pairs add
+    score_part: float  # of a rating: what the scores of words, beginnings of words and word pairs add
     attentions: NumPyArray  # [layers,heads,T,T], of the encoder
     pooling: NumPyArray  # [heads,T], which tokens each pooling head reads
 
@@ -52,7 +52,7 @@ class Translation(NamedTuple):
     complete: bool  # False: cut off at config["longest"] tokens
     source_words: list[str]
     target_words: list[str]
-    alignment: list[int]  # of each target word the source word that the guided head reads most; -1: the end
+    alignment: list[int]  # for each target word, the index of the source word that the guided head reads most; -1: the end token
     source_pieces: list[str]  # S
     target_pieces: list[str]  # T; row t of a map is what a head read after this token, to choose the next one
     attentions: NumPyArray  # [layers,heads,T,S], of the decoder to the source

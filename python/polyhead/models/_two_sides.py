@@ -24,7 +24,7 @@ class SequenceToSequenceRun(NamedTuple):
 
 class SequenceToSequenceModel(WritesTokens):
     """A model with two sides, an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder as
-    transformers writes it. As of a `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
+    transformers writes it. As with a `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
 
     def run(
         self,
@@ -68,8 +68,8 @@ class SequenceToSequenceModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The target's tokens after the start token, the one that ends it included. Tokens that generation_config.json forces or suppresses are followed; its
-        beams, lengths and repetition rules are not.
+        """The target's tokens after the start token, including the token that ends the target. generation_config.json's rules for forced and suppressed tokens apply;
+        its rules for beams, lengths and repetitions do not.
 
         Args:
             source: the source's token ids, at least one. Of Whisper: its features ``[M,2 S]``.

@@ -6,8 +6,8 @@
     with polyhead.patch.esm():             # within the block
         model(tokens)
 
-Each function replaces methods of the package's classes at once and returns a `Patch`, whose undo(), or leaving its block, brings the package's own back.
-docs/folding.md says which classes, and which calls stay with the package's own code.
+Each function replaces methods of the package's classes at once and returns a `Patch`. Its undo(), or leaving its block, restores the package's own methods.
+docs/folding.md lists the classes, and the calls that the package's own code still computes.
 """
 
 from .._frameworks import require_package

@@ -60,8 +60,8 @@ class _Pairs(NamedTuple):
 
 
 def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
-    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small beside what masks a key. What computes in
-    blocks multiplies bfloat16 with native precision alone."""
+    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small compared with the numbers that mask a key.
+    Also None for bfloat16 with exact precision, because the bias in blocks has native products only."""
     if z.dtype == torch.bfloat16 and precision != "native":
         return None
     parts = list(module.proj_z) if isinstance(module.proj_z, nn.Sequential) else []

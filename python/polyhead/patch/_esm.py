@@ -69,7 +69,7 @@ def _of_module(
     q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for x in (q, k, v))  # [B,N,T,H]
     if self.rot_emb:
         q, k = self.rot_emb(q, k)
-    if q.dtype != v.dtype:  # positions in another dtype than the model's
+    if q.dtype != v.dtype:  # rotary positions have another dtype than the model
         return None
     bias = None if mask is None else mask.to(q.dtype)
     found = attention(q, k, v, block_keys=blocked, bias=bias, scale=self.scaling, dropout=dropout, precision=precision, return_attention_weights=weights)
@@ -92,8 +92,8 @@ def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
 def column(
     own: Callable[..., Any], precision: Precision, self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's code runs for one row, and in training with dropout. It also splits
-    large calls, into calls of the module that come here."""
+    """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's own code computes calls with one row, and calls in training with dropout. It also
+    splits large calls into smaller calls of the module, which reach this function."""
     # dropout_module has its own training flag.
     by_esm = self_attn_mask is not None or not is_ours(x) or x.dim() != 4 or x.size(0) == 1 or torch.is_autocast_enabled("cpu")
     by_esm = by_esm or self.dropout_module.training and self.dropout_module.p > 0

@@ -20,11 +20,11 @@ from ..torch._inputs import DTYPES
 from ..torch._ops import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3")
-_OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. Wrong if other scores of the row are as low.
+_OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.
 _LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks, so that it cancels at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
 SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # the module of the gate
-_PIECE = 2**24  # most scores of the sequences that the package's own code computes at a time
+_PIECE = 2**24  # the package's own code computes sequences with at most so many scores at a time
 
 
 class Projections(NamedTuple):
@@ -77,7 +77,7 @@ def is_small(bias: Tensor) -> bool:
 
 
 def makes_small_bias(norm: nn.LayerNorm, projection: nn.Linear) -> bool:
-    """As `is_small`, of every bias that this norm and this projection can make: a normalised vector of C numbers has a length of at most sqrt(C)."""
+    """True if `is_small` holds for every bias that this norm and this projection can produce. A normalised vector of C numbers has a length of at most sqrt(C)."""
     with torch.no_grad():
         weight = projection.weight.double()
         bound = math.sqrt(weight.size(1)) * (weight * norm.weight.double()).norm(dim=1)

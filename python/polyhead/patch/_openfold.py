@@ -20,7 +20,7 @@ _KERNELS = (
 def _of_module(
     own: Callable[..., Tensor], precision: Precision, mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]
 ) -> Tensor | None:
-    """The output of Attention; None if it is left to its own code: with use_flash, which has a mask of its own, and where the choice of kernels is an error."""
+    """The output of Attention. None if openfold's own code must compute it: with use_flash, which has a separate mask, and if the choice of kernels is an error."""
     biases = [x for x in biases or [] if x is not None]
     if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
         return None
@@ -49,7 +49,7 @@ def attention(
 
 
 def global_attention(own: Callable[..., Tensor], precision: Precision, self: Any, m: Tensor, mask: Tensor, *places: Any, **options: Any) -> Tensor:
-    # The mean of the queries has eps in its denominator, and polyhead's has not.
+    # openfold adds eps to the denominator of the mean query; polyhead does not.
     if is_ours(m, mask) and self.eps <= 1e-8 and self.inf >= 1e4 and m.shape[:-1] == mask.shape:
         keep = mask != 0
         if bool((keep == mask).all()):

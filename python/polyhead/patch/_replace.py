@@ -31,8 +31,8 @@ class Method(NamedTuple):
     bypassed: Mapping[str, str] = {}  # modules that the original calls and the replacement computes or leaves out, with their classes
 
     def is_known(self, owner: type, module: Any) -> bool:
-        """Whether the object computes what polyhead does: with helper methods of the patched class, without further parts, and with bypassed modules that
-        nothing watches or changes."""
+        """Whether polyhead would compute the same as the object. It does if the helper methods are those of the patched class, if the object has no unknown parts, and if
+        no hook or replacement watches or changes the modules that polyhead bypasses."""
         own = module.__dict__
         for name in self.helpers:
             helper = getattr(type(module), name, None)
@@ -87,7 +87,7 @@ class _Package:
         return replaced
 
     def _found(self) -> Iterable[tuple[type, Method, Callable[..., Any]]]:
-        """Every class with its method, all of them checked before the first is replaced."""
+        """Every class with its method. All are checked before the first is replaced."""
         where = f"polyhead.patch.{self.name}"
         found, missing = [], []
         for package in self.imported:
@@ -131,8 +131,8 @@ class _Package:
 class Patch:
     """A patch of a package, applied when it is made. The classes belong to the process, so that every thread and every model sees it.
 
-    Patches of a package may overlap, with one precision: its own methods are back when the last one is undone. Leaving a ``with`` block undoes the patch, with or without an
-    exception; entering one again applies it again.
+    Patches of a package may overlap if they have the same precision; its own methods return when the last patch is undone. Leaving a ``with`` block undoes the
+    patch, with or without an exception; entering the block again applies it again.
     """
 
     def __init__(self, package: _Package, precision: Precision = "native") -> None:
