@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from .._arguments import ARGUMENTS, names_of
+from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
-from .._options import DEFAULTS, RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
 from . import _derivatives  # noqa: F401  the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
