@@ -6,6 +6,7 @@
 
 #include "core/join.h"
 #include "format.h"
+#include "polyhead/arguments.h"
 #include "suggest.h"
 #include "terminal.h"
 #include "text_layout.h"
@@ -48,18 +49,18 @@ Tensor InputTensors::as(Tensor tensor, const std::string& name, DType dtype, std
 }
 
 void InputTensors::read_masks(Mask* mask) {
-  Mask::visit_tensors(*mask, [&](std::string_view name, ConstTensorView& view) {
-    if (!has(name)) return;
-    if (view) fail(ErrorCode::invalid_argument, "both an option and '", printable(path_), "' give ", name, "; give it once");
-    view = masks_.emplace_back(take(std::string(name)));
-  });
+  visit_arguments(*mask, TensorArguments{[&](const Argument& argument, ConstTensorView& view) {
+    if (!has(argument.path())) return;
+    if (view) fail(ErrorCode::invalid_argument, "both an option and '", printable(path_), "' give ", argument.path(), "; give it once");
+    view = masks_.emplace_back(take(argument.path()));
+  }});
 }
 
 void InputTensors::report_unused(std::vector<std::string> inputs, std::span<const std::string> parameters) const {
   std::vector<std::string> known = std::move(inputs);
-  known.insert(known.end(), {"bias", "sink", kSlopes, kTable, "dropout_keep", "d_out", "key_sets"});
-  const Mask masks;
-  Mask::visit_tensors(masks, [&](std::string_view name, const ConstTensorView&) { known.emplace_back(name); });
+  known.insert(known.end(), {"d_out", "key_sets"});
+  const SdpaOptions options;
+  visit_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView&) { known.emplace_back(argument.path()); }});
   std::vector<std::string> free_names, others;
   const std::string file = cat("'", printable(path_), "'");
   const auto note = [](const auto&... parts) { print_note(cat(parts...)); };

@@ -4,6 +4,7 @@
 
 #include "core/join.h"
 #include "format.h"
+#include "polyhead/arguments.h"
 
 namespace polyhead::app {
 namespace {
@@ -25,7 +26,7 @@ std::string mask_parts(const Mask& mask) {
   std::vector<std::string_view> parts;
   if (mask.causal) parts.emplace_back("causal");
   if (mask.window.left || mask.window.right) parts.emplace_back("window");
-  mask.visit([&](std::string_view name, const ConstTensorView&) { parts.push_back(name); });
+  visit_given(mask, [&](std::string_view name, const ConstTensorView&) { parts.push_back(name); });
   return join(parts);
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "polyhead/empty_rows.h"
 #include "polyhead/named_members.h"
@@ -82,30 +81,6 @@ struct Mask {
 
   // With documents, blocks count positions of the packed sequence.
   BlockLists blocks{};
-
-  // The table of tensors: calls f(name, view) for each, given or not. `mask` is a Mask or a const Mask. A new member does not compile until it
-  // is named here.
-  template <class M, class F>
-  static void visit_tensors(M& mask, F&& f) {
-    auto& [named, causal_rule, window_rule, lengths, attended, blocked, attended_keys, blocked_keys, of_sequences, of_queries, of_keys, listed] = mask;
-    f(std::string_view("attend"), attended);
-    f(std::string_view("block"), blocked);
-    f(std::string_view("attend_keys"), attended_keys);
-    f(std::string_view("block_keys"), blocked_keys);
-    f(std::string_view("key_lengths"), lengths);
-    f(std::string_view("diagonal_offsets"), of_sequences);
-    f(std::string_view("query_offsets"), of_queries);
-    f(std::string_view("key_offsets"), of_keys);
-    f(std::string_view("blocks"), listed.lists);
-  }
-
-  // Calls f(name, view) for every tensor that is given.
-  template <class F>
-  void visit(F&& f) const {
-    visit_tensors(*this, [&](std::string_view name, const ConstTensorView& view) {
-      if (view) f(name, view);
-    });
-  }
 };
 
 }  // namespace polyhead

@@ -1,11 +1,13 @@
 // Attention and its layers: everything in the target polyhead::polyhead. Other targets: io.h, models.h, viewer.h.
 #pragma once
 
+#include "polyhead/arguments.h"
 #include "polyhead/device.h"
 #include "polyhead/dtype.h"
 #include "polyhead/empty_rows.h"
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
+#include "polyhead/map_gradients.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"
 #include "polyhead/named_members.h"

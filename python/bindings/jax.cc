@@ -104,8 +104,8 @@ struct Plan {
         heads_inside = value == "TNH";
       } else {
         bool known = false;
-        visit(options, [&](std::string_view field_name, auto& field) {
-          if (known || field_name != name) return;
+        visit(options, [&](const Argument& argument, auto& field) {
+          if (known || argument.name != name) return;
           known = true;
           parse(value, field);
         });
@@ -121,23 +121,45 @@ struct Plan {
   bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
 };
 
-bool any_of(std::string_view name, std::initializer_list<std::string_view> names) { return std::find(names.begin(), names.end(), name) != names.end(); }
+// The extent of the argument that a buffer is, or whose gradient or tangent it is.
+ArgumentExtent extent_of(std::string_view name) {
+  static const std::vector<Argument> table = [] {
+    std::vector<Argument> rows;
+    const TensorArguments add{[&](const Argument& argument, const ConstTensorView&) { rows.push_back(argument); }};
+    const SdpaForward inputs{};
+    const SdpaOptions options;
+    visit_arguments(inputs, add), visit_arguments(options, add);
+    return rows;
+  }();
+  while (name.starts_with("d_") || name.starts_with("t_")) name.remove_prefix(2);
+  if (name == "out") return ArgumentExtent::query_heads;
+  for (const Argument& argument : table) {
+    if (argument.name == name) return argument.extent;
+  }
+  return ArgumentExtent::none;
+}
 
 bool has_heads(std::string_view name) {
-  return any_of(name, {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v", "t_q", "t_k", "t_v", "t_out", "d_d_out"});
+  const ArgumentExtent extent = extent_of(name);
+  return extent == ArgumentExtent::query_heads || extent == ArgumentExtent::key_heads;
 }
 // True for arrays that all sequences of a call share.
 bool is_shared(std::string_view name) {
-  return any_of(name, {"query_offsets", "key_offsets", "slopes", "table", "d_slopes", "d_table", "t_slopes", "t_table"});
+  const ArgumentExtent extent = extent_of(name);
+  return extent == ArgumentExtent::documents || extent == ArgumentExtent::heads;
 }
-bool is_sink(std::string_view name) { return any_of(name, {"sink", "d_sink", "t_sink"}); }
+bool is_sink(std::string_view name) { return extent_of(name) == ArgumentExtent::rows; }
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
 // The rank to which the view of one example is padded, given the rank of q; 0 if its rank does not depend on q.
 int broadcast_rank(std::string_view name, int rank) {
-  if (any_of(name, {"attend", "block", "blocks", "bias", "d_bias", "t_bias", "dropout_keep"})) return rank;
-  if (is_sink(name)) return rank - 1;
-  return any_of(name, {"attend_keys", "block_keys"}) ? rank - 2 : 0;
+  switch (extent_of(name)) {
+    case ArgumentExtent::pairs:
+    case ArgumentExtent::query_blocks: return rank;
+    case ArgumentExtent::rows: return rank - 1;
+    case ArgumentExtent::keys: return rank - 2;
+    default: return 0;
+  }
 }
 
 class Run {
@@ -269,17 +291,13 @@ class Run {
     if (name == "t_bias") x.tangents.bias = view;
     if (name == "t_sink") x.tangents.sink = view;
     if (name == "t_slopes" || name == "t_table") x.tangents.relative_bias = view;
-    if (name == "slopes") sdpa.relative_bias.slopes = view;
-    if (name == "table") sdpa.relative_bias.table = view;
     if (name == "seed") {
       const auto* words = view.data<std::uint32_t>();
       sdpa.dropout.seed = std::uint64_t{words[0]} << 32 | words[1];
     }
-    visit(plan_.options, [&](std::string_view field_name, auto& field) {
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(field)>, ConstTensorView>) {
-        if (field_name == name) field = view;
-      }
-    });
+    visit_arguments(sdpa, TensorArguments{[&](const Argument& argument, ConstTensorView& field) {
+      if (argument.name == name) field = view;
+    }});
   }
 
   void one(std::span<const std::int64_t> index) {

@@ -32,6 +32,7 @@ NB_MODULE(_core, m) {
       PyErr_SetObject(exception_of(error.code()), message.ptr());
     }
   });
+  polyhead::python::bind_arguments(m);
   polyhead::python::bind_sdpa(m);
   polyhead::python::bind_torch_attention(m);
   polyhead::python::bind_score_program(m);

@@ -1,42 +1,34 @@
-// The list of options: names and fields.
+// The keyword arguments: the library's table of arguments and what only Python has. _core.arguments() gives the same table to Python.
 #pragma once
 
 #include "options.h"
+#include "polyhead/arguments.h"
 
 namespace polyhead::python {
 
-// Calls f(name, field) for every keyword argument; _options.py lists the same names.
-template <class Options, class F>
-void visit(CallArguments& call, Options& options, ConstTensorView& dropout_keep, const F& f) {
-  f("attend", options.mask.attend);
-  f("block", options.mask.block);
-  f("attend_keys", options.mask.attend_keys);
-  f("block_keys", options.mask.block_keys);
-  f("causal", options.mask.causal);
-  f("window", options.mask.window);
-  f("key_lengths", options.mask.key_lengths);
-  f("diagonal_offsets", options.mask.diagonal_offsets);
-  f("query_offsets", options.mask.query_offsets);
-  f("key_offsets", options.mask.key_offsets);
-  f("blocks", options.mask.blocks.lists);
-  f("block_size", options.mask.blocks.size);
-  f("bias", options.bias);
-  f("relative_bias", options.relative_bias);
-  f("sink", options.sink);
-  f("seed", call.seed);
-  f("dropout_keep", dropout_keep);
-  f("backend", options.backend);
-  f("num_threads", call.threads);
+// Calls f(argument, field) for every keyword argument.
+template <class F>
+void visit(SdpaCall& call, const F& f) {
+  visit_arguments(call.sdpa, f);
+  f(Argument{"num_threads"}, call.threads);
 }
 
 template <class F>
-void visit(SdpaCall& call, const F& f) {
-  visit(call, call.sdpa, call.sdpa.dropout.keep, f);
-  f("scale", call.sdpa.scale);
-  f("softcap", call.sdpa.softcap);
-  f("dropout", call.sdpa.dropout.p);
-  f("empty_rows", call.sdpa.empty_rows);
-  f("precision", call.sdpa.precision);
+void visit(LayerCall& call, const F& f) {
+  visit_shared_arguments(call.options, f);
+  f(Argument{"seed"}, call.options.dropout_seed);
+  f(Argument{"dropout_keep", ArgumentExtent::pairs}, call.options.dropout_keep);
+  f(Argument{"backend"}, call.options.backend);
+  f(Argument{"num_threads"}, call.threads);
+  f(Argument{"projected_key"}, call.input.projected_key);
+  f(Argument{"projected_value"}, call.input.projected_value);
+  f(Argument{"projected_key_scale"}, call.input.projected_key_scale);
+  f(Argument{"projected_value_scale"}, call.input.projected_value_scale);
+  f(Argument{"rotary"}, call.options.rotary);
+  f(Argument{"cache"}, call.cache);
+  f(Argument{"new_tokens"}, call.options.new_tokens);
+  f(Argument{"training"}, call.options.mode);
+  f(Argument{"mask_like_input"}, call.options.mask_like_input);
 }
 
 }  // namespace polyhead::python

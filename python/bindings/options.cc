@@ -240,20 +240,6 @@ void read(CallArguments&, const char* name, nb::handle given, Field& field) {
   read(name, given, field);
 }
 
-template <class F>
-void visit(LayerCall& call, const F& f) {
-  visit(call, call.options, call.options.dropout_keep, f);
-  f("projected_key", call.input.projected_key);
-  f("projected_value", call.input.projected_value);
-  f("projected_key_scale", call.input.projected_key_scale);
-  f("projected_value_scale", call.input.projected_value_scale);
-  f("rotary", call.options.rotary);
-  f("cache", call.cache);
-  f("new_tokens", call.options.new_tokens);
-  f("training", call.options.mode);
-  f("mask_like_input", call.options.mask_like_input);
-}
-
 template <class Call>
 void read_keywords(const char* function, nb::handle given, Call& call, Executor*& executor) {
   bool blocks = false, block_size = false;
@@ -262,10 +248,10 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
     const std::string name = read_word(key, "a keyword");
     bool known = false;
     blocks = blocks || (name == "blocks" && !value.is_none()), block_size = block_size || (name == "block_size" && !value.is_none());
-    visit(call, [&](const char* field_name, auto& field) {
-      if (known || name != field_name) return;
+    visit(call, [&](const Argument& argument, auto& field) {
+      if (known || name != argument.name) return;
       known = true;
-      read(call, field_name, value, field);
+      read(call, argument.name, value, field);
     });
     if (!known) nb::module_::import_("polyhead._options").attr("refuse")(function, key);
   }
@@ -278,14 +264,13 @@ void read_keywords(const char* function, nb::handle given, Call& call, Executor*
 SdpaCall::SdpaCall(const char* function, nb::handle given) {
   read_keywords(function, given, *this, sdpa.executor);
   Dropout& dropout = sdpa.dropout;
-  if (dropout.p > 0 && !seed && !dropout.keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
+  if (dropout.p > 0 && !dropout.seed && !dropout.keep) throw nb::value_error("dropout needs a seed, which the backward pass and maps are given too");
   if (!(dropout.p > 0) && dropout.keep) throw nb::value_error("dropout_keep is given, and dropout is 0: nothing is dropped");
-  dropout.seed = seed.value_or(0);
+  dropout.seed = dropout.seed.value_or(0);
 }
 
 LayerCall::LayerCall(const char* function, nb::handle given) {
   read_keywords(function, given, *this, options.executor);
-  options.dropout_seed = seed;
   if (cache != nullptr) options.cache = &cache->cache;
 }
 

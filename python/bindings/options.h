@@ -71,7 +71,6 @@ struct CallArguments {
   ConstTensorView required(nb::handle given, const char* name) { return keep(Array::required(given, name)); }
 
   std::vector<Array> arrays;  // what the views of the options refer to
-  std::optional<std::uint64_t> seed;
   std::optional<LimitedThreads> threads;  // nullopt: polyhead.num_threads()
 };
 

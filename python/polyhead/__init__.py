@@ -13,10 +13,11 @@ Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N
 import importlib.util
 from typing import TYPE_CHECKING
 
-from . import _attention, _cache, _capture, _device, _layer, _second_derivatives, _view, models
+from . import _attention, _cache, _capture, _capturing, _device, _layer, _second_derivatives, _view, models
 from ._attention import *
 from ._cache import *
 from ._capture import *
+from ._capturing import *
 from ._core import version as __version__
 from ._device import *
 from ._layer import *
@@ -27,6 +28,7 @@ __all__ = ["__version__", "models"]
 __all__ += _attention.__all__
 __all__ += _cache.__all__
 __all__ += _capture.__all__
+__all__ += _capturing.__all__
 __all__ += _device.__all__
 __all__ += _layer.__all__
 __all__ += _second_derivatives.__all__

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union, cast
 
 from . import _core
-from ._layer import _name_of
-from ._options import Array, NumPyArray, Rotary
+from ._options import Array, NumPyArray, Rotary, dtype_name
 
 if TYPE_CHECKING:
     import numpy
@@ -43,7 +42,7 @@ class KeyValueCache:
         value_head_width: int | None = None,
         dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32",
     ) -> None:
-        self._cache = _core.key_value_cache(sequences, kv_heads, capacity, head_width, value_head_width, _name_of(dtype))
+        self._cache = _core.key_value_cache(sequences, kv_heads, capacity, head_width, value_head_width, dtype_name(dtype))
 
     @classmethod
     def on(
@@ -262,7 +261,7 @@ class RotaryEmbedding:
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
         """
-        cos, sin = self._embedding.tables(positions, _name_of(dtype))
+        cos, sin = self._embedding.tables(positions, dtype_name(dtype))
         return Rotary(cos, sin, order=self._config["order"], width=self._config["width"])
 
     def __getstate__(self) -> dict[str, Any]:

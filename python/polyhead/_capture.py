@@ -1,9 +1,10 @@
-"""Records attention maps, or statistics of them, while a model of PyTorch runs."""
+"""What `capture` has seen of a model of PyTorch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,9 +13,7 @@ from ._attention import TopKeys
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .torch._recorder import Recorder
-
-__all__ = ["Capture", "CapturedCall", "MissedCall", "capture"]
+__all__ = ["Capture", "CapturedCall", "MissedCall"]
 
 KEPT = ("maps", "statistics", "top_keys", "pooled_map")
 
@@ -64,7 +63,7 @@ class Capture:
     def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
         self.calls = list(calls)
         self.missed = list(missed)
-        self._recorder: Recorder | None = None
+        self._recorder: AbstractContextManager[Any] | None = None  # of the model
         self._selected = ""  # the reason why a selection has no calls
         self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, from which `view` finds the steps of a decoder
 
@@ -168,62 +167,3 @@ def why_no_maps(captured: Capture, without: list[CapturedCall]) -> str:
 def _bytes(call: CapturedCall) -> int:
     kept = call.maps if call.maps is not None else call.top_keys.probability if call.top_keys is not None else None
     return 4 if kept is None else kept.element_size()
-
-
-def capture(
-    model: Any = None, *, keep: Collection[str] = ("maps",), budget: int = 2**30, top_k: int = 16, pooled: tuple[int, int] = (64, 64)
-) -> Capture:
-    """Records the attention maps of a model of PyTorch while it runs, without changing its output.
-
-    ::
-
-        with polyhead.capture(model) as captured:
-            model(**inputs)
-        polyhead.view(captured, tokens=words)
-
-    It sees torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
-    models of transformers with each of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
-    as `maps` does, or are the softmax that the model made. The model's results have the same bits as without the capture.
-
-    In code that multiplies a softmax itself, two things cannot be recognised: a softmax over features (linear attention) is taken for one over keys, and
-    if the model multiplies the softmax by its own mask, the product is the map, even if that mask is a dropout. A softmax [L,T,S] of such code is L sequences of
-    one head. A softmax that is changed in another way, or of which a part is multiplied, is named in ``missed``.
-
-    Args:
-        model: a torch.nn.Module, whose modules give the calls their names; None: calls have no names.
-        keep: what to keep of each call: ``"maps"``, ``"statistics"`` (`head_statistics`), ``"top_keys"``, ``"pooled_map"``. All but maps take memory that
-            grows with T, not with T S.
-        budget: bytes for all maps together. A call whose maps do not fit keeps statistics, top keys and pooled maps instead.
-        top_k: how many keys of each query; all if there are fewer.
-        pooled: height and width of the pooled maps; at most T and S.
-
-    Returns:
-        A `Capture`, to be used in a ``with`` statement.
-
-    Raises:
-        TypeError, ValueError: an argument of another type or value.
-        NotImplementedError: the model, or a part of it, is compiled: attention inside of compiled code cannot be seen.
-        ImportError: torch is not installed.
-
-    What ran and was not captured is listed in ``missed`` with its module and the reason: modules whose name says attention and in which no call was seen,
-    operators that are not known, nested tensors (but those that nn.TransformerEncoder makes of padded texts, whose rows of padding are 0), tensors without
-    memory. Calls in other threads, and those that a backward pass repeats (checkpoint), are not recorded.
-    """
-    if not isinstance(keep, (tuple, list, set, frozenset)):
-        raise TypeError(f"keep is of type {type(keep).__name__}; it must be a sequence of {', '.join(map(repr, KEPT))}")
-    if not keep or any(not isinstance(name, str) or name not in KEPT for name in keep):
-        raise ValueError("keep must hold one or more of " + ", ".join(map(repr, KEPT)))
-    if not isinstance(pooled, (tuple, list)):
-        raise TypeError(f"pooled is of type {type(pooled).__name__}; it must be (height, width)")
-    if len(pooled) != 2:
-        raise ValueError(f"pooled has {len(pooled)} numbers; it must be (height, width)")
-    for name, number, least in (("budget", budget, 0), ("top_k", top_k, 1), ("pooled", pooled[0], 1), ("pooled", pooled[1], 1)):
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{name} has a number of type {type(number).__name__}; it must be an int")
-        if number < least:
-            raise ValueError(f"{name} has the number {number}; it must be {least} or more")
-    from .torch._recorder import Recorder
-
-    captured = Capture()
-    captured._recorder = Recorder(model, captured.calls, captured.missed, frozenset(keep), budget, top_k, (pooled[0], pooled[1]))
-    return captured

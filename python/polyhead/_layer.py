@@ -8,12 +8,30 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from . import _core
 from ._npz import read_npz
-from ._options import A, Array, EmptyRows, LayerOptions, MapValue, NamedTuple, NumPyArray, Precision, Rotary, Unpack, takes
+from ._options import A, Array, EmptyRows, MapValue, NamedTuple, NumPyArray, PassOptions, Precision, Rotary, Unpack, dtype_name, takes
 
 if TYPE_CHECKING:
     import numpy
 
+    from ._cache import KeyValueCache
+
 __all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts", "load", "save"]
+
+
+class LayerOptions(PassOptions, total=False):
+    """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
+
+    # arguments: keywords of a layer
+    projected_key: Array | None
+    projected_value: Array | None
+    projected_key_scale: Array | None
+    projected_value_scale: Array | None
+    rotary: Rotary | None
+    cache: KeyValueCache | None
+    new_tokens: Array | None
+    training: bool
+    mask_like_input: bool | None
+    # end of arguments
 
 
 class LayerGradients(NamedTuple, Generic[A]):
@@ -169,7 +187,7 @@ class MultiHeadAttention:
         dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32",
         seed: int = 0,
     ) -> None:
-        dtype = _name_of(dtype)
+        dtype = dtype_name(dtype)
         config = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
         self._layer = _core.Layer(config)
 
@@ -350,19 +368,6 @@ def _rebuild(
     layer.causal = causal
     layer.rotary_of = rotary_of
     return kind._of(layer.frozen() if frozen else layer)
-
-
-def _name_of(dtype: Any) -> Any:
-    """Name of numpy.float64, numpy.dtype("float64"), float or torch.float64; anything else unchanged."""
-    import numpy
-
-    if dtype is float:
-        return "float64"
-    if type(dtype).__module__ == "torch":
-        return str(dtype).removeprefix("torch.")
-    if isinstance(dtype, numpy.dtype) or isinstance(dtype, type) and issubclass(dtype, numpy.generic):
-        return numpy.dtype(dtype).name
-    return dtype
 
 
 def load(

@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Union
 
+from ._arguments import DEFAULTS
+
 if TYPE_CHECKING or sys.version_info >= (3, 11):
     from typing import NamedTuple as NamedTuple
 else:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     import numpy
     import torch
     from typing_extensions import Buffer
-
-    from ._cache import KeyValueCache
 
 
 class SupportsDLPack(Protocol):
@@ -49,6 +49,7 @@ Causal = Union[Literal["top_left", "bottom_right"], int, None]
 Window = Union[tuple[Union[int, None], Union[int, None]], None]
 BlockSize = Union[int, tuple[int, int], None]
 EmptyRows = Literal["zero", "uniform", "unmasked"]
+EMPTY_ROWS: tuple[EmptyRows, ...] = typing.get_args(EmptyRows)
 Precision = Literal["exact", "native"]
 PRECISIONS: tuple[Precision, ...] = typing.get_args(Precision)
 MapValue = Literal["scaled_score", "capped_score", "score", "probability", "dropped"]
@@ -104,8 +105,9 @@ class RelativeBias(NamedTuple):
 
 
 class PassOptions(TypedDict, total=False):
-    """Keyword arguments of `sdpa` and of a layer. options.cc of the bindings has the same list of names."""
+    """Keyword arguments of `sdpa` and of a layer. scripts/make_argument_lists.py writes the lists between the marks."""
 
+    # arguments: keywords of sdpa and of a layer
     attend: Array | None
     block: Array | None
     attend_keys: Array | None
@@ -119,36 +121,25 @@ class PassOptions(TypedDict, total=False):
     blocks: Array | None
     block_size: BlockSize
     bias: Array | None
-    relative_bias: RelativeBias | None
     sink: Array | None
+    relative_bias: RelativeBias | None
     seed: int | None
     dropout_keep: Array | None
     backend: str | None
     num_threads: int | None
+    # end of arguments
 
 
 class SdpaOptions(PassOptions, total=False):
     """Keyword arguments that `sdpa`, its gradients, maps and `explain` share."""
 
+    # arguments: keywords of sdpa
     scale: float | None
     softcap: float
     dropout: float
     empty_rows: EmptyRows
     precision: Precision
-
-
-class LayerOptions(PassOptions, total=False):
-    """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
-
-    projected_key: Array | None
-    projected_value: Array | None
-    projected_key_scale: Array | None
-    projected_value_scale: Array | None
-    rotary: Rotary | None
-    cache: KeyValueCache | None
-    new_tokens: Array | None
-    training: bool
-    mask_like_input: bool | None
+    # end of arguments
 
 
 if TYPE_CHECKING:
@@ -164,7 +155,6 @@ def annotations_of(kind: type) -> dict[str, str]:
     return {name: str(getattr(annotation, "__forward_arg__", annotation)) for name, annotation in kind.__annotations__.items()}
 
 
-DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native", "training": False}  # others: None
 _signatures: dict[str, inspect.Signature] = {}
 _MASK = "'attend' (booleans, True: may attend), 'block' (True: may not) or 'bias' (numbers, added to the scores)"
 _OTHER_NAMES = {  # names in torch and transformers that resemble an option of polyhead with another meaning -> the option that they correspond to
@@ -205,3 +195,16 @@ def refuse(function: str, name: str, signature: inspect.Signature | None = None)
     meant = _OTHER_NAMES.get(name, " or ".join(map(repr, close)))
     hint = f"; did you mean {meant}?" if meant else ""
     raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def dtype_name(dtype: Any) -> Any:
+    """Name of numpy.float64, numpy.dtype("float64"), float or torch.float64; anything else unchanged."""
+    import numpy
+
+    if dtype is float:
+        return "float64"
+    if type(dtype).__module__ == "torch":
+        return str(dtype).removeprefix("torch.")
+    if isinstance(dtype, numpy.dtype) or isinstance(dtype, type) and issubclass(dtype, numpy.generic):
+        return numpy.dtype(dtype).name
+    return dtype

@@ -28,7 +28,7 @@ from torch import Tensor
 from ._options import Precision, require_precision
 from .torch import _functional as core
 from .torch import _inputs as inputs
-from .torch._ops import Options
+from .torch._rules import Options
 
 NAME = "polyhead"
 

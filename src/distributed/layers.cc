@@ -1,6 +1,7 @@
 #include "polyhead/distributed/layers.h"
 
 #include "core/text.h"
+#include "polyhead/arguments.h"
 
 namespace polyhead::distributed {
 namespace {
@@ -59,13 +60,18 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
   require(!options.dropout_keep, "TensorParallelAttention: dropout_keep is not supported");
   nn::AttentionOptions own = options;
   const std::int64_t count = part.config.heads;
-  own.bias = heads_of(options.bias, heads_, first_head_, count);
-  own.mask.attend = heads_of(options.mask.attend, heads_, first_head_, count), own.mask.block = heads_of(options.mask.block, heads_, first_head_, count);
-  own.mask.blocks.lists = heads_of(options.mask.blocks.lists, heads_, first_head_, count);
-  if (options.sink) own.sink = options.sink.rank() == 1 ? options.sink.slice(0, first_head_, first_head_ + count) : options.sink.extent(-2) == heads_ ? options.sink.slice(-2, first_head_, first_head_ + count) : options.sink;
-  RelativeBias& relative = own.relative_bias;
-  if (relative.slopes) relative.slopes = relative.slopes.slice(0, first_head_, first_head_ + count);
-  if (relative.table) relative.table = relative.table.slice(0, first_head_, first_head_ + count);
+  visit_shared_arguments(own, TensorArguments{[&](const Argument& argument, ConstTensorView& view) {
+    if (!view) return;
+    const bool of_pairs = argument.extent == ArgumentExtent::pairs || argument.extent == ArgumentExtent::query_blocks;
+    const bool by_head = argument.extent == ArgumentExtent::heads || argument.extent == ArgumentExtent::rows;
+    if (of_pairs) {
+      view = heads_of(view, heads_, first_head_, count);
+    } else if (by_head && (view.rank() == 1 || argument.extent == ArgumentExtent::heads)) {
+      view = view.slice(0, first_head_, first_head_ + count);
+    } else if (by_head && view.extent(-2) == heads_) {
+      view = view.slice(-2, first_head_, first_head_ + count);
+    }
+  }});
   part.forward(input, out, own, saved);
   all_reduce(communicator_, out, options_);
 }

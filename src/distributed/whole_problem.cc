@@ -7,6 +7,7 @@
 
 #include "core/hash.h"
 #include "core/overlap.h"
+#include "polyhead/arguments.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead::distributed {
@@ -69,33 +70,50 @@ SdpaOptions without_tensors(const SdpaOptions& options) {
   return result;
 }
 
+// Whether a tensor speaks of positions in the whole sequence, or of heads, and so is the same on every rank.
+bool in_positions(ArgumentExtent extent) {
+  return extent == ArgumentExtent::sequences || extent == ArgumentExtent::documents || extent == ArgumentExtent::heads;
+}
+
+// Copies the tensors for which wanted(argument, view) is true.
+template <class Wanted>
+void copy_tensors(const SdpaOptions& from, SdpaOptions& to, const Wanted& wanted) {
+  std::vector<ConstTensorView> views;
+  visit_arguments(from, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
+    views.push_back(wanted(argument, view) ? view : ConstTensorView());
+  }});
+  auto next = views.begin();
+  visit_arguments(to, TensorArguments{[&](const Argument&, ConstTensorView& view) { view = *next++; }});
+}
+
 // Returns the options whose positions count in the whole sequence.
 SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
   result.mask.causal = options.mask.causal, result.mask.window = options.mask.window;
-  result.mask.query_offsets = options.mask.query_offsets, result.mask.key_offsets = options.mask.key_offsets;
-  result.mask.diagonal_offsets = options.mask.diagonal_offsets;
-  if (!per_query(options.mask.key_lengths, q)) result.mask.key_lengths = options.mask.key_lengths;
   result.relative_bias = options.relative_bias;
+  copy_tensors(options, result, [&](const Argument& argument, const ConstTensorView& view) {
+    return in_positions(argument.extent) && !(&view == &options.mask.key_lengths && per_query(view, q));
+  });
   return result;
 }
 
 // Returns the options whose tensors have rows for this rank's queries, or for all keys.
 SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
-  result.mask.attend = options.mask.attend, result.mask.block = options.mask.block;
-  result.mask.attend_keys = options.mask.attend_keys, result.mask.block_keys = options.mask.block_keys;
-  if (per_query(options.mask.key_lengths, q)) result.mask.key_lengths = options.mask.key_lengths;
-  result.bias = options.bias, result.sink = options.sink, result.dropout = options.dropout;
+  result.dropout = options.dropout;
+  copy_tensors(options, result, [&](const Argument& argument, const ConstTensorView& view) {
+    const bool by_row = argument.extent == ArgumentExtent::pairs || argument.extent == ArgumentExtent::keys || argument.extent == ArgumentExtent::rows;
+    return by_row || (&view == &options.mask.key_lengths && per_query(view, q));
+  });
   return result;
 }
 
 // Error for a tensor of the mask that neither of_positions() nor of_rows() copies: a new member of Mask must not be ignored.
 void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
   const Mask of[] = {of_positions(options, q).mask, of_rows(options, q).mask};
-  options.mask.visit([&](std::string_view name, const ConstTensorView&) {
+  visit_given(options.mask, [&](std::string_view name, const ConstTensorView&) {
     bool handed_on = false;
-    for (const Mask& mask : of) mask.visit([&](std::string_view other, const ConstTensorView&) { handed_on |= name == other; });
+    for (const Mask& mask : of) visit_given(mask, [&](std::string_view other, const ConstTensorView&) { handed_on |= name == other; });
     require(handed_on, operation, ": ", name, " over several ranks is not supported");
   });
 }
@@ -179,12 +197,11 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   statement.same("the window's left side", mask.window.left.value_or(-1));
   statement.same("the window's right side", mask.window.right.value_or(-1));
   statement.same_text("the window's diagonal", text_of(mask.window.diagonal));
-  statement.same_hash("key_lengths", per_query(mask.key_lengths, own.q) ? 1 : hash_of(mask.key_lengths));
+  visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
+    if (in_positions(argument.extent)) statement.same_hash(argument.name, &view == &mask.key_lengths && per_query(view, own.q) ? 1 : hash_of(view));
+  }});
   statement.same("whether attend_keys is given", std::int64_t{static_cast<bool>(mask.attend_keys)});
   statement.same_hash("attend_keys or block_keys", hash_of(key_mask));
-  statement.same_hash("diagonal_offsets", hash_of(mask.diagonal_offsets));
-  statement.same_hash("query_offsets", hash_of(mask.query_offsets));
-  statement.same_hash("key_offsets", hash_of(mask.key_offsets));
   statement.same("whether attend is given", std::int64_t{static_cast<bool>(mask.attend)});
   statement.same_text("the kind of attend or block", kind_of(pair_mask));
   statement.same_text("the kind of bias", kind_of(options.bias));

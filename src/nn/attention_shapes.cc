@@ -4,6 +4,7 @@
 
 #include "core/text.h"
 #include "nn/check.h"
+#include "polyhead/arguments.h"
 #include "sdpa/dense_mask.h"
 #include "sdpa/normal_form.h"
 
@@ -20,7 +21,7 @@ Shape without_axis(const Shape& shape, int axis) {
 
 bool restricts(const Mask& mask) {
   bool any = mask.causal || mask.window.left || mask.window.right;
-  mask.visit([&](std::string_view, ConstTensorView) { any = true; });
+  visit_given(mask, [&](std::string_view, ConstTensorView) { any = true; });
   return any;
 }
 

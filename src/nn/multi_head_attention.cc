@@ -10,6 +10,7 @@
 #include "nn/chunked_forward.h"
 #include "nn/elementwise.h"
 #include "nn/parameter_gradient.h"
+#include "polyhead/arguments.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 
@@ -32,7 +33,7 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, co
   add("projected_key_scale", input.projected_key_scale), add("projected_value_scale", input.projected_value_scale);
   add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos),
       add("rotary.key_sin", rotary.key_sin);
-  mask.visit(add);
+  visit_given(mask, add);
   return inputs;
 }
 

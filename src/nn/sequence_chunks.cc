@@ -1,6 +1,7 @@
 #include "nn/sequence_chunks.h"
 
 #include "nn/check.h"
+#include "polyhead/arguments.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead::nn {
@@ -42,17 +43,19 @@ AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_
     if (view) view = chunks_.of(view, view.rank() - behind - rank_ + lead_, chunk);
   };
   AttentionOptions own = options;
-  cut(own.bias, 3);
-  if (own.sink.rank() != 1) cut(own.sink, 2);  // one dimension is [N]
   for (ConstTensorView* table : {&own.rotary.cos, &own.rotary.sin, &own.rotary.key_cos, &own.rotary.key_sin}) cut(*table, 2);
-  cut(own.mask.attend, 3);
-  cut(own.mask.block, 3);
-  cut(own.mask.blocks.lists, 3);
-  cut(own.mask.attend_keys, 1);
-  cut(own.mask.block_keys, 1);
-  // query_offsets, key_offsets and relative_bias are the same for every sequence.
-  own.mask.key_lengths = chunks_.of(own.mask.key_lengths, lead_, chunk);  // [*] or [*,T]
-  own.mask.diagonal_offsets = chunks_.of(own.mask.diagonal_offsets, lead_, chunk);
+  visit_shared_arguments(own, TensorArguments{[&](const Argument& argument, ConstTensorView& view) {
+    switch (argument.extent) {
+      case ArgumentExtent::pairs:
+      case ArgumentExtent::query_blocks: return cut(view, 3);
+      case ArgumentExtent::rows:
+        if (view.rank() != 1) cut(view, 2);  // one dimension is [N]
+        return;
+      case ArgumentExtent::keys: return cut(view, 1);
+      case ArgumentExtent::sequences: view = chunks_.of(view, lead_, chunk); return;
+      default: return;  // the same for every sequence
+    }
+  }});
   return own;
 }
 

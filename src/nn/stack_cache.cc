@@ -3,6 +3,7 @@
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/sequence_copy.h"
+#include "polyhead/arguments.h"
 
 namespace polyhead::nn {
 
@@ -66,7 +67,7 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
   const Mask& mask = config.memory_mask;
   require(!mask.causal && !mask.window.left && !mask.window.right, kOperation,
           ": memory_mask has a diagonal; the memory's keys are masked for all tokens alike, by key_lengths, attend_keys or block_keys");
-  mask.visit([&](std::string_view name, const ConstTensorView& view) {
+  visit_given(mask, [&](std::string_view name, const ConstTensorView& view) {
     require(name == "key_lengths" || name == "attend_keys" || name == "block_keys", kOperation, ": memory_mask has ", name,
             "; the memory's keys are masked for all tokens alike, by key_lengths, attend_keys or block_keys");
     if (name == "key_lengths") require_shape(kOperation, {"memory_mask.key_lengths", view}, sequences);

@@ -6,6 +6,7 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/parallel.h"
+#include "polyhead/arguments.h"
 #include "sdpa/relative_bias.h"
 
 namespace polyhead {
@@ -434,12 +435,9 @@ class Builder {
 bool may_store_keys(DType q, DType k) { return k == q || (q != DType::f64 && (k == DType::bf16 || k == DType::f16 || k == DType::i8)); }
 
 void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs) {
-  if (options.bias) inputs.push_back({"bias", options.bias});
-  if (options.relative_bias.slopes) inputs.push_back({"relative_bias.slopes", options.relative_bias.slopes});
-  if (options.relative_bias.table) inputs.push_back({"relative_bias.table", options.relative_bias.table});
-  if (options.sink) inputs.push_back({"sink", options.sink});
-  if (options.dropout.keep) inputs.push_back({"dropout.keep", options.dropout.keep});
-  options.mask.visit([&](std::string_view name, const ConstTensorView& view) { inputs.push_back({name, view}); });
+  visit_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
+    if (view) inputs.push_back({argument.path(), view});
+  }});
 }
 
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory) {

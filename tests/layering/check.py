@@ -4,9 +4,11 @@
 
 Also: the link lists have no cycle; public headers include public headers only and make their declarations visible; each umbrella header
 (polyhead.h, distributed.h, io.h, models.h) includes every header of its library; the program includes nothing private of the library but core/; examples
-include public headers only.
+include public headers only. No modules of the Python package import each other in a circle, inside functions and for type checkers neither; importing `polyhead` itself
+does not count.
 Prints each breach and closes with 'N passed, N failed', counted in source files.
 """
+import ast
 import pathlib
 import re
 import sys
@@ -17,7 +19,7 @@ users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("
 
 # The library that each public header belongs to; include/polyhead/nn/ and the other folders are their library's.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
-          "problem": ("maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the contract that the normal form and everything above it speaks
+          "problem": ("arguments", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the contract that the normal form and everything above it speaks
           "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
@@ -99,6 +101,57 @@ for name, members in {"polyhead": closure("polyhead"), "distributed": {"distribu
     checked += 1
     failed += bool(missing)
     breaches.extend(f"{name}.h does not include {header}, of {owner(header)}" for header in missing)
+
+package = root / "python/polyhead"
+
+
+def module_of(path):
+    parts = path.relative_to(package).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+modules = {module_of(path): path for path in sorted(package.rglob("*.py"))}
+
+
+def imported_modules(path):
+    """The modules of the package that a module imports, as tuples of their names."""
+    folder = path.relative_to(package).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        before = folder[: len(folder) - node.level + 1] if node.level else ()
+        names = tuple(node.module.split(".")) if node.module else ()
+        if node.level == 0 and names[:1] != (package.name,):
+            continue
+        origin = (*before, *(names if node.level else names[1:]))
+        for name in node.names:
+            target = (*origin, name.name) if (*origin, name.name) in modules else origin
+            if target and target in modules:
+                yield target
+
+
+imports_of = {module: set(imported_modules(path)) for module, path in modules.items()}
+
+
+def circle_from(module):
+    """The shortest way from a module back to it; empty if there is none."""
+    ways, seen = [[module]], set()
+    for way in ways:
+        for other in sorted(imports_of[way[-1]]):
+            if other == module:
+                return [*way, other]
+            if other not in seen:
+                seen.add(other)
+                ways.append([*way, other])
+    return []
+
+
+for module, path in modules.items():
+    way = circle_from(module)
+    checked += 1
+    failed += bool(way)
+    if way and module == min(way):
+        breaches.append(f"{path.relative_to(root)} imports itself: " + " -> ".join(".".join(name) for name in way))
 
 print("\n".join(breaches), end="\n" if breaches else "")
 if checked == 0:

@@ -88,9 +88,10 @@ def test_sixteen_bits_beside_float32(dtype: Any, rng: Rng) -> None:
 def test_the_operator_of_torch_takes_a_cache_in_sixteen_bits(rng: Rng) -> None:
     q, k, v = map(torch.from_numpy, drawn(rng))
     from polyhead.torch import _ops
+    from polyhead.torch._rules import Options
 
     k, v = k.bfloat16(), v.bfloat16()
-    out, _, _ = _ops.attention(q, k, v, *_ops.Options())
+    out, _, _ = _ops.attention(q, k, v, *Options())
     assert torch.equal(out, polyhead.sdpa(q, k.float(), v.float()))
 
 

@@ -15,7 +15,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import polyhead
 from polyhead.torch import GatedAttention, MultiheadAttention, _ops, scaled_dot_product_attention
-from polyhead.torch._ops import Options
+from polyhead.torch._rules import Options
 from torch_support import gradients, math_path, require_equal
 
 CORNERS = [causal_upper_left, causal_lower_right]

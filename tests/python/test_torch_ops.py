@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import polyhead
 from effort import QUICK
 from polyhead.torch import GatedAttention, MultiheadAttention, _ops, scaled_dot_product_attention
+from polyhead.torch._rules import Options
 from torch_support import error
 
 needs_compiler = pytest.mark.skipif(
@@ -36,7 +37,7 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
         "q": randn(2, 2, 3, 2, dtype=dtype),
         "k": randn(2, 1, 4, 2, dtype=dtype),
         "v": randn(2, 1, 4, 3, dtype=dtype),
-    } | _ops.Options()._asdict()
+    } | Options()._asdict()
     arguments |= {
         "plain": {},
         "bias": {"bias": randn(2, 1, 4, dtype=dtype)},

@@ -25,6 +25,7 @@ from torch.library import opcheck
 import polyhead
 from conftest import SEED
 from effort import QUICK
+from polyhead._arguments import GRADIENTS
 from polyhead.torch import GatedAttention, MultiheadAttention, _ops, attention, scaled_dot_product_attention, triangle_attention
 from test_torch_gated import formula as gated_formula
 from test_torch_ops import CASES, CASES_OF_GRADCHECK, OF_BFLOAT16, case
@@ -210,7 +211,7 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     arguments = {key: x.detach() if isinstance(x, Tensor) else x for key, x in case(name, dtype).items()}
     out, lse, _ = _ops.attention(*arguments.values())
     q, k, v, *rest = arguments.values()
-    tangents = [None if arguments[key] is None else torch.randn_like(arguments[key]) for key in _ops.GRADIENTS]
+    tangents = [None if arguments[key] is None else torch.randn_like(arguments[key]) for key in GRADIENTS]
     checks = {"test_utils": ("test_schema", "test_faketensor")}
     opcheck(_ops.attention_jvp, (q, k, v, out, lse, *tangents, *rest), **checks)
     for wanted in ([True] * 8, [True, False, True, False, True, True, True, False])[: 1 if QUICK and dtype == torch.bfloat16 else 2]:

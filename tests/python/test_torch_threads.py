@@ -13,6 +13,7 @@ import torch
 import forked_python
 import polyhead
 from polyhead.torch import GatedAttention, _layer_pass, _ops
+from polyhead.torch._rules import Options
 
 needs_cores = pytest.mark.skipif(not os.path.isdir("/proc/self/task") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and /proc")
 
@@ -89,8 +90,8 @@ def test_both_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
             polyhead.set_num_threads(ours)
             seen.clear()
             layer(x).sum().backward()
-            _ops.attention(q, q, q, *_ops.Options())
-            _ops.attention_map(q, q, *_ops.Options())
+            _ops.attention(q, q, q, *Options())
+            _ops.attention_map(q, q, *Options())
             assert seen == [min(torchs, ours)] * 4
     finally:
         torch.set_num_threads(before[0])

@@ -109,9 +109,8 @@ struct AttentionOptions {
 
 // The gradient of a loss on the attention weights p of one head, for backward: a loss that guides what the head reads. With p from
 //   attention_map(saved.maps(), p, saved.sdpa)
-// this gradient is added, at q and k, to the gradient that comes from the layer's output. Backward then computes the attention weights of all heads
-// once, [*,N,T,S'].
-// Error with softcap, with an empty_rows other than zero, and if a gradient of a bias or of sink logits is asked for as well.
+// this gradient is added, at q and k, to the gradient that comes from the layer's output: attention_map_backward() of the head.
+// Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
 struct AttentionWeightsGradient {
   std::int64_t layer = 0;     // index in a stack; 0 in a call of one layer
   std::int64_t head = 0;

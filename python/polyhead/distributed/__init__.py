@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .._frameworks import require_package
-from ._communicator import Communicator, Transfer
 from ._mpi import MpiCommunicator
 from ._sdpa import explain, sdpa, sdpa_backward
 from ._slices import slice_of, take_slice
+from ._transport import Communicator, Transfer
 
 __all__ = ["Communicator", "MpiCommunicator", "TorchCommunicator", "Transfer", "attention", "explain", "sdpa", "sdpa_backward", "sequence_parallel", "slice_of", "take_slice"]
 

@@ -11,10 +11,12 @@ from torch.autograd.function import once_differentiable
 
 from .. import _core
 from .._options import Unpack, annotations_of, refuse, takes
-from ..torch import _eager, _ops
+from ..torch import _eager
 from ..torch import _functional as core
 from ..torch._attention import DEFAULTS, FormulaOptions, read_options, require_tensors
-from ._communicator import Communicator, Group, OneRow, Plan, Settings, SliceOrder, communicator_of, ranks_of
+from ..torch._rules import keywords
+from ._communicator import Group, OneRow, Plan, Settings, SliceOrder, communicator_of, ranks_of
+from ._transport import Communicator
 
 _OPTIONS = annotations_of(FormulaOptions)
 
@@ -164,7 +166,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, communicator: Communicator, sett
     q, k, v, options["bias"] = core.autocast(q, k, v, options.get("bias"))  # type: ignore[assignment]
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"attention: q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; over several ranks they must have one dtype")
-    given = _ops.keywords(q, read_options("attention", q, **options))
+    given = keywords(q, read_options("attention", q, **options))
     given = {name: value for name, value in given.items() if name != "seed"}
     relative = given.get("relative_bias")
     every = given if relative is None else given | {"slopes": relative.slopes, "table": relative.table}

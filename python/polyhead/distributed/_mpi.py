@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .._options import NumPyArray
-from ._communicator import Transfer
+from ._transport import Transfer
 
 _PIECE = 2**30  # most bytes of one MPI message, because MPI before version 4 counts in int
 _UNDER_WAY: set[_MpiTransfer] = set()

@@ -18,7 +18,8 @@ from .._options import Precision, require_precision
 from ..torch._replacements import Replacement, Replacements
 from ..torch._sdpa import read_arguments
 from ._attention import attention
-from ._communicator import Communicator, Group, OneRow, Plan, SliceOrder, communicator_of
+from ._communicator import Group, OneRow, Plan, SliceOrder, communicator_of
+from ._transport import Communicator
 
 _WHERE = "sequence_parallel"
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .._options import NumPyArray
-from ._communicator import Transfer
+from ._transport import Transfer
 
 # Tags of this module's messages, so that they do not mix with those that the program sends through the group: "PH" in the upper half.
 _TAGS = 0x50480000

@@ -10,16 +10,19 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
-from .._options import DEFAULTS, RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
+from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
 from . import _derivatives  # noqa: F401  the derivatives of forward_p
-from ._primitives import Call, forward_p
+from ._call import Call
+from ._primitives import forward_p
 
 Layout = Literal["NTH", "TNH"]
 
 _OPTIONS = annotations_of(SdpaOptions)
 _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None")
-_INTEGERS = ("key_lengths", "diagonal_offsets", "query_offsets", "key_offsets")
+_OF_RELATIVE_BIAS = tuple(argument for argument in ARGUMENTS if argument.group == "relative_bias")
+_INTEGERS = names_of("sequences", "documents")
 _checked: set[str] = set()
 _FIRST_NUMBER = 1009  # first number that stands for a symbolic extent in a check
 
@@ -115,9 +118,12 @@ def attention(
     operands |= {name: x for name, x in (("k_scale", k_scale), ("v_scale", v_scale)) if x is not None}
     relative: Any = given.pop("relative_bias", None)
     if isinstance(relative, RelativeBias):
-        for field in ("bidirectional", "max_distance", "diagonal"):
-            _require_known(f"relative_bias.{field}", getattr(relative, field))
-        operands |= {name: x for name, x in (("slopes", relative.slopes), ("table", relative.table)) if x is not None}
+        for field in _OF_RELATIVE_BIAS:
+            value = getattr(relative, field.name)
+            if not field.extent:
+                _require_known(f"relative_bias.{field.name}", value)
+            elif value is not None:
+                operands[field.name] = value
     arrays = {name: array("attention", name, x) for name, x in operands.items()}
     seed: Any = given.pop("seed", None)
     words = None if seed is None else _words(seed)

@@ -25,9 +25,9 @@ from jax import numpy as jnp
 from jax.interpreters import ad
 
 from . import _scores
+from ._call import Call
 from ._primitives import (
     SHARED,
-    Call,
     Extents,
     as_inputs,
     backward_p,

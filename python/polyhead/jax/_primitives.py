@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,34 +17,15 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from .. import _core
+from .._arguments import GRADIENTS, names_of
 from . import _scores
+from ._call import Call
 
 TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
 
-GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
-SHARED = ("query_offsets", "key_offsets", "slopes", "table")  # one array serves all sequences of a call
+SHARED = names_of("documents", "heads")  # one array serves all sequences of a call
 Extents = tuple[tuple[int, ...], ...]
-
-
-class Call(NamedTuple):
-    """The parameters of a primitive: everything that it computes with except arrays. bindings/jax.cc reads the same from a text."""
-
-    operands: tuple[str, ...]  # their names, q, k and v first
-    options: tuple[tuple[str, Any], ...]  # those of `polyhead.sdpa` that are no arrays
-    layout: str = "NTH"  # or "TNH", of q, k, v and out
-    attention_weights: bool = False
-    levels: int = 0  # number of enclosing jax.vmap: each array has this many leading dimensions, of extent 1 where it is not mapped
-
-    def option(self, name: str, default: Any = None) -> Any:
-        """The value of an option."""
-        return dict(self.options).get(name, default)
-
-    def without(self, *names: str) -> Call:
-        """The call without some operands and options."""
-        return self._replace(
-            operands=tuple(name for name in self.operands if name not in names), options=tuple(item for item in self.options if item[0] not in names)
-        )
 
 
 def _word(value: Any) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
+from .._arguments import TENSORS
 from .._attention import relative_bucket
+from ._call import Call
 
-if TYPE_CHECKING:
-    from ._primitives import Call
-
-_MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_offsets", "blocks")
+_MASKS = tuple(argument.name for argument in TENSORS if argument.group == "pass" and not argument.has_gradient and argument.name != "dropout_keep")
 
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:

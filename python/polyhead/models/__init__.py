@@ -48,6 +48,9 @@ def _load_side(source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[st
     return loaded if side is None else getattr(loaded, side)
 
 
+SavedByTransformers._load_side = staticmethod(_load_side)
+
+
 def names() -> list[str]:
     """The models that are part of polyhead; MODELS.md of the repository tells what they were trained on."""
     return _core.default_models()

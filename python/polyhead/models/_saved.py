@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from .._options import Array
 from ._base import Model
@@ -17,11 +17,10 @@ class SavedByTransformers(Model):
     _source: str | bytes | os.PathLike[Any]
     _ignored_keys: tuple[str, ...]
     _side: str | None = None  # of an `ImageTextModel`, its attribute
+    _load_side: ClassVar[Callable[..., Any]]  # `polyhead.models` sets it: it knows all models
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from . import _load_side
-
-        return _load_side, (self._source, self._ignored_keys, self._side)
+        return self._load_side, (self._source, self._ignored_keys, self._side)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         return self._with(self.__dict__)

@@ -17,7 +17,7 @@ from ..torch import _layer_pass as passes
 from ..torch._eager import PLAIN
 from ..torch._gated import mean
 from ..torch._inputs import DTYPES
-from ..torch._ops import Options
+from ..torch._rules import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3")
 _OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.

@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from .._arguments import names_of
 from .._cache import KeyValueCache
-from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, require_precision, takes
+from .._options import BlockSize, Causal, EmptyRows, Precision, RelativeBias, Unpack, Window, annotations_of, refuse, takes
 from . import _eager
 from . import _functional as core
 from ._inputs import require, require_memory, require_one_device
-from ._ops import Options
+from ._rules import TAKEN, Options, split_rules
 
 
 class FormulaOptions(TypedDict, total=False):
     """Keyword arguments of `attention` for floating keys and values, except outputs and the cache."""
 
+    # arguments: keywords of torch
     attend: Tensor | None
     block: Tensor | None
     attend_keys: Tensor | None
@@ -35,13 +37,14 @@ class FormulaOptions(TypedDict, total=False):
     blocks: Tensor | None
     block_size: BlockSize
     bias: Tensor | None
+    sink: Tensor | None
     relative_bias: RelativeBias | None
     scale: float | None
     softcap: float
-    sink: Tensor | None
     dropout: float
     empty_rows: EmptyRows
     precision: Precision
+    # end of arguments
 
 
 class AttentionOptions(FormulaOptions, total=False):
@@ -55,7 +58,7 @@ class AttentionOptions(FormulaOptions, total=False):
 
 _OPTIONS = annotations_of(AttentionOptions)
 _TENSORS = {name for name, kind in _OPTIONS.items() if kind == "Tensor | None"}
-DEFAULTS: dict[str, Any] = {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native"}
+DEFAULTS: dict[str, Any] = {argument.name: argument.default for argument in TAKEN if argument.default is not None}
 
 
 @overload
@@ -194,7 +197,9 @@ def attention(
 
 
 _NUMBERS = (float, int)
-_PAIRS = ("window", "block_size")
+_OPTIONAL_NUMBERS = {name for name, kind in _OPTIONS.items() if kind == "float | None"}
+_PAIRS = {name for name, kind in _OPTIONS.items() if kind in ("Window", "BlockSize")}
+_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # by the bindings
 
 
 def _chosen(options: Any) -> dict[str, Any] | None:
@@ -214,15 +219,17 @@ def _chosen(options: Any) -> dict[str, Any] | None:
                 continue
             if name == "dropout":
                 return None
+        elif name not in _OPTIONS:
+            return None
         elif value is None:
             continue
-        elif name == "scale":
+        elif name in _OPTIONAL_NUMBERS:
             if type(value) not in _NUMBERS:
                 return None
         elif name in _PAIRS:
             if type(value) is list:  # copy it, because the caller may change the list before backward
                 value = tuple(value)
-        elif name not in ("causal", "relative_bias"):  # also an unknown name
+        elif name not in _CHECKED_BELOW:
             return None
         chosen[name] = value
     return chosen
@@ -260,92 +267,19 @@ def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: A
     return _score_mod.attention(q, k, v, score_mod, options)
 
 
-def read_options(
-    where: str,
-    q: Tensor,
-    *,
-    causal: Causal = None,
-    window: Window = None,
-    relative_bias: RelativeBias | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout: float = 0.0,
-    empty_rows: str = "zero",
-    precision: Precision = "native",
-    sink: Tensor | None = None,
-    block_size: BlockSize = None,
-    attention_weights: bool = False,
-    **tensors: Tensor | None,
-) -> Options:
+def read_options(where: str, q: Tensor, *, attention_weights: bool = False, **given: Any) -> Options:
     """The arguments of `attention`, whose tensors the caller has checked, as those of the operators, without a seed of dropout."""
-    for name, scales in (("k_scale", tensors.get("k_scale")), ("v_scale", tensors.get("v_scale"))):
-        if scales is not None and scales.requires_grad and torch.is_grad_enabled():
+    for name in names_of("scales"):
+        if (scales := given.get(name)) is not None and scales.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"{where}: {name} requires grad; polyhead has no gradient of the scales of int8 keys and values")
-    for name, number in (("scale", 0.0 if scale is None else scale), ("softcap", softcap), ("dropout", dropout)):
-        if isinstance(number, bool) or not isinstance(number, (int, float, torch.SymInt, torch.SymFloat)):
-            raise TypeError(f"{where}: {name} is of type {type(number).__name__}; it must be a number")
-    if empty_rows not in ("zero", "uniform", "unmasked"):
-        raise ValueError(f"{where}: empty_rows is {empty_rows!r}; it must be 'zero', 'uniform' or 'unmasked'")
-    require_precision(where, precision)
-    corner, offset = _diagonal(where, causal)
-    left, right = _window(where, window)
-    block_rows, block_columns = _block_size(where, block_size)
-    if block_size is not None and tensors.get("blocks") is None:
+    if given.get("block_size") is not None and given.get("blocks") is None:
         raise ValueError(f"{where}: block_size is given without blocks, whose size it is")
-    options = Options(
-        block_rows=block_rows,
-        block_columns=block_columns,
-        causal=corner,
-        offset=offset,
-        window_left=left,
-        window_right=right,
-        scale=scale,
-        softcap=softcap,
-        dropout=dropout,
-        empty_rows=empty_rows,
-        precision=precision,
-        sink=None if sink is None else core.sink_logits(sink, q, where),
-        attention_weights=attention_weights,
-        **tensors,  # type: ignore[arg-type]
-    )
+    fields = split_rules(where, given)
+    relative_bias, sink = fields.pop("relative_bias", None), fields.pop("sink", None)
+    options = Options(sink=None if sink is None else core.sink_logits(sink, q, where), attention_weights=attention_weights, **fields)
     if relative_bias is not None:
         options = core.with_relative_bias(options, relative_bias, q, where)
     return options
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
-
-
-def _diagonal(where: str, causal: Causal) -> tuple[str | None, int | None]:
-    if causal is None or isinstance(causal, str):
-        if causal not in (None, "top_left", "bottom_right"):
-            raise ValueError(f"{where}: causal is {causal!r}; it must be 'top_left', 'bottom_right', an int or None")
-        return causal, None
-    if not _is_integer(causal):
-        raise TypeError(f"{where}: causal is of type {type(causal).__name__}; it must be 'top_left', 'bottom_right', an int or None")
-    return None, causal
-
-
-def _window(where: str, window: Window) -> tuple[int | None, int | None]:
-    if window is None:
-        return None, None
-    if not isinstance(window, (tuple, list)) or len(window) != 2 or any(side is not None and not _is_integer(side) for side in window):
-        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
-    left, right = window
-    return left, right
-
-
-def _block_size(where: str, size: BlockSize) -> tuple[int, int]:
-    if size is None:
-        return 128, 128
-    parts: Any = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size, size)
-    if not all(map(_is_integer, parts)):
-        raise TypeError(f"{where}: block_size is of type {type(size).__name__}; it must be an int, (queries, keys) or None")
-    rows, columns = map(int, parts)
-    if rows < 1 or columns < 1:
-        raise ValueError(f"{where}: block_size is {size}; blocks have at least 1 query and 1 key")
-    return rows, columns
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

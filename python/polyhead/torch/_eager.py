@@ -15,13 +15,15 @@ from torch import Tensor, _C
 from torch.autograd import forward_ad
 
 from .. import _core
+from .._arguments import ARGUMENTS, GRADIENTS
 from . import _ops
+from ._rules import options_of
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
 """Types whose tensors are memory and nothing more, if the bindings can read them."""
 
 _READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
-_RELATIVE = ("slopes", "table")
+_RELATIVE = tuple(argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent)
 
 
 recorders: list[Any] = []
@@ -53,7 +55,7 @@ def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str,
     """The options with None for tensors, which autograd saves itself."""
     given = {name: value for name, value in given.items() if name not in names}
     if "relative_bias" in given:
-        given["relative_bias"] = given["relative_bias"]._replace(slopes=None, table=None)
+        given["relative_bias"] = given["relative_bias"]._replace(**dict.fromkeys(_RELATIVE))
     return given
 
 
@@ -91,14 +93,14 @@ def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None,
     lse, p = (ctx.lse, None) if outputs == 1 else saved[-2:]
     d_out, d_lse, d_p = (*d_outputs, None, None)[:3]
     wanted = dict(zip(names, ctx.needs_input_grad[5:]))
-    every = [*ctx.needs_input_grad[2:5], *(wanted.get(name, False) for name in _ops.GRADIENTS[3:])]
-    options = _ops.options_of(_with_tensors(given, names, tensors))
+    every = [*ctx.needs_input_grad[2:5], *(wanted.get(name, False) for name in GRADIENTS[3:])]
+    options = options_of(_with_tensors(given, names, tensors))
     sums = _ops.gradients(d_out, d_lse, d_p, q, k, v, out, lse, p, options, every)
     return None, None, *sums[:3], *_in_order(names, sums)
 
 
 def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    by_name = dict(zip(_ops.GRADIENTS, gradients))
+    by_name = dict(zip(GRADIENTS, gradients))
     return [by_name.get(name) for name in names]
 
 

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from .._options import RelativeBias
 from . import _eager, _ops, _seed, _transforms
 from ._inputs import require, require_one_device
-from ._ops import Options
+from ._rules import Options, keywords
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -62,7 +62,7 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
     """``(out, lse, attention weights)`` with gradients; attention weights that are not wanted are None or ``[0]``. options: with the seed of dropout."""
     # "offset" has a gradient of its own where a row may be empty.
     if type(q) in _eager.PLAIN and q.is_cpu and not _eager.watched() and (options.empty_rows != "offset" or options.attend is None):
-        found = _eager.attention(q, k, v, _ops.keywords(q, options), True, options.attention_weights)
+        found = _eager.attention(q, k, v, keywords(q, options), True, options.attention_weights)
         if found is not None:
             return found  # type: ignore[no-any-return]
     result: tuple[Tensor, Tensor, Tensor]

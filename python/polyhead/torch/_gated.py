@@ -14,7 +14,7 @@ from .._options import Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
-from ._ops import Options
+from ._rules import Options
 from ._shapes import broadcasts, fits, guard_or_true
 
 

@@ -15,7 +15,7 @@ from .._options import Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
-from ._ops import Options
+from ._rules import Options
 from ._shapes import is_one_of
 
 

@@ -16,7 +16,7 @@ import torch
 
 import polyhead
 from . import _ops
-from ._ops import Options
+from ._rules import Options
 
 _FIRST_OPSET = 23  # with an operator Attention
 _Value = Any  # a value of the ONNX graph
@@ -122,9 +122,10 @@ class _Graph:
     def arange(self, x: _Value, dim: int) -> _Value:
         return self.op.Range(self.constant(0), self.squeeze(self.extent(x, dim), 0), self.constant(1))
 
-    def problem(self, q: _Value, k: _Value, v: _Value, o: Options, for_lse: Any = None) -> _Problem:
+    def problem(self, q: _Value, k: _Value, v: _Value, options: Options, for_lse: Any = None) -> _Problem:
         """for_lse: its dtype, where the problem is that of lse."""
         op, dtype = self.op, self.ir.DataType
+        o: Any = _Reads(options)
         _refuse(q, k, v, o)
         widened = q.dtype != k.dtype or (o.precision == "exact" and q.dtype == dtype.BFLOAT16)
         wide = for_lse or (dtype.FLOAT if widened else q.dtype)
@@ -167,6 +168,7 @@ class _Graph:
         if wide == dtype.DOUBLE or scale <= 0:  # the attribute is float32, and positive
             q, scale = op.Mul(q, self.constant(scale, wide)), 1.0
         q.dtype = wide
+        o.require_all()
         return _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
 
     def any_true(self, mask: _Value) -> _Value:
@@ -341,6 +343,23 @@ class _Graph:
         lead = op.Shape(problem.q, start=0, end=self.rank - 3)
         mask = op.Expand(mask, op.Concat(lead, self.constant([1]), *pairs, axis=0))
         return op.Reshape(mask, op.Concat(self.constant([-1]), op.Shape(mask, start=self.rank - 3, end=self.rank), axis=0))
+
+
+class _Reads:
+    """Options that note which of them are read: one that has no translation would be missing in the exported model without a word."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._read = options, {"seed", "attention_weights"}  # they are no part of the problem
+
+    def __getattr__(self, name: str) -> Any:
+        self._read.add(name)
+        return getattr(self._options, name)
+
+    def require_all(self) -> None:
+        for name, value in zip(Options._fields, self._options):
+            default = Options._field_defaults[name]
+            if value is not default and (default is None or value != default) and name not in self._read:
+                raise NotImplementedError(f"polyhead: {name} is given, and its export to ONNX's Attention is not implemented")
 
 
 def _refuse(q: _Value, k: _Value, v: _Value, o: Options) -> None:

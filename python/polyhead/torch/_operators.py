@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import _ops
+from ._rules import Options, keywords
 from ._sdpa import _heads as heads_of
 
 
@@ -61,7 +61,7 @@ def _overridden(
 
 
 def _polyhead(name: str, q: Tensor, k: Tensor, v: Tensor, *given: Any, **named: Any) -> Problem:
-    return Problem("polyhead.attention", q, k, _ops.keywords(q, _ops.Options(*given, **named)))
+    return Problem("polyhead.attention", q, k, keywords(q, Options(*given, **named)))
 
 
 def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:

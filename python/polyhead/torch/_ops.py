@@ -18,46 +18,12 @@ from torch.library import custom_op
 
 import polyhead
 from .. import _core
-from .._options import MapValue, RelativeBias, annotations_of
+from .._arguments import GRADIENTS, TENSORS
+from .._options import MapValue, annotations_of
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
+from ._rules import Options, keywords
 from ._shapes import guard_or_false, guard_or_true
-
-
-class Options(NamedTuple):
-    """Arguments of the operators after q, k and v, in the order of the schemas, named as in `polyhead.sdpa`."""
-
-    attend: Tensor | None = None
-    block: Tensor | None = None
-    attend_keys: Tensor | None = None
-    block_keys: Tensor | None = None
-    key_lengths: Tensor | None = None
-    diagonal_offsets: Tensor | None = None
-    query_offsets: Tensor | None = None
-    key_offsets: Tensor | None = None
-    blocks: Tensor | None = None
-    k_scale: Tensor | None = None
-    v_scale: Tensor | None = None
-    bias: Tensor | None = None
-    sink: Tensor | None = None  # [N], or broadcasts to [*,N,T]; dtype of q or of lse
-    slopes: Tensor | None = None  # of a RelativeBias; dtype of q or of lse
-    table: Tensor | None = None
-    seed: Tensor | None = None  # int64 [], given when dropout > 0
-    causal: str | None = None  # "top_left" or "bottom_right"
-    offset: int | None = None  # of the causal diagonal, instead of a corner
-    window_left: int | None = None
-    window_right: int | None = None
-    block_rows: int = 128  # queries and keys of the blocks of `blocks`
-    block_columns: int = 128
-    scale: float | None = None
-    softcap: float = 0.0
-    dropout: float = 0.0
-    bidirectional: bool = True  # of the table
-    max_distance: int = 128
-    diagonal: int | None = None  # offset where the distance is 0, without causal; None: S - T
-    empty_rows: str = "zero"  # or "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend, without block and causal
-    precision: str = "native"  # or "exact": of bfloat16
-    attention_weights: bool = False  # whether `attention` returns them
 
 
 # Types whose names in a schema differ from Python's. Integers may be symbols: the length of a cache changes with every token.
@@ -76,48 +42,6 @@ def _view(tensor: Tensor | None) -> Any:
 
 def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-def keywords(q: Tensor, options: Options) -> dict[str, Any]:
-    """`Options` as keyword arguments of `polyhead.sdpa`, the scales too."""
-    if options.empty_rows == "offset":
-        options = options._replace(empty_rows="unmasked" if q.dtype == torch.float64 else "uniform")
-    given: dict[str, Any] = {name: value for name, value in zip(Options._fields, options) if value is not None}
-    relative = RelativeBias(**{name: given.pop(name, None) for name in RelativeBias._fields})
-    if relative.slopes is not None or relative.table is not None:
-        given["relative_bias"] = relative
-    left, right, offset = (given.pop(name, None) for name in ("window_left", "window_right", "offset"))
-    if offset is not None:
-        given["causal"] = offset
-    if left is not None or right is not None:
-        given["window"] = (left, right)
-    size = given.pop("block_rows"), given.pop("block_columns")
-    if options.blocks is not None:
-        given["block_size"] = size
-    if options.seed is not None:
-        given["seed"] = int(options.seed) % 2**64
-    del given["attention_weights"]
-    return given
-
-
-def options_of(given: dict[str, Any]) -> Options:
-    """The inverse of `keywords`."""
-    given = dict(given)
-    given.pop("num_threads", None)
-    if "relative_bias" in given:
-        given |= given.pop("relative_bias")._asdict()
-        named = {"top_left": 0, "bottom_right": None}
-        given["diagonal"] = None if "causal" in given else named.get(given["diagonal"], given["diagonal"])
-    if "window" in given:
-        given["window_left"], given["window_right"] = given.pop("window")
-    size = given.pop("block_size", None)
-    if size is not None:
-        given["block_rows"], given["block_columns"] = size if isinstance(size, (tuple, list)) else (size, size)
-    if not isinstance(given.get("causal"), (str, type(None))):
-        given["offset"] = given.pop("causal")
-    if given.get("seed") is not None:
-        given["seed"] = torch.tensor(given["seed"] % 2**63, dtype=torch.int64)
-    return Options(**given)
 
 
 def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
@@ -186,9 +110,6 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Ten
     return _like_q(q, v.size(-1)), q.new_empty(q.shape[:-1], dtype=_lse_dtype(q)), q.new_empty(pairs)
 
 
-GRADIENTS = ("q", "k", "v", "bias", "sink", "slopes", "table")
-"""What has a gradient, in the order in which `attention_backward` returns them."""
-
 INPUTS = ("q", "k", "v", *Options._fields)
 _SAVED = INPUTS.index("seed") + 1  # the inputs before are tensors
 
@@ -213,7 +134,7 @@ def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Te
 @custom_op(
     "polyhead::attention_backward",
     mutates_args=(),
-    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[7] wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_SCHEMA}, bool[{len(GRADIENTS)}] wanted) -> ({', '.join(['Tensor'] * len(GRADIENTS))})",
 )
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """``(d_q, d_k, d_v, d_bias, d_sink, d_slopes, d_table)`` of `polyhead.sdpa_backward`; a gradient that is not wanted has the shape ``[0]``."""
@@ -270,8 +191,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> 
 @custom_op(
     "polyhead::attention_backward_backward",
     mutates_args=(),
-    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}, bool[8] wanted) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}, bool[{len(GRADIENTS) + 1}] wanted) -> "
+    f"({', '.join(['Tensor'] * (len(GRADIENTS) + 1))})",
 )
 def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out, from those by the results of `attention_backward`, the tangents: equations
@@ -600,7 +521,8 @@ def _relative_gradients(d_score: Tensor, o: Options, slopes: Tensor | None, tabl
     return d_slopes, d_table
 
 
-_MASKS = ("attend", "block", "blocks", "attend_keys", "block_keys", "key_lengths", "query_offsets", "causal", "offset", "window_left", "window_right")
+_MASKS = [argument.name for argument in TENSORS if argument.group == "pass" and not argument.has_gradient and argument.name in Options._fields]
+_MASKS += ["causal", "offset", "window_left", "window_right"]
 
 
 def _softmax_gradients(p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:

@@ -14,7 +14,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from .. import _core
 from . import _eager
 from . import _functional as core
-from ._ops import Options, _on_views, _tensor, _view
+from ._ops import _on_views, _tensor, _view
+from ._rules import Options
 from ._score_trace import OPS, Trace, trace_score_mod
 
 

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, _C
 from torch.autograd import forward_ad
 
+from .._arguments import GRADIENTS, names_of
 from . import _ops
-from ._ops import GRADIENTS, Options
+from ._rules import Options
 
-_PAIRS = {"attend", "block", "bias", "blocks"}  # broadcast to [*,N,T,S]; blocks to [*,N,Tb,count]
-_KEYS = {"attend_keys", "block_keys"}  # broadcast to [*,S]
-_SEQUENCES = {"key_lengths", "diagonal_offsets", "k_scale", "v_scale", "d_out", "q", "k", "v", "out", "lse"}  # have every leading dimension
+_PAIRS = {*names_of("pairs", "query_blocks")}  # broadcast to [*,N,..]
+_KEYS = {*names_of("keys")}  # broadcast to [*,S]
+_ROWS = {*names_of("rows")}  # [N], or broadcast to [*,N,T]
+_SEQUENCES = {"d_out", "out", "lse", *names_of("sequences", "scales", "query_heads", "key_heads")}  # have every leading dimension
 
 _TANGENTS = tuple(f"{name}_tangent" for name in GRADIENTS)
 _FORWARD = ("q", "k", "v", *Options._fields)
@@ -65,7 +67,7 @@ def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...]
                 x = _with_first(size, dim, x, rank)
             elif of in _KEYS:
                 x = _with_first(size, dim, x, rank - 2)
-            elif of == "sink":
+            elif of in _ROWS:
                 x = _with_first(size, dim, x, 0)
                 x = _with_first(size, 0, x.unsqueeze(-1) if x.dim() == 2 else x, rank - 1)
             else:

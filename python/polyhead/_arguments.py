@@ -1,0 +1,33 @@
+"""The library's table of attention's arguments (include/polyhead/arguments.h), from which lists of names in this package are made."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from . import _core
+
+
+class Argument(NamedTuple):
+    name: str
+    annotation: str  # by names of `_options`
+    extent: str  # of a tensor: a value of ArgumentExtent in arguments.h; else ""
+    has_gradient: bool  # and a tangent
+    default: Any
+    group: str  # "inputs": q, k, v and scales; "pass": keywords of `sdpa` and of a layer; "sdpa" and "layer": of one of them; "relative_bias": its fields
+
+
+ARGUMENTS = tuple(Argument(*row) for row in _core.arguments())
+
+TENSORS = tuple(argument for argument in ARGUMENTS if argument.extent and argument.group != "layer")
+"""The tensors of attention, those of a relative bias as tensors of their own."""
+
+GRADIENTS = tuple(argument.name for argument in TENSORS if argument.has_gradient)
+"""What has a gradient and a tangent: q, k, v, bias, sink, slopes, table."""
+
+DEFAULTS = {argument.name: argument.default for argument in ARGUMENTS if argument.default is not None and argument.group != "relative_bias"}
+"""Of the keywords; None is the default of all others."""
+
+
+def names_of(*extents: str) -> tuple[str, ...]:
+    """The tensors of these extents."""
+    return tuple(argument.name for argument in TENSORS if argument.extent in extents)

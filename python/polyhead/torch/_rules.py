@@ -1,0 +1,235 @@
+"""Attention's arguments as torch's operators take them: tensors, numbers and words, where `polyhead.sdpa` takes some rules whole, such as a window."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._arguments import ARGUMENTS, Argument
+from .._options import EMPTY_ROWS, RelativeBias, require_precision
+
+
+class Options(NamedTuple):
+    """Arguments of the operators after q, k and v, in the order of the schemas, named as in `polyhead.sdpa`; the parts of rules as in `RULES`. dtypes: sink,
+    slopes and table have that of q or of lse. empty_rows may also be "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend,
+    without block and causal."""
+
+    # arguments: options of the operators
+    attend: Tensor | None = None
+    block: Tensor | None = None
+    attend_keys: Tensor | None = None
+    block_keys: Tensor | None = None
+    key_lengths: Tensor | None = None
+    diagonal_offsets: Tensor | None = None
+    query_offsets: Tensor | None = None
+    key_offsets: Tensor | None = None
+    blocks: Tensor | None = None
+    bias: Tensor | None = None
+    sink: Tensor | None = None
+    slopes: Tensor | None = None
+    table: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    seed: Tensor | None = None  # int64 [], given when dropout > 0
+    causal: str | None = None
+    offset: int | None = None
+    window_left: int | None = None
+    window_right: int | None = None
+    block_rows: int = 128
+    block_columns: int = 128
+    bidirectional: bool = True
+    max_distance: int = 128
+    diagonal: int | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    dropout: float = 0.0
+    empty_rows: str = "zero"
+    precision: str = "native"
+    attention_weights: bool = False  # whether `attention` returns them
+    # end of arguments
+
+
+class Rule(NamedTuple):
+    """How the operators take arguments of one annotation that are no tensors."""
+
+    fields: Callable[[Argument], list[tuple[str, str, Any]]]  # (name, annotation, default) of each part
+    check: Callable[[str, str, Any], None]  # (where, name, value): raises ValueError or TypeError
+    split: Callable[[Any], tuple[Any, ...]]  # a value, as a user gives it, to parts
+    join: Callable[..., Any]  # parts to a value; None: not given
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
+def _check_number(where: str, name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat))):
+        raise TypeError(f"{where}: {name} is of type {type(value).__name__}; it must be a number")
+
+
+def _check_present_number(where: str, name: str, value: Any) -> None:
+    if value is None:
+        raise TypeError(f"{where}: {name} is of type NoneType; it must be a number")
+    _check_number(where, name, value)
+
+
+def _check_empty_rows(where: str, name: str, value: Any) -> None:
+    if value not in EMPTY_ROWS:
+        raise ValueError(f"{where}: empty_rows is {value!r}; it must be 'zero', 'uniform' or 'unmasked'")
+
+
+def _check_diagonal(where: str, name: str, value: Any) -> None:
+    if value is None or isinstance(value, str):
+        if value not in (None, "top_left", "bottom_right"):
+            raise ValueError(f"{where}: {name} is {value!r}; it must be 'top_left', 'bottom_right', an int or None")
+    elif not _is_integer(value):
+        raise TypeError(f"{where}: {name} is of type {type(value).__name__}; it must be 'top_left', 'bottom_right', an int or None")
+
+
+def _check_window(where: str, name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, (tuple, list)) or len(value) != 2 or any(side is not None and not _is_integer(side) for side in value)):
+        raise TypeError(f"{where}: window must be (left, right): how many keys before and after the diagonal to attend to, None for all of a side")
+
+
+def _check_block_size(where: str, name: str, value: Any) -> None:
+    if value is None:
+        return
+    parts = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
+    if not all(map(_is_integer, parts)):
+        raise TypeError(f"{where}: {name} is of type {type(value).__name__}; it must be an int, (queries, keys) or None")
+    if min(parts) < 1:
+        raise ValueError(f"{where}: {name} is {value}; blocks have at least 1 query and 1 key")
+
+
+_BLOCK_SIZE = (128, 128)
+
+
+def _split_block_size(value: Any) -> tuple[Any, ...]:
+    return _BLOCK_SIZE if value is None else tuple(map(int, value)) if isinstance(value, (tuple, list)) else (int(value), int(value))
+
+
+def _whole(annotation: str | None = None) -> Callable[[Argument], list[tuple[str, str, Any]]]:
+    return lambda argument: [(argument.name, annotation or argument.annotation, argument.default)]
+
+
+def _alone(value: Any) -> tuple[Any, ...]:
+    return (value,)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _of_relative_bias(_: Argument) -> list[tuple[str, str, Any]]:
+    return [
+        (field.name, "int | None" if field.annotation == "Causal" else field.annotation, field.default)
+        for field in ARGUMENTS
+        if field.group == "relative_bias" and not field.extent
+    ]
+
+
+RULES = {
+    "float | None": Rule(_whole(), _check_number, _alone, _itself),
+    "float": Rule(_whole(), _check_present_number, _alone, _itself),
+    "EmptyRows": Rule(_whole("str"), _check_empty_rows, _alone, _itself),
+    "Precision": Rule(_whole("str"), lambda where, name, value: require_precision(where, value), _alone, _itself),
+    # A corner; or the offset of the diagonal, which may be a symbol: the length of a cache changes with every token.
+    "Causal": Rule(
+        lambda argument: [(argument.name, "str | None", None), ("offset", "int | None", None)],
+        _check_diagonal,
+        lambda value: (value, None) if value is None or isinstance(value, str) else (None, value),
+        lambda corner, offset: corner if offset is None else offset,
+    ),
+    "Window": Rule(
+        lambda argument: [(f"{argument.name}_left", "int | None", None), (f"{argument.name}_right", "int | None", None)],
+        _check_window,
+        lambda value: (None, None) if value is None else tuple(value),
+        lambda left, right: None if left is None and right is None else (left, right),
+    ),
+    "BlockSize": Rule(
+        lambda argument: [("block_rows", "int", _BLOCK_SIZE[0]), ("block_columns", "int", _BLOCK_SIZE[1])],
+        _check_block_size,
+        _split_block_size,
+        lambda rows, columns: None if (rows, columns) == _BLOCK_SIZE else (rows, columns),
+    ),
+    # Its tensors are arguments of their own. It is checked and split beside the diagonal of causal (`with_relative_bias`).
+    "RelativeBias | None": Rule(_of_relative_bias, lambda where, name, value: None, _alone, _itself),
+}
+"""By the annotation of the argument."""
+
+NOT_OF_TORCH = ("seed", "dropout_keep", "backend", "num_threads")
+"""torch's generator draws the bits of dropout, and torch sets the number of threads."""
+
+TAKEN = tuple(argument for argument in ARGUMENTS if argument.group in ("pass", "sdpa") and argument.name not in NOT_OF_TORCH)
+"""The arguments of `attention` that `polyhead.sdpa` has as keywords."""
+
+
+class _Parts(NamedTuple):
+    name: str
+    default: Any
+    rule: Rule
+    fields: tuple[str, ...]
+    of: Callable[[Any], Any]  # the parts of an `Options`
+
+
+def _parts(argument: Argument) -> _Parts:
+    rule = RULES[argument.annotation]
+    fields = tuple(name for name, _, _ in rule.fields(argument))
+    return _Parts(argument.name, argument.default, rule, fields, operator.attrgetter(*fields))
+
+
+_RULES = {argument.name: _parts(argument) for argument in TAKEN if not argument.extent and argument.name != "relative_bias"}
+_IN_PARTS = [parts for parts in _RULES.values() if len(parts.fields) > 1]
+_AS_THEY_ARE = tuple(argument.name for argument in TAKEN if argument.extent or (argument.name in _RULES and len(_RULES[argument.name].fields) == 1))
+_AS_THEY_ARE += tuple(argument.name for argument in ARGUMENTS if argument.extent == "scales")
+_values_as_they_are: Any = operator.attrgetter(*_AS_THEY_ARE)
+_parts_of_relative_bias: Any = operator.attrgetter(*RelativeBias._fields)
+
+
+def split_rules(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `attention` with rules in their parts, after their checks; relative_bias stays as it is."""
+    fields = {name: value for name, value in given.items() if name not in _RULES}
+    for name, parts in _RULES.items():
+        value = given.get(name, parts.default)
+        parts.rule.check(where, name, value)
+        for field, part in zip(parts.fields, parts.rule.split(value)):
+            fields[field] = part
+    return fields
+
+
+def keywords(q: Tensor, options: Options) -> dict[str, Any]:
+    """`Options` as keyword arguments of `polyhead.sdpa`, the scales too."""
+    if options.empty_rows == "offset":
+        options = options._replace(empty_rows="unmasked" if q.dtype == torch.float64 else "uniform")
+    given: dict[str, Any] = {name: value for name, value in zip(_AS_THEY_ARE, _values_as_they_are(options)) if value is not None}
+    for name, _, rule, _, of in _IN_PARTS:
+        value = rule.join(*of(options))
+        if value is not None:
+            given[name] = value
+    if options.slopes is not None or options.table is not None:
+        given["relative_bias"] = RelativeBias(*_parts_of_relative_bias(options))
+    if options.seed is not None:
+        given["seed"] = int(options.seed) % 2**64
+    return given
+
+
+def options_of(given: dict[str, Any]) -> Options:
+    """The inverse of `keywords`."""
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        parts = _RULES.get(name)
+        if parts is not None:
+            fields.update(zip(parts.fields, parts.rule.split(value)))
+        elif name == "relative_bias":
+            fields.update(value._asdict())
+            named = {"top_left": 0, "bottom_right": None}
+            fields["diagonal"] = None if "causal" in given else named.get(value.diagonal, value.diagonal)
+        elif name == "seed":
+            fields[name] = None if value is None else torch.tensor(value % 2**63, dtype=torch.int64)
+        elif name != "num_threads":
+            fields[name] = value
+    return Options(**fields)

@@ -1,0 +1,102 @@
+"""Lists of argument names in Python are those of the library's table."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import polyhead
+from polyhead._arguments import ARGUMENTS, DEFAULTS, GRADIENTS, TENSORS
+from polyhead._layer import LayerOptions
+from polyhead._options import SdpaOptions, annotations_of
+from polyhead.torch import _ops, _rules, _transforms
+from polyhead.torch._rules import Options, keywords, options_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_argument_lists", ROOT / "scripts" / "make_argument_lists.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_lists_are_those_of_the_table() -> None:
+    maker = script()
+    made = maker.lists()
+    for file in maker.FILES:
+        text = (ROOT / file).read_text()
+        assert text.count("# arguments: ") > 0
+        assert maker.written(text, made) == text, f"{file}: run scripts/make_argument_lists.py"
+
+
+def test_a_list_that_differs_is_written_anew() -> None:
+    maker = script()
+    text = (ROOT / maker.FILES[0]).read_text()
+    assert maker.written(text.replace("    attend: Array | None\n", "    other: int\n"), maker.lists()) == text
+
+
+def test_keywords_and_defaults_follow() -> None:
+    of = {group: [argument.name for argument in ARGUMENTS if argument.group == group] for group in ("inputs", "pass", "sdpa", "layer", "relative_bias")}
+    assert of["inputs"] == ["q", "k", "v", "k_scale", "v_scale"]
+    assert list(annotations_of(SdpaOptions)) == [*of["pass"], *of["sdpa"]]
+    assert list(annotations_of(LayerOptions)) == [*of["pass"], *of["layer"]]
+    assert tuple(of["relative_bias"]) == polyhead.RelativeBias._fields
+    assert DEFAULTS == {"softcap": 0.0, "dropout": 0.0, "empty_rows": "zero", "precision": "native", "training": False}
+    for name, parameter in inspect.signature(polyhead.sdpa).parameters.items():
+        if name in annotations_of(SdpaOptions):
+            assert parameter.default == DEFAULTS.get(name), name
+    assert GRADIENTS == ("q", "k", "v", "bias", "sink", "slopes", "table")
+
+
+def example(annotation: str) -> Any:
+    """A value that is not the default."""
+    return {"float | None": 0.5, "float": 0.25, "EmptyRows": "unmasked", "Precision": "exact", "Causal": 3, "Window": (2, None), "BlockSize": (16, 64)}[annotation]
+
+
+@pytest.mark.parametrize("argument", [argument for argument in _rules.TAKEN if argument.name != "relative_bias"], ids=lambda argument: argument.name)
+def test_options_of_operators_keep_each_argument(argument: Any) -> None:
+    value = torch.ones(1) if argument.extent else example(argument.annotation)
+    options = options_of({argument.name: value})
+    assert options != Options()
+    assert keywords(torch.ones(1), options)[argument.name] is value if argument.extent else keywords(torch.ones(1), options)[argument.name] == value
+
+
+def test_a_relative_bias_comes_back() -> None:
+    relative = polyhead.RelativeBias(table=torch.ones(2, 8), bidirectional=False, max_distance=9, diagonal=-1)
+    assert keywords(torch.ones(1), options_of({"relative_bias": relative}))["relative_bias"] == relative
+
+
+def test_every_tensor_is_known_to_transforms() -> None:
+    """vmap computes all examples of a tensor in one call, or it is shared by the sequences of a call."""
+    known = {*_transforms._PAIRS, *_transforms._KEYS, *_transforms._ROWS, *_transforms._SEQUENCES}
+    shared = {argument.name for argument in TENSORS if argument.extent in ("documents", "heads")}
+    assert {argument.name for argument in TENSORS} <= known | shared
+    assert not known & shared
+
+
+def test_the_schema_has_every_option() -> None:
+    schema = torch.ops.polyhead.attention.default._schema
+    assert [argument.name for argument in schema.arguments] == ["q", "k", "v", *Options._fields]
+    assert len(torch.ops.polyhead.attention_backward.default._schema.returns) == len(GRADIENTS)
+    assert _ops.INPUTS == ("q", "k", "v", *Options._fields)
+
+
+def test_an_option_that_has_no_translation_to_onnx_is_refused() -> None:
+    from polyhead.torch._onnx import _Reads
+
+    o = _Reads(Options(attend=np.ones(1), softcap=2.0))
+    assert o.softcap == 2.0
+    with pytest.raises(NotImplementedError, match="attend is given"):
+        o.require_all()
+    assert o.attend is not None
+    o.require_all()
