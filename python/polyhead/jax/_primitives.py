@@ -18,6 +18,7 @@ from jax.interpreters import batching, mlir
 
 from .. import _core
 from . import _scores
+from ._score_fn import Rule
 
 TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     options: tuple[tuple[str, Any], ...]  # those of `polyhead.sdpa` that are no arrays
     layout: str = "NTH"  # or "TNH", of q, k, v and out
     attention_weights: bool = False
+    rule: Rule | None = None  # of a score_fn, whose captured arrays are the operands captured0, captured1, ...
     levels: int = 0  # number of enclosing jax.vmap: each array has this many leading dimensions, of extent 1 where it is not mapped
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -55,6 +57,8 @@ def _word(value: Any) -> str:
 
 def _text(call: Call, operands: Sequence[str], results: Sequence[str]) -> str:
     words = {"operands": tuple(operands), "results": tuple(results), "levels": call.levels, "layout": call.layout, **dict(call.options)}
+    if call.rule is not None:
+        words |= call.rule.words(results if "d_out" in operands else None)
     return " ".join(f"{name}={_word(value)}" for name, value in words.items())
 
 
@@ -158,7 +162,16 @@ second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _b
 _jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # k and v in the dtype of q
 
 
+def refuse_with_score_fn(call: Call, what: str) -> None:
+    if call.rule is not None:
+        raise NotImplementedError(f"attention: polyhead has no {what} with a score_fn")
+
+
+SECOND = "second derivative (jax.hessian, jax.grad of jax.grad)"
+
+
 def _tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    refuse_with_score_fn(call, "forward mode (jax.jvp, jax.jacfwd, jax.linearize)")
     count = len(call.operands)
     of, (out, lse), moves = dict(zip(call.operands, arrays)), arrays[count : count + 2], dict(zip(given, arrays[count + 2 :]))
     call, of, (wide,) = in_one_dtype(call, of, out)
@@ -179,6 +192,7 @@ def _backward_tangent(*arrays: Any, call: Call, given: tuple[str, ...], wanted: 
 
 
 def map_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    refuse_with_score_fn(call, "derivative of attention weights")
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no derivative of attention weights with empty_rows='uniform'")
     count = len(call.operands)
