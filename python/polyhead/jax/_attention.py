@@ -105,9 +105,9 @@ def attention(
         ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. Lengths and offsets in JAX's arrays are checked in the call, which raises
             JAX's error with the same sentence.
         NotImplementedError: a score_fn with a primitive that is not in the list, or with forward mode, second derivatives, or gradients of lse, of a
-            relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device; gradients of lse and derivatives
-            of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a relative_bias with documents or
-            diagonal_offsets.
+            relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device;
+            gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a
+            relative_bias with documents or diagonal_offsets.
 
     Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``; but with a seed, or where offsets of
     documents, slopes or a table are mapped, each example has its gradient first, and then they are summed. Results have the bits of `polyhead.sdpa`.
