@@ -98,13 +98,12 @@ def score_mods() -> dict[str, tuple[Function, list[Tensor]]]:
         "odd shapes": (lambda score, b, h, q, k: score + odd[b, h, 0, q] * one_row[0, 0, k], [odd, one_row]),
         "indirect": (lambda score, b, h, q, k: score + of_query[permutation[q]], [of_query]),
         "two look-ups": (lambda score, b, h, q, k: score + of_kind[kinds[q], kinds[k]], [of_kind]),
-        "row, then element": (lambda score, b, h, q, k: score + of_pair[q][k], [of_pair]),
         "a tensor that autograd makes": (lambda score, b, h, q, k: score + (heads.exp() / heads.exp().sum())[h], [heads]),
         "bool of a captured tensor": (lambda score, b, h, q, k: torch.where(flags[k], score, -INF), []),
         "bool of a number": (lambda score, b, h, q, k: torch.where((k % 3).to(torch.bool), score, -INF), []),
         "bool as a number": (lambda score, b, h, q, k: score + (q >= k).to(score.dtype) + flags[k].float() + (q > k) * 2, []),
         "exclusive or": (lambda score, b, h, q, k: torch.where((q >= k) ^ flags[k], score, -1.0), []),
-        "like": (lambda score, b, h, q, k: torch.where(q >= k, torch.full_like(score, 2.0), torch.zeros_like(score) + torch.ones_like(q)), []),
+        "like": (lambda score, b, h, q, k: torch.where(q >= k, torch.full_like(score, 2.0), torch.zeros_like(score) + torch.ones_like(q) * score), []),
         "distance squared": (lambda score, b, h, q, k: score - 0.01 * (q - k).to(score.dtype).pow(2), []),
     }  # fmt: skip
 
