@@ -2,16 +2,19 @@
 //
 // The text is words `name=value`. `operands` and `results` name the buffers in their order, and thereby the operation: t_q, t_bias, ... are tangents, or the
 // d_gradients of sdpa_backward_backward. Before its own dimensions a buffer has one for each of `levels` enclosing jax.vmap, of extent 1 where it is not
-// mapped. Where a gradient has extent 1 there, it is the sum. All other words are options.
+// mapped. Where a gradient has extent 1 there, it is the sum. `program`, `sums` and `places` are the score program of a score_fn (_score_program.py), whose
+// captured arrays are the operands captured0, captured1, ... All other words are options.
 #include <nanobind/nanobind.h>
 
 #include <charconv>
+#include <cmath>
 #include <new>
 #include <span>
 
 #include "bind.h"
 #include "option_fields.h"
 #include "polyhead/error.h"
+#include "polyhead/score_program.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "xla_ffi.h"
 
@@ -85,6 +88,50 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
+// The score program of a score_fn: lists with ';' of numbers with ','.
+struct Program {
+  // Where the gradient of a captured array lies among the sums of a head; none: first < 0.
+  struct Place {
+    std::int64_t first = -1, count = 0;
+    bool per_head = false;
+  };
+
+  ScoreProgramCode code;  // without tables
+  std::vector<Place> places;
+
+  explicit operator bool() const { return !code.instructions.empty(); }
+
+  bool parse(std::string_view name, std::string_view value) {
+    if (name == "program") {
+      for (const std::string_view row : split(value, ';')) {
+        const std::vector<std::string_view> words = split(row, ',');
+        const auto integer = [&](std::size_t i) { return number<std::int32_t>(words.at(i)); };
+        if (words.size() == 3) {  // the first row
+          code.result = integer(0), code.slope = integer(1), code.gradient_count = number<std::int64_t>(words[2]);
+          continue;
+        }
+        code.instructions.push_back({.op = static_cast<ScoreOp>(integer(0)), .table = integer(1), .a = integer(2), .b = integer(3), .c = integer(4), .d = integer(5),
+                                     .value = number<double>(words.at(6))});
+      }
+    } else if (name == "sums") {
+      for (const std::string_view row : split(value, ';')) {
+        const std::vector<std::string_view> words = split(row, ',');
+        ScoreGradient gradient{.load = number<std::int32_t>(words.at(0)), .derivative = number<std::int32_t>(words.at(1)), .first = number<std::int64_t>(words.at(2))};
+        for (std::size_t axis = 0; axis + 3 < words.size(); ++axis) gradient.strides[axis] = number<std::int64_t>(words[axis + 3]);
+        code.gradients.push_back(gradient);
+      }
+    } else if (name == "places") {
+      for (const std::string_view row : split(value, ';')) {
+        const std::vector<std::string_view> words = split(row, ',');
+        places.push_back({.first = number<std::int64_t>(words.at(0)), .count = number<std::int64_t>(words.at(1)), .per_head = words.at(2) == "1"});
+      }
+    } else {
+      return false;
+    }
+    return true;
+  }
+};
+
 // Arrays and the seed are operands, not words.
 void parse(std::string_view, ConstTensorView&) {}
 void parse(std::string_view, std::optional<std::uint64_t>&) {}
@@ -102,7 +149,7 @@ struct Plan {
         levels = number<int>(value);
       } else if (name == "layout") {
         heads_inside = value == "TNH";
-      } else {
+      } else if (!program.parse(name, value)) {
         bool known = false;
         visit(options, [&](const Argument& argument, auto& field) {
           if (known || argument.name != name) return;
@@ -116,6 +163,7 @@ struct Plan {
   }
 
   SdpaCall options;
+  Program program;
   std::vector<std::string_view> operands, results;
   int levels = 0;
   bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
@@ -149,6 +197,13 @@ bool is_shared(std::string_view name) {
   return extent == ArgumentExtent::documents || extent == ArgumentExtent::heads;
 }
 bool is_sink(std::string_view name) { return extent_of(name) == ArgumentExtent::rows; }
+
+// The number of a captured array or of its gradient; -1 for other names.
+int captured_number(std::string_view name) {
+  if (name.starts_with("d_")) name.remove_prefix(2);
+  constexpr std::string_view kPrefix = "captured";
+  return name.starts_with(kPrefix) ? number<int>(name.substr(kPrefix.size())) : -1;
+}
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
 // The rank to which the view of one example is padded, given the rank of q; 0 if its rank does not depend on q.
@@ -195,7 +250,7 @@ class Run {
   }
 
   // A level of vmap becomes either a leading dimension of one call, or a loop of calls. It is a loop if there is a seed (dropout bits depend on positions
-  // within an example), or if an array that a call has only once differs between examples.
+  // within an example), if a score program sees the number of the sequence, or if an array that a call has only once differs between examples.
   void find_levels() {
     const auto levels = static_cast<std::size_t>(plan_.levels);
     extents_.assign(levels, 1), loops_.assign(levels, false);
@@ -207,7 +262,7 @@ class Run {
     });
     each([&](std::string_view name, const TensorView& view) {
       for (std::size_t level = 0; level < levels; ++level) {
-        if (extents_[level] != 1 && (name == "seed" || (is_shared(name) && view.extent(static_cast<int>(level)) != 1))) loops_[level] = true;
+        if (extents_[level] != 1 && (name == "seed" || plan_.program || (is_shared(name) && view.extent(static_cast<int>(level)) != 1))) loops_[level] = true;
       }
     });
   }
@@ -254,6 +309,8 @@ class Run {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
     TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent;
     TensorView d_q, d_k, d_v, d_d_out, d_bias, d_relative_bias, d_sink;
+    std::vector<ConstTensorView> captured;
+    std::vector<TensorView> d_captured;  // absent where it is not wanted
     SdpaTangents tangents{};
     bool is_backward = false, has_tangents = false;
   };
@@ -272,6 +329,7 @@ class Run {
     if (name == "d_bias") x.d_bias = view;
     if (name == "d_sink") x.d_sink = view;
     if (name == "d_slopes" || name == "d_table") x.d_relative_bias = view;
+    if (const int captured = captured_number(name); captured >= 0) set_captured(x.d_captured, captured, view);
   }
 
   void read_operand(std::string_view name, const TensorView& view, Tensors& x) {
@@ -291,6 +349,7 @@ class Run {
     if (name == "t_bias") x.tangents.bias = view;
     if (name == "t_sink") x.tangents.sink = view;
     if (name == "t_slopes" || name == "t_table") x.tangents.relative_bias = view;
+    if (const int captured = captured_number(name); captured >= 0) set_captured(x.captured, captured, view);
     if (name == "seed") {
       const auto* words = view.data<std::uint32_t>();
       sdpa.dropout.seed = std::uint64_t{words[0]} << 32 | words[1];
@@ -300,12 +359,69 @@ class Run {
     }});
   }
 
+  template <class View>
+  static void set_captured(std::vector<View>& views, int captured, const TensorView& view) {
+    views.resize(std::max(views.size(), static_cast<std::size_t>(captured) + 1));
+    views[static_cast<std::size_t>(captured)] = view;
+  }
+
+  // Integers and booleans as float64, in the memory of the call. XLA's buffers are contiguous.
+  static ConstTensorView as_table(const ConstTensorView& captured, DType of_q, std::vector<std::vector<double>>& memory) {
+    const auto wide = [&](const auto* values) {
+      std::vector<double>& numbers = memory.emplace_back(values, values + captured.numel());
+      const int bits = of_q == DType::f64 ? 53 : 24;
+      for (const double value : numbers) {
+        if (std::abs(value) > static_cast<double>(std::int64_t{1} << bits))
+          refuse(text("attention: score_fn captures an integer array with ", static_cast<std::int64_t>(value), "; integers up to 2^", bits, " are exact in the dtype of q"));
+      }
+      return ConstTensorView(numbers.data(), DType::f64, captured.shape());
+    };
+    switch (captured.dtype()) {
+      case DType::boolean: return wide(captured.data<bool>());
+      case DType::i32: return wide(captured.data<std::int32_t>());
+      case DType::i64: return wide(captured.data<std::int64_t>());
+      default: return captured;
+    }
+  }
+
+  // Adds the sums of the heads in their order.
+  void write_captured_gradients(const Tensors& x, const std::vector<double>& sums, std::int64_t heads) const {
+    const std::int64_t stride = plan_.program.code.gradient_count;
+    for (std::size_t i = 0; i < x.d_captured.size(); ++i) {
+      if (!x.d_captured[i]) continue;
+      const Program::Place& place = plan_.program.places.at(i);
+      const auto write = [&](auto* to) {
+        for (std::int64_t j = 0; j < x.d_captured[i].numel(); ++j) {
+          double sum = 0;
+          const double* from = sums.data() + place.first + (place.per_head ? j / place.count * stride + j % place.count : j);
+          for (std::int64_t head = 0; head < (place.per_head ? 1 : heads); ++head) sum += from[head * stride];
+          to[j] = static_cast<std::remove_reference_t<decltype(*to)>>(sum);
+        }
+      };
+      x.d_captured[i].dtype() == DType::f64 ? write(x.d_captured[i].data<double>()) : write(x.d_captured[i].data<float>());
+    }
+  }
+
   void one(std::span<const std::int64_t> index) {
     Tensors x;
     SdpaOptions& sdpa = plan_.options.sdpa;
     for (std::size_t i = 0; i < results_.size(); ++i) read_result(plan_.results[i], arranged(plan_.results[i], results_[i], index), x);
     for (std::size_t i = 0; i < operands_.size(); ++i) read_operand(plan_.operands[i], arranged(plan_.operands[i], operands_[i], index), x);
     alike(sdpa.bias, x.d_bias, x.tangents.bias), alike(sdpa.sink, x.d_sink, x.tangents.sink);
+    std::optional<ScoreProgram> program;
+    std::vector<std::vector<double>> tables;
+    std::vector<double> sums;
+    TensorView d_score_rule;
+    if (plan_.program) {
+      ScoreProgramCode code = plan_.program.code;
+      for (const ConstTensorView& captured : x.captured) code.tables.push_back({as_table(captured, x.q.dtype(), tables)});
+      sdpa.score_rule = program.emplace(std::move(code)).rule();
+      const std::int64_t heads = x.q.rank() > 2 ? x.q.extent(-3) : 0, count = plan_.program.code.gradient_count;
+      if (x.is_backward && count > 0) {
+        sums.resize(static_cast<std::size_t>(heads * count));
+        d_score_rule = TensorView(sums.data(), DType::f64, Shape{heads, count});
+      }
+    }
     if (x.out_tangent) {
       sdpa_jvp({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .tangents = x.tangents, .out_tangent = x.out_tangent,
                 .lse_tangent = x.lse_tangent},
@@ -317,8 +433,9 @@ class Run {
                              sdpa);
     } else if (x.is_backward) {
       sdpa_backward({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_q = x.d_q, .d_k = x.d_k, .d_v = x.d_v,
-                     .d_bias = x.d_bias, .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink},
+                     .d_bias = x.d_bias, .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink, .d_score_rule = d_score_rule},
                     sdpa);
+      if (plan_.program) write_captured_gradients(x, sums, x.q.rank() > 2 ? x.q.extent(-3) : 0);
     } else {
       sdpa_forward({.q = x.q, .k = x.k, .v = x.v, .out = x.new_out, .lse = x.new_lse, .attention_weights = x.attention_weights,
                     .k_scale = x.k_scale, .v_scale = x.v_scale},

@@ -219,6 +219,7 @@ SOURCES = {
     "polyhead.torch.MultiheadAttention": r"Vaswani et al\. 2017, section 3\.2\.2",
     "polyhead.torch.GatedAttention": r"Jumper et al\. 2021, supplementary\s+algorithms",
     "polyhead.torch.attention_pair_bias": r"Abramson et al\. 2024, supplementary algorithm 24",
+    "polyhead.torch.sequence_local_attention": r"Abramson et al\. 2024, supplementary algorithm 7\b",
     "polyhead.torch.triangle_attention": r"Jumper et al\. 2021, supplementary algorithms 13 and 14",
     "polyhead.transformers.attention_forward": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.distributed.sdpa": r"2310\.01889(.|\n)*2309\.14509",

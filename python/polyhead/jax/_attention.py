@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import jax
@@ -16,8 +17,10 @@ from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse
 from . import _derivatives  # noqa: F401  the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
+from ._score_fn import trace_score_fn
 
 Layout = Literal["NTH", "TNH"]
+ScoreFn = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], Any]
 
 _OPTIONS = annotations_of(SdpaOptions)
 _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None")
@@ -30,27 +33,27 @@ _FIRST_NUMBER = 1009  # first number that stands for a symbolic extent in a chec
 @overload
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[False] = False, return_attention_weights: Literal[False] = False,
-    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, score_fn: ScoreFn | None = None, **options: Unpack[SdpaOptions],
 ) -> jax.Array: ...  # fmt: skip
 @overload
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[True], return_attention_weights: Literal[False] = False,
-    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, score_fn: ScoreFn | None = None, **options: Unpack[SdpaOptions],
 ) -> tuple[jax.Array, jax.Array]: ...  # fmt: skip
 @overload
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[False] = False, return_attention_weights: Literal[True],
-    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, score_fn: ScoreFn | None = None, **options: Unpack[SdpaOptions],
 ) -> tuple[jax.Array, jax.Array]: ...  # fmt: skip
 @overload
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: Literal[True], return_attention_weights: Literal[True],
-    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, score_fn: ScoreFn | None = None, **options: Unpack[SdpaOptions],
 ) -> tuple[jax.Array, jax.Array, jax.Array]: ...  # fmt: skip
 @overload
 def attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, layout: Layout = "NTH", return_lse: bool = False, return_attention_weights: bool = False,
-    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, **options: Unpack[SdpaOptions],
+    k_scale: jax.Array | None = None, v_scale: jax.Array | None = None, score_fn: ScoreFn | None = None, **options: Unpack[SdpaOptions],
 ) -> jax.Array | tuple[jax.Array, ...]: ...  # fmt: skip
 @takes(SdpaOptions)
 def attention(
@@ -63,6 +66,7 @@ def attention(
     return_attention_weights: bool = False,
     k_scale: jax.Array | None = None,
     v_scale: jax.Array | None = None,
+    score_fn: ScoreFn | None = None,
     **options: Unpack[SdpaOptions],
 ) -> jax.Array | tuple[jax.Array, ...]:
     """`polyhead.sdpa` for JAX: attention with every option (Vaswani et al. 2017, equation 1), inside `jax.jit`, `jax.grad`, `jax.jvp`, `jax.vmap` and their
@@ -70,7 +74,7 @@ def attention(
 
     ::
 
-        score = softcap(scale * q k^T) + bias        softcap(x) = c tanh(x / c), or x when c = 0
+        score = softcap(f(scale * q k^T)) + bias     softcap(x) = c tanh(x / c), or x when c = 0; f: score_fn, if given
         p     = softmax of score over the attended keys
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
@@ -89,6 +93,9 @@ def attention(
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
         k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
+        score_fn: a function ``score_fn(score, batch, head, q_idx, kv_idx)`` of numbers that gives the new score of a pair, as score_mod of FlexAttention. It is
+            traced to a jaxpr in each call and run on tiles of scores, forward and backward, without a tensor of pairs. Arrays that it captures have gradients.
+            batch counts the leading dimensions in row-major order, within one example of vmap. docs/flex_attention.md lists the operations.
         seed: of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same number, where
             ``jax.random.key(n)`` is n. A traced integer is taken modulo 2^32, or modulo 2^64 if it has 64 bits (jax_enable_x64). Under vmap each example has
             the bits that it has alone.
@@ -100,9 +107,10 @@ def attention(
     Raises:
         ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. Lengths and offsets in JAX's arrays are checked in the call, which raises
             JAX's error with the same sentence.
-        NotImplementedError: third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device; gradients of lse and derivatives
-            of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a relative_bias with documents or
-            diagonal_offsets.
+        NotImplementedError: a score_fn with a primitive that is not in the list, or with forward mode, second derivatives, or gradients of lse, of a
+            relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device;
+            gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a
+            relative_bias with documents or diagonal_offsets.
 
     Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``; but with a seed, or where offsets of
     documents, slopes or a table are mapped, each example has its gradient first, and then they are summed. Results have the bits of `polyhead.sdpa`.
@@ -138,7 +146,15 @@ def attention(
         statics["relative_bias"] = (bool(relative.bidirectional), int(relative.max_distance), *diagonal)
     if "dropout" in statics and "dropout_keep" not in arrays:
         arrays["seed"] = words
-    call = Call(tuple(arrays), tuple(statics.items()), layout, return_attention_weights)
+    rule = None
+    if score_fn is not None:
+        if k_scale is not None or v_scale is not None:
+            raise NotImplementedError("attention: score_fn is given with k_scale and v_scale; int8 keys have no score_fn")
+        rule, captured = trace_score_fn(score_fn, arrays["q"], arrays["k"], layout)
+        for i, x in enumerate(captured):
+            _require_plain("attention", "an array that score_fn captures", x)
+            arrays[f"captured{i}"] = x
+    call = Call(tuple(arrays), tuple(statics.items()), layout, return_attention_weights, rule)
     out, lse, *p = forward_p.bind(*arrays.values(), call=call)
     more = [*([lse] if return_lse else []), *p]
     return (out, *more) if more else out

@@ -27,6 +27,7 @@ from jax.interpreters import ad
 from . import _scores
 from ._call import Call
 from ._primitives import (
+    SECOND,
     SHARED,
     Extents,
     as_inputs,
@@ -36,6 +37,7 @@ from ._primitives import (
     extents_of,
     forward_p,
     in_one_dtype,
+    refuse_with_score_fn,
     second_p,
     second_tangent_p,
     tangent_p,
@@ -108,6 +110,7 @@ def _tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call,
     if moves:
         parts.append(tangent_p.bind(*known, *moves.values(), call=call, given=tuple(moves)))
     if inputs:
+        refuse_with_score_fn(call, SECOND)
         parts.append(second_tangent_p.bind(*known, results[1], *own, *inputs.values(), call=call, moved=given, given=tuple(inputs)))
     return results, _sum(parts, results)
 
@@ -120,6 +123,7 @@ def _backward_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
         return results, _zeros(results)
     if list(moves) == ["d_out"]:
         return results, backward_p.bind(*primals[:-1], moves["d_out"], call=call, wanted=wanted, extents=extents)
+    refuse_with_score_fn(call, SECOND)
     return results, backward_tangent_p.bind(*primals, *moves.values(), call=call, given=tuple(moves), wanted=wanted, extents=extents)
 
 
@@ -173,6 +177,7 @@ def _weights_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Ca
 
 
 def _backward_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, wanted: tuple[str, ...], extents: Extents) -> list[Any]:
+    refuse_with_score_fn(call, SECOND)
     known, moves = arrays[:-1], _moving(wanted, cotangents)
     targets = _targets(("d_out",), arrays[-1:])
     moved = tangent_p.bind(*known, *moves.values(), call=call, given=tuple(moves))[0]
@@ -238,6 +243,9 @@ def _summed(gradients: dict[str, Any], targets: dict[str, Any], levels: int) -> 
 def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, targets: dict[str, Any]) -> dict[str, Any]:
     if not targets:
         return {}
+    for name in ("slopes", "table"):
+        if name in targets:
+            refuse_with_score_fn(call, f"gradient of relative_bias.{name}")
     call, of, (out, d_out) = in_one_dtype(call, of, out, d_out)
     arrays = [*(of[name] for name in call.operands), out, lse, d_out]
     fronts = _fronts(call, of, {}, arrays, targets)
@@ -258,7 +266,7 @@ def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Seque
     full = extents_of([*arrays, *moves.values()], call.levels)
     shared = [x for named in (of, moves, targets) for name, x in named.items() if name in SHARED]
     # As in bindings/jax.cc, which then has a gradient of each example.
-    loops = [extent != 1 and ("seed" in of or any(x.shape[level] != 1 for x in shared)) for level, extent in enumerate(full)]
+    loops = [extent != 1 and ("seed" in of or call.rule is not None or any(x.shape[level] != 1 for x in shared)) for level, extent in enumerate(full)]
 
     def front(name: str) -> tuple[int, ...]:
         own = targets[name].shape
@@ -275,6 +283,7 @@ def _rows_of(call: Call, rows: Any) -> Any:
 def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[str, Any]) -> dict[str, Any]:
     # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward gives it for another problem: a sink halves p, and one value of 1 for every key gives
     # d_score = p / 2 (d - d sum p / 2), where d, the gradient of that output, is chosen so that d_lse stands before p.
+    refuse_with_score_fn(call, "gradient of lse")
     rule = call.option("empty_rows")
     if rule == "uniform":
         raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
@@ -300,6 +309,7 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
 
 
 def _of_weights(call: Call, of: dict[str, Any], p: Any, d_p: Any, targets: dict[str, Any]) -> dict[str, Any]:
+    refuse_with_score_fn(call, "gradient of attention weights")
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     return _of_scores(call, of, {"p": p, "d_p": d_p}, targets)

@@ -36,6 +36,8 @@ def _word(value: Any) -> str:
 
 def _text(call: Call, operands: Sequence[str], results: Sequence[str]) -> str:
     words = {"operands": tuple(operands), "results": tuple(results), "levels": call.levels, "layout": call.layout, **dict(call.options)}
+    if call.rule is not None:
+        words |= call.rule.words(results if "d_out" in operands else None)
     return " ".join(f"{name}={_word(value)}" for name, value in words.items())
 
 
@@ -139,7 +141,16 @@ second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _b
 _jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # k and v in the dtype of q
 
 
+def refuse_with_score_fn(call: Call, what: str) -> None:
+    if call.rule is not None:
+        raise NotImplementedError(f"attention: polyhead has no {what} with a score_fn")
+
+
+SECOND = "second derivative (jax.hessian, jax.grad of jax.grad)"
+
+
 def _tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    refuse_with_score_fn(call, "forward mode (jax.jvp, jax.jacfwd, jax.linearize)")
     count = len(call.operands)
     of, (out, lse), moves = dict(zip(call.operands, arrays)), arrays[count : count + 2], dict(zip(given, arrays[count + 2 :]))
     call, of, (wide,) = in_one_dtype(call, of, out)
@@ -160,6 +171,7 @@ def _backward_tangent(*arrays: Any, call: Call, given: tuple[str, ...], wanted: 
 
 
 def map_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
+    refuse_with_score_fn(call, "derivative of attention weights")
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no derivative of attention weights with empty_rows='uniform'")
     count = len(call.operands)

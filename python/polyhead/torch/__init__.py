@@ -20,6 +20,7 @@ from ._pair_bias import attention_pair_bias
 from ._replace_sdpa import SdpaReplacement, replace_sdpa
 from ._replace_sdpa import sdpa as sdpa  # an earlier name
 from ._sdpa import scaled_dot_product_attention
+from ._sequence_local import sequence_local_attention
 from ._triangle import triangle_attention
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "onnx_translations",
     "replace_sdpa",
     "scaled_dot_product_attention",
+    "sequence_local_attention",
     "triangle_attention",
 ]

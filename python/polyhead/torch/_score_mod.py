@@ -12,11 +12,12 @@ from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from .. import _core
+from .._score_program import OPS, Trace, gradient_sums, slope_of
 from . import _eager
 from . import _functional as core
 from ._ops import _on_views, _tensor, _view
 from ._rules import Options
-from ._score_trace import OPS, Trace, trace_score_mod
+from ._score_trace import trace_score_mod
 
 
 def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
@@ -39,34 +40,14 @@ class _Program:
     """A traced score_mod with the sums of its gradients."""
 
     def __init__(self, trace: Trace, result: int, heads: int, differentiate: bool) -> None:
-        score = next(i for i, row in enumerate(trace.instructions) if row[0] == "score")
-        head = next(i for i, row in enumerate(trace.instructions) if row[0] == "head")
         self.captured = trace.tables
-        self._heads = heads
-        self.places: list[tuple[int, int, bool]] = []  # of each captured tensor: its first sum, how many, whether they belong to one head; no sums: -1
         derivatives = trace.gradients(result) if differentiate else {}
-        loads = [(i, row) for i, row in enumerate(trace.instructions) if row[0] == "load"]
-        count, gradients = 0, []
-        for number, tensor in enumerate(trace.tables):
-            own = [(i, row[2 : 2 + tensor.dim()]) for i, row in loads if row[1] == number]
-            if not (differentiate and tensor.requires_grad):
-                self.places.append((-1, 0, False))
-                continue
-            per_head = tensor.dim() > 0 and tensor.shape[0] == heads and all(indices[0] == head for _, indices in own)
-            extents = tensor.shape[1:] if per_head else tensor.shape
-            strides = list(torch.empty(extents, device="meta").stride())
-            for i, _ in own:
-                if i in derivatives:
-                    gradients.append((i, derivatives[i], count, ([0] if per_head else []) + strides))
-            self.places.append((count, max(1, extents.numel()), per_head))
-            count += max(1, extents.numel())
-        self.count = count
-        slope = derivatives.get(score)
-        if differentiate and slope is None:  # the new score does not depend on the old one
-            slope = trace.constant(0)
+        wanted = [differentiate and tensor.requires_grad for tensor in trace.tables]
+        sums = gradient_sums(trace, derivatives, [tuple(tensor.shape) for tensor in trace.tables], wanted, heads)
+        slope = slope_of(trace, derivatives) if differentiate else -1
+        self.places = sums.places
         rows = [(OPS.index(op), *rest) for op, *rest in trace.instructions]
-        tables = [self._table(tensor) for tensor in trace.tables]
-        self.code = _core.ScoreProgram(rows, tables, result, -1 if slope is None else slope, gradients, count)
+        self.code = _core.ScoreProgram(rows, [self._table(tensor) for tensor in trace.tables], result, slope, sums.rows, sums.count)
 
     @staticmethod
     def _table(tensor: Tensor) -> Any:
@@ -80,6 +61,8 @@ class _Program:
         if first < 0:
             return None
         tensor = self.captured[number]
+        if tensor.numel() == 0:
+            return torch.zeros_like(tensor)
         own = sums[:, first : first + count]
         return (own if per_head else own.sum(0)).reshape(tensor.shape).to(tensor.dtype)
 

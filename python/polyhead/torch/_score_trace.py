@@ -1,4 +1,4 @@
-"""A score_mod, traced once into the instructions of a score program, and differentiated."""
+"""A score_mod, traced once into the instructions of a score program."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# In the order of polyhead::ScoreOp.
-OPS = (
-    "constant", "score", "batch", "head", "query", "key", "load", "add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "less_equal", "equal",
-    "logical_and", "logical_or", "negate", "absolute", "square_root", "exp", "log", "tanh", "sigmoid", "floor", "logical_not", "select",
-)  # fmt: skip
+from .._score_program import Trace
+
 _NUMBERS = (int, float, bool)
 _TABLES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
 _BOOLEAN = {"less", "less_equal", "equal", "logical_and", "logical_or", "logical_not"}
@@ -22,103 +19,6 @@ _BOOLEAN = {"less", "less_equal", "equal", "logical_and", "logical_or", "logical
 
 def _refuse(name: str) -> NotImplementedError:
     return NotImplementedError(f"attention: score_mod uses {name}, which polyhead cannot trace; docs/flex_attention.md lists what it can")
-
-
-class Trace:
-    """Instructions ``(op, table, a, b, c, d, value)``; instruction i writes register i. Equal instructions are one."""
-
-    def __init__(self) -> None:
-        self.instructions: list[tuple[str, int, int, int, int, int, float]] = []
-        self.tables: list[Tensor] = []  # as captured
-        self.integers: set[int] = set()  # that the score_mod names
-        self._known: dict[tuple[Any, ...], int] = {}
-        self._loads: dict[int, int] = {}
-
-    def emit(self, op: str, *operands: int, table: int = -1, value: float = 0.0) -> int:
-        a, b, c, d = (*operands, *[-1] * (4 - len(operands)))
-        instruction = (op, table, a, b, c, d, value)
-        key = (*instruction, str(value))  # -0.0 and NaN too
-        if key not in self._known:
-            self._known[key] = len(self.instructions)
-            self.instructions.append(instruction)
-        return self._known[key]
-
-    def constant(self, value: float) -> int:
-        return self.emit("constant", value=float(value))
-
-    def is_constant(self, register: int, value: float) -> bool:
-        return self.instructions[register][0] == "constant" and self.instructions[register][6] == value
-
-    def multiply(self, a: int, b: int) -> int:
-        if self.is_constant(a, 1):
-            return b
-        return a if self.is_constant(b, 1) else self.emit("multiply", a, b)
-
-    def table(self, tensor: Tensor) -> int:
-        for i, known in enumerate(self.tables):
-            if known is tensor:
-                return i
-        if tensor.dtype not in _TABLES:  # integers of fewer bits wrap in torch's arithmetic
-            raise NotImplementedError(f"attention: score_mod captures a tensor of {tensor.dtype}; convert it by .to(torch.int64) or .to(torch.float32)")
-        self.tables.append(tensor)
-        return len(self.tables) - 1
-
-    def gradients(self, result: int) -> dict[int, int]:
-        """Registers of the derivatives of ``result`` by the registers that it depends on."""
-        found: dict[int, int] = {result: self.constant(1)}
-        for register in range(result, -1, -1):
-            if register not in found:
-                continue
-            op, _, a, b, c, _, _ = self.instructions[register]
-            g, y = found[register], register
-
-            def add(to: int, value: int) -> None:
-                found[to] = self.emit("add", found[to], value) if to in found else value
-
-            def times(x: int, g: int = g) -> int:
-                return self.multiply(g, x)
-
-            def zero() -> int:
-                return self.constant(0)
-
-            if op == "add":
-                add(a, g)
-                add(b, g)
-            elif op == "subtract":
-                add(a, g)
-                add(b, self.emit("negate", g))
-            elif op == "multiply":
-                add(a, times(b))
-                add(b, times(a))
-            elif op == "divide":
-                add(a, self.emit("divide", g, b))
-                add(b, self.emit("negate", self.emit("divide", times(y), b)))
-            elif op in ("maximum", "minimum"):  # equal arguments share the gradient, as in torch
-                of_a, of_b = self.emit("less", a, b), self.emit("less", b, a)
-                if op == "maximum":
-                    of_a, of_b = of_b, of_a
-                half, shared = times(self.constant(0.5)), self.emit("equal", a, b)
-                for argument, chosen in ((a, of_a), (b, of_b)):
-                    add(argument, self.emit("select", shared, half, self.emit("select", chosen, g, zero())))
-            elif op == "negate":
-                add(a, self.emit("negate", g))
-            elif op == "absolute":
-                below = self.emit("select", self.emit("less", a, zero()), self.emit("negate", g), zero())
-                add(a, self.emit("select", self.emit("less", zero(), a), g, below))
-            elif op == "square_root":
-                add(a, self.emit("divide", times(self.constant(0.5)), y))
-            elif op == "exp":
-                add(a, times(y))
-            elif op == "log":
-                add(a, self.emit("divide", g, a))
-            elif op == "tanh":
-                add(a, times(self.emit("subtract", self.constant(1), self.emit("multiply", y, y))))
-            elif op == "sigmoid":
-                add(a, times(self.emit("multiply", y, self.emit("subtract", self.constant(1), y))))
-            elif op == "select":
-                add(b, self.emit("select", a, g, zero()))
-                add(c, self.emit("select", a, zero(), g))
-        return found
 
 
 class Value:
@@ -195,6 +95,8 @@ class Indexed:
         if len(indices) > 4:
             raise _refuse("a captured tensor of more than 4 dimensions")
         kind = "bool" if self.tensor.dtype == torch.bool else "float" if self.tensor.is_floating_point() else "int"
+        if self.tensor.dtype not in _TABLES:  # integers of fewer bits wrap in torch's arithmetic
+            raise NotImplementedError(f"attention: score_mod captures a tensor of {self.tensor.dtype}; convert it by .to(torch.int64) or .to(torch.float32)")
         return Value(self.trace, self.trace.emit("load", *indices, table=self.trace.table(self.tensor)), kind)
 
 
@@ -305,6 +207,21 @@ def _exponential(trace: Trace, base: Any, a: Any) -> Value:
     return _unary("exp")(trace, _MULTIPLY(trace, x, math.log(base)))
 
 
+def _silu(trace: Trace, a: Any, inplace: bool = False) -> Value:
+    if inplace:
+        raise _refuse("silu with inplace=True")
+    return _MULTIPLY(trace, a, _unary("sigmoid")(trace, a))
+
+
+def _exclusive(trace: Trace, a: Any, b: Any) -> Value:
+    return _NOT(trace, _EQUAL(trace, a, b))
+
+
+def _full_like(trace: Trace, a: Any, value: float, *, dtype: torch.dtype | None = None) -> Value:
+    x = _value(trace, a)
+    return _to(trace, Value(trace, _value(trace, value).register, x.kind), dtype=dtype)
+
+
 def _boolean(op: Callable[..., Value], name: str) -> Callable[..., Value]:
     def apply(trace: Trace, *arguments: Any) -> Value:
         values = [_value(trace, x) for x in arguments]
@@ -409,6 +326,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lt": _LESS, "less": _LESS, "le": _LESS_EQUAL, "less_equal": _LESS_EQUAL, "gt": lambda t, a, b: _LESS(t, b, a), "greater": lambda t, a, b: _LESS(t, b, a),
     "ge": lambda t, a, b: _LESS_EQUAL(t, b, a), "greater_equal": lambda t, a, b: _LESS_EQUAL(t, b, a), "eq": _EQUAL, "ne": lambda t, a, b: _NOT(t, _EQUAL(t, a, b)),
     "logical_and": _AND, "logical_or": _OR, "logical_not": _NOT, "and": _boolean(_AND, "&"), "or": _boolean(_OR, "|"), "rand": _boolean(_AND, "&"), "ror": _boolean(_OR, "|"),
+    "xor": _boolean(_exclusive, "^"), "rxor": _boolean(_exclusive, "^"), "bitwise_xor": _boolean(_exclusive, "^"), "logical_xor": _boolean(_exclusive, "logical_xor"),
+    "full_like": _full_like, "zeros_like": lambda t, a, **k: _full_like(t, a, 0, **k), "ones_like": lambda t, a, **k: _full_like(t, a, 1, **k), "silu": _silu,
     "invert": _boolean(_NOT, "~"), "bitwise_and": _boolean(_AND, "&"), "bitwise_or": _boolean(_OR, "|"), "bitwise_not": _boolean(_NOT, "~"), "where": _where, "masked_fill": _masked_fill,
     "to": _to, "type": _to, "type_as": _to, "float": lambda t, a: _to(t, a, torch.float32), "double": lambda t, a: _to(t, a, torch.float32), "int": lambda t, a: _to(t, a, torch.int32),
     "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "contiguous": _same,
@@ -438,7 +357,7 @@ def _operator(name: str) -> Any:
     return apply
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror",
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "pos", "abs", "invert", "and", "rand", "or", "ror", "xor", "rxor",
               "lt", "le", "gt", "ge", "eq", "ne"):  # fmt: skip
     setattr(Value, f"__{_name}__", _operator(_name))
 

@@ -1,0 +1,101 @@
+"""Sequence-local attention of atoms (AlphaFold 3): windows of queries, each with its own keys around it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._options import EmptyRows, Precision, Unpack, annotations_of, refuse, takes
+from ._attention import attention
+
+
+class SequenceLocalOptions(TypedDict, total=False):
+    """Keyword arguments of `attention` that windows have too."""
+
+    scale: float | None
+    softcap: float
+    sink: Tensor | None
+    dropout: float
+    empty_rows: EmptyRows
+    precision: Precision
+
+
+_OPTIONS = annotations_of(SequenceLocalOptions)
+
+
+def _windows(x: Tensor, first: int, rows: int, step: int, count: int) -> Tensor:
+    """Views ``[*,count,heads,rows,width]`` of ``x [*,heads,L,width]``: window w has the rows from ``first + w step`` on, padded with zeros."""
+    after = first + (count - 1) * step + rows - x.shape[-2]
+    padded = F.pad(x, (0, 0, -first, max(after, 0))) if first < 0 or after > 0 else x
+    return padded.unfold(-2, rows, step)[..., :count, :, :].movedim(-3, -4).mT
+
+
+@takes(SequenceLocalOptions)
+def sequence_local_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    *,
+    queries: int = 32,
+    keys: int = 128,
+    attend_keys: Tensor | None = None,
+    **options: Unpack[SequenceLocalOptions],
+) -> Tensor:
+    """Attention in windows, with a bias for each pair of a window: the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz and
+    Protenix.
+
+    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around their middle, from ``w queries - (keys - queries) / 2`` on;
+    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of k and v,
+    which are copied once for the zeros at their ends where T has them.
+
+    Args:
+        q: ``[*,N,T,H]`` on the CPU, as for `attention`.
+        k, v: ``[*,K,T,H]``, ``[*,K,T,V]``.
+        bias: broadcasts to ``[*,W,N,queries,keys]``, with any strides: a projection ``[*,W,queries,keys,N]`` of the pairs of atoms is given as
+            ``z.movedim(-1, -3)``. Its gradient has its own shape.
+        queries, keys: of a window; ``keys - queries`` is even and not negative.
+        attend_keys: bool, broadcasts to ``[*,T]``: True for atoms that exist.
+        options: scale, softcap, sink, dropout, empty_rows, precision, as in `attention`.
+
+    Returns:
+        out ``[*,N,T,V]``. The gate and the conditioning of the algorithm are the caller's.
+
+    q, k, v, bias and sink have gradients, second derivatives and forward mode, as in `attention`.
+
+    Raises:
+        ValueError: keys, queries or shapes that do not fit.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            refuse("sequence_local_attention", name, inspect.signature(sequence_local_attention))
+    if queries < 1 or keys < queries or (keys - queries) % 2:
+        raise ValueError(f"sequence_local_attention: queries = {queries} and keys = {keys}; keys - queries must be even and not negative, and queries positive")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() < 3 or x.shape[-2] != q.shape[-2] or x.shape[:-3] != q.shape[:-3]:
+            raise ValueError(f"sequence_local_attention: {name} is {list(x.shape)} and q is {list(q.shape)}; [*,heads,T,width] with the same * and T is needed")
+    length = q.shape[-2]
+    if length == 0:
+        return attention(q, k, v, **options)
+    count = -(-length // queries)
+    first = -((keys - queries) // 2)
+    if bias is not None:
+        _require_bias(bias, (*q.shape[:-3], count, q.shape[-3], queries, keys))
+    own = [_windows(q, 0, queries, queries, count), *(_windows(x, first, keys, queries, count) for x in (k, v))]
+    exists = torch.ones(length, dtype=torch.bool) if attend_keys is None else attend_keys
+    if exists.dtype != torch.bool or exists.dim() == 0 or exists.shape[-1] not in (1, length):
+        raise ValueError(f"sequence_local_attention: attend_keys is {exists.dtype} {list(exists.shape)}; bool that broadcasts to [*,T] with T = {length} is needed")
+    exists = exists.expand(*exists.shape[:-1], length)
+    keep = _windows(exists[..., None, :, None], first, keys, queries, count)[..., 0, :, 0]
+    out = attention(*own, bias=bias, attend_keys=keep, **options)
+    return out.movedim(-4, -3).flatten(-3, -2)[..., :length, :]
+
+
+def _require_bias(bias: Tensor, shape: tuple[int, ...]) -> None:
+    if bias.dim() > len(shape) or any(own not in (1, extent) for own, extent in zip(reversed(bias.shape), reversed(shape))):
+        raise ValueError(f"sequence_local_attention: bias is {list(bias.shape)}; it must broadcast to [*,W,N,queries,keys] = {list(shape)}")
+
