@@ -108,6 +108,16 @@ void require_regular(const std::filesystem::path& path) {
   if (find_built_in(path.native()) == nullptr && stat(path.c_str(), &status) == 0) require_regular(path, status);
 }
 
+std::vector<std::string> files_in(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator entry(folder, error);
+  if (error) fail(ErrorCode::io, "cannot read the folder ", folder.string(), ": ", error.message());
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) names.push_back(entry->path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
 FileBytes map_file(const std::filesystem::path& path) { return contents(path, true); }
 
 FileBytes read_file(const std::filesystem::path& path) { return contents(path, false); }

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::io::inline internal {
@@ -34,6 +35,8 @@ void set_built_in_files(const std::span<const BuiltInFile>* files);
 
 // Returns whether the path exists, as a file on disk or built in.
 bool is_there(const std::filesystem::path& path);
+// Names of the files of a folder, sorted. Error where it cannot be read.
+std::vector<std::string> files_in(const std::filesystem::path& folder);
 // Maps a regular file; reads a pipe to its end. For files of tensors.
 FileBytes map_file(const std::filesystem::path& path);
 // Reads a file into memory, so that later changes of the file do not matter. For small files of a model's folder. Error unless it is a regular file.

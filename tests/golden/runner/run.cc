@@ -46,15 +46,7 @@ std::string padded(std::string text, std::size_t width) { return text.resize(std
 
 }  // namespace
 
-RunResult run_folder(const std::filesystem::path& folder, const RunOptions& options, const std::function<void(const std::string&)>& print) {
-  if (!std::filesystem::is_directory(folder)) fail(ErrorCode::io, "there is no folder ", folder.string());
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
-  }
-  if (paths.empty()) fail(ErrorCode::io, folder.string(), " holds no *.safetensors");
-  std::sort(paths.begin(), paths.end());
-
+RunResult run_files(std::span<const std::filesystem::path> paths, const RunOptions& options, const std::function<void(const std::string&)>& print) {
   RunResult result;
   for (const auto& path : paths) {
     for (const DType dtype : options.dtypes) {

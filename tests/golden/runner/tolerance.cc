@@ -1,6 +1,5 @@
 #include "golden/runner/tolerance.h"
 
-#include <fstream>
 
 #include "support/attention_case.h"
 
@@ -108,16 +107,6 @@ void core_bounds(const Case& which, Bounds& bounds) {
 }
 
 }  // namespace
-
-Float32Errors read_float32_errors(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  require(file.good(), "cannot read ", path.string());
-  try {
-    return nlohmann::json::parse(file).get<Float32Errors>();
-  } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::format, path.string(), ": ", std::string_view(error.what()));
-  }
-}
 
 double magnitude(const Case& which, const std::string& name) {
   const double own = test::largest_magnitude(which.expected.at(name));

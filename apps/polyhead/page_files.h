@@ -1,0 +1,26 @@
+// How a live page carries the files of a model: one behind the other,
+//   bytes of the name, bytes of the file (32 bits each, low byte first), the name, 0 up to a multiple of 64, the file, 0 up to a multiple of 4,
+// so that tensors of a safetensors file lie as in the file, and are used where they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace polyhead::live {
+
+inline constexpr std::size_t kPageAlignment = 64;
+inline constexpr std::string_view kPageFolder = "page:";  // in the engine
+
+inline void append_page_file(std::string& packed, std::string_view name, std::string_view contents) {
+  const auto pad = [&](std::size_t to) { packed.resize((packed.size() + to - 1) / to * to); };
+  for (const std::size_t size : {name.size(), contents.size()})
+    for (int shift = 0; shift < 32; shift += 8) packed += static_cast<char>(static_cast<std::uint32_t>(size) >> shift & 0xFF);
+  packed += name;
+  pad(kPageAlignment);
+  packed += contents;
+  pad(4);
+}
+
+}  // namespace polyhead::live

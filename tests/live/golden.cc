@@ -1,0 +1,28 @@
+// golden BACKEND f64|f32 < FILES: the golden vectors as WebAssembly under node. FILES: those of tests/golden/vectors, laid out as apps/polyhead/page_files.h says; the
+// module has no other files. BACKEND: its name, or "" for the one that is chosen.
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "golden/runner/run.h"
+#include "io/file_bytes.h"
+#include "page_files.h"   // of apps/polyhead
+#include "page_memory.h"  // of apps/live
+
+int main(int count, char** arguments) {
+  using namespace polyhead;
+  if (count != 3) return std::fputs("usage: golden BACKEND f64|f32 < FILES\n", stderr), 2;
+  std::string packed;
+  for (char part[1 << 14]; const std::size_t got = std::fread(part, 1, sizeof part, stdin);) packed.append(part, got);
+  live::set_page_files(std::move(packed));
+  golden::RunOptions options;
+  options.dtypes = {std::string_view(arguments[2]) == "f32" ? DType::f32 : DType::f64};
+  if (*arguments[1] != '\0') options.setting.backend = &find_backend(arguments[1]);
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& name : io::files_in(live::kPageFolder)) paths.push_back(std::filesystem::path(live::kPageFolder) / name);
+  const golden::RunResult result = golden::run_files(paths, options, [](const std::string& line) { std::puts(line.c_str()); });
+  std::printf("%d passed, %d failed\n", result.passed, result.failed);
+  return result.failed == 0 ? 0 : 1;
+}
