@@ -304,7 +304,7 @@ def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32
 # ---- the page ----
 
 def write_block(name, lines):
-    """Replaces what stands between <!-- name --> and <!-- end --> in the page."""
+    """Replaces the text between <!-- name --> and <!-- end --> in the page."""
     text = page.read_text(encoding="utf-8")
     new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: m[1] + "\n".join(lines) + "\n" + m[2], text, flags=re.S)
     if not found:

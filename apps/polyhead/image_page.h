@@ -16,7 +16,7 @@ struct SeenImage {
   Tensor fitted, pixels;         // [height,width,3] uint8 and [3,height,width] float32
   Tensor attentions, hidden;     // [L,N,T,T] [T,E]
   Tensor pooled, logits, embedding;  // absent where the model has none
-  Tensor q, k, v;                // [L,N,T,H], absent if they were not asked for
+  Tensor q, k, v;                // [L,N,T,H], absent if they were not requested
   std::int64_t left_out = 0;     // how many numbers of q, k and v the page leaves out
 };
 

@@ -34,7 +34,7 @@ struct TextBeside {
   std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
 };
 
-// `budget`: as of see_image().
+// `budget` has the meaning that it has in see_image().
 TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget) {
   const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
   if (models::image_model_kind(model) != models::ImageModelKind::both) fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; --image and --text together need a model with both, such as CLIP or SigLIP");

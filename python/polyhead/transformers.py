@@ -189,7 +189,7 @@ def attention_forward(
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
         output_attentions: whether to return the attention weights; None: if the running model collects them, or the layer's configuration says so.
-        s_aux: sink logits ``[N]``, as of gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
+        s_aux: sink logits ``[N]``, as in gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
         others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
             and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
@@ -304,7 +304,7 @@ def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of PreTrainedModel that is asked for an implementation, and refuses polyhead for classes that would not use it."""
+    """Wraps a method of PreTrainedModel that chooses an implementation, so that it refuses polyhead for classes that would not use it."""
 
     @functools.wraps(method)
     def refusing(self: Any, implementation: Any, *arguments: Any, **keywords: Any) -> Any:

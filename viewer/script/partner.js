@@ -3,7 +3,7 @@
 class Partner {
   static nearest = 5;
 
-  // Callbacks: changed(name) when the reader chooses another B, with a name as of `nameOfOther`; opened(file) when the reader chooses another page.
+  // Callbacks: changed(name) when the reader chooses another B, with a name in the form of `nameOfOther`; opened(file) when the reader chooses another page.
   constructor({ changed, swap, opened }) {
     this.changed = changed;
     this.text = make("select", { id: "other-text" });

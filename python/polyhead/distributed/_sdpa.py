@@ -65,8 +65,8 @@ def sdpa(
         attend_keys, block_keys: ``[*,S]``, all keys; the same on all ranks.
         key_lengths: ``[*]``, or ``[*,T_r]`` of the rank's queries; lengths count in the whole sequence.
         sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``.
-        causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as of the whole sequence on one machine; the same on all ranks, as are
-            the numbers below.
+        causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as for the whole sequence on one machine; the same on all ranks.
+            scale, softcap, dropout, seed and precision must be the same on all ranks, too.
         scale, softcap, dropout, seed, precision, backend, num_threads: as given to `polyhead.sdpa`. Dropout has the bits of one machine.
         blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks, a ValueError.
         empty_rows: as given to `polyhead.sdpa`; other than ``"zero"`` only without a ring.

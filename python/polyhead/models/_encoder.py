@@ -10,7 +10,7 @@ from ._saved import SavedByTransformers, ids_of
 
 
 class TextEncoderRun(NamedTuple):
-    """The outputs of `TextEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, E width,
+    """The outputs of `TextEncoder.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of ids, T tokens, E width,
     L layers, N heads, H width of a head. float32, of a float64 model float64."""
 
     hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if there is one

@@ -11,7 +11,7 @@ from ._saved import SavedByTransformers, ids_of
 
 
 class VisionEncoderRun(NamedTuple):
-    """The outputs of `VisionEncoder.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of pixels, T tokens (the class token and the
+    """The outputs of `VisionEncoder.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of pixels, T tokens (the class token and the
     like, then the patches row by row from the top left), E width, L layers, N heads, H width of a head. float32, of a float64 model float64."""
 
     hidden: NumPyArray | None = None  # [*,T,E], the output of the last layer, after the final norm if the model applies it to all tokens (CLIP does not)
@@ -56,12 +56,12 @@ class VisionEncoder(SavedByTransformers):
 
 
 class TextSideRun(NamedTuple):
-    """The outputs of `TextSide.run` that were asked for, None of the others. Letters as `TextEncoderRun`, P the width of an embedding."""
+    """The outputs of `TextSide.run`. An output that was not requested is None. Letters as in `TextEncoderRun`; P is the width of an embedding."""
 
     hidden: NumPyArray | None = None  # [*,T,E], after the final norm
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, before the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
-    pooled: NumPyArray | None = None  # [*,E], what stands for the text: transformers' pooler_output
+    pooled: NumPyArray | None = None  # [*,E], one vector for the whole text, transformers' pooler_output
     embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
     q: NumPyArray | None = None  # [L,*,N,T,H]
     k: NumPyArray | None = None  # [L,*,N,T,H]

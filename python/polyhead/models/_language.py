@@ -10,10 +10,10 @@ from ._saved import WritesTokens, ids_of
 
 
 class LanguageRun(NamedTuple):
-    """The outputs of `LanguageModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
+    """The outputs of `LanguageModel.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
     the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head. float32, of a float64 model float64."""
 
-    logits: NumPyArray | None = None  # [*,T,C], of the token that follows each one
+    logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows token t
     hidden: NumPyArray | None = None  # [*,T,E], after the final norm
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, the last one after the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights

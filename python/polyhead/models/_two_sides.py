@@ -10,11 +10,11 @@ from ._saved import WritesTokens, ids_of
 
 
 class SequenceToSequenceRun(NamedTuple):
-    """The outputs of `SequenceToSequenceModel.run` that were asked for, None of the others. Letters: ``*`` the leading dimensions, S tokens of the source, T of
+    """The outputs of `SequenceToSequenceModel.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions, S tokens of the source, T of
     the target, C the size of the target's vocabulary, E width, N heads, Le and Ld layers of the encoder and of the decoder. float32, of a float64 model float64."""
 
-    logits: NumPyArray | None = None  # [*,T,C], of the token that follows each one of the target
-    memory: NumPyArray | None = None  # [*,S,E], what the encoder made of the source
+    logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows target token t
+    memory: NumPyArray | None = None  # [*,S,E], the encoder's output for the source
     encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E], the embeddings, then each layer's output, the last one is the memory
     decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E], as encoder_hidden
     encoder_attentions: NumPyArray | None = None  # [Le,*,N,S,S], the attention weights of the source to itself
