@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the lists of attention's arguments in the Python package from the library's table (include/polyhead/arguments.h).
+"""Writes the lists of attention's arguments in the Python package from the library's table (include/polyhead/attention_arguments.h).
 
     build/venv/bin/python scripts/make_argument_lists.py [--check]
 

@@ -6,7 +6,7 @@
 
 #include "core/join.h"
 #include "format.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "suggest.h"
 #include "terminal.h"
 #include "text_layout.h"

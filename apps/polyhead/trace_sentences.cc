@@ -4,7 +4,7 @@
 
 #include "core/join.h"
 #include "format.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 
 namespace polyhead::app {
 namespace {

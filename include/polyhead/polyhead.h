@@ -1,7 +1,7 @@
 // Attention and its layers: everything in the target polyhead::polyhead. Other targets: io.h, models.h, viewer.h.
 #pragma once
 
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "polyhead/device.h"
 #include "polyhead/dtype.h"
 #include "polyhead/empty_rows.h"

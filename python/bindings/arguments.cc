@@ -1,4 +1,4 @@
-// The table of attention's arguments for Python (polyhead/arguments.h).
+// The table of attention's arguments for Python (polyhead/attention_arguments.h).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 

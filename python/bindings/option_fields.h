@@ -2,7 +2,7 @@
 #pragma once
 
 #include "options.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 
 namespace polyhead::python {
 

@@ -1,4 +1,4 @@
-"""The library's table of attention's arguments (include/polyhead/arguments.h), from which lists of names in this package are made."""
+"""The library's table of attention's arguments (include/polyhead/attention_arguments.h), from which lists of names in this package are made."""
 
 from __future__ import annotations
 

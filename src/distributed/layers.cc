@@ -1,7 +1,7 @@
 #include "polyhead/distributed/layers.h"
 
 #include "core/text.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 
 namespace polyhead::distributed {
 namespace {

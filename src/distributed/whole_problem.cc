@@ -7,7 +7,7 @@
 
 #include "core/hash.h"
 #include "core/overlap.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead::distributed {

@@ -4,7 +4,7 @@
 
 #include "core/text.h"
 #include "nn/check.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "sdpa/dense_mask.h"
 #include "sdpa/normal_form.h"
 

@@ -10,7 +10,7 @@
 #include "nn/chunked_forward.h"
 #include "nn/elementwise.h"
 #include "nn/parameter_gradient.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
 

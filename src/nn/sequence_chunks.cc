@@ -1,7 +1,7 @@
 #include "nn/sequence_chunks.h"
 
 #include "nn/check.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "sdpa/normal_form.h"
 
 namespace polyhead::nn {

@@ -3,7 +3,7 @@
 #include "nn/attention_shapes.h"
 #include "nn/check.h"
 #include "nn/sequence_copy.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 
 namespace polyhead::nn {
 

@@ -6,7 +6,7 @@
 #include "core/dispatch.h"
 #include "core/index.h"
 #include "core/parallel.h"
-#include "polyhead/arguments.h"
+#include "polyhead/attention_arguments.h"
 #include "sdpa/relative_bias.h"
 
 namespace polyhead {
