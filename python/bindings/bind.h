@@ -9,7 +9,7 @@ namespace polyhead::python {
 // An argument of any type, None included: the function reads it and names it in its errors.
 constexpr auto any(const char* name) { return nanobind::arg(name).none(); }
 
-void bind_arguments(nanobind::module_& m);  // arguments.h
+void bind_arguments(nanobind::module_& m);  // attention_arguments.h
 void bind_sdpa(nanobind::module_& m);     // sdpa.h
 void bind_torch_attention(nanobind::module_& m);  // sdpa.h, for torch's autograd
 void bind_score_program(nanobind::module_& m);  // score_program.h

@@ -10,7 +10,7 @@ from . import _core
 class Argument(NamedTuple):
     name: str
     annotation: str  # by names of `_options`
-    extent: str  # of a tensor: a value of ArgumentExtent in arguments.h; else ""
+    extent: str  # of a tensor: a value of ArgumentExtent in attention_arguments.h; else ""
     has_gradient: bool  # and a tangent
     default: Any
     group: str  # "inputs": q, k, v and scales; "pass": keywords of `sdpa` and of a layer; "sdpa" and "layer": of one of them; "relative_bias": its fields
