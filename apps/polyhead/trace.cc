@@ -101,6 +101,7 @@ TracedLayer constructed(const TraceOptions& o, DType dtype) {
   apply(o.layer_rules, &config);
   config.dtype = dtype;
   config.seed = o.seed;
+  if (config.axis == -1) throw UsageError("axis -1 is the width; attention runs along a dimension before it");
   nn::MultiHeadAttention layer(config);
   if (is_identity(o)) set_identity(&layer, layout.projections);
   return {.loaded = {.layer = std::move(layer), .layout = std::string(row.layout()), .causal = layout.causal, .rotary_base = o.layer_rules.rotary_base.value_or(0)},
