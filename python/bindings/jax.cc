@@ -262,7 +262,7 @@ class Run {
     });
     each([&](std::string_view name, const TensorView& view) {
       for (std::size_t level = 0; level < levels; ++level) {
-        if (extents_[level] != 1 && (name == "seed" || plan_.program || (is_shared(name) && view.extent(static_cast<int>(level)) != 1))) loops_[level] = true;
+        if (plan_.program || (extents_[level] != 1 && (name == "seed" || (is_shared(name) && view.extent(static_cast<int>(level)) != 1)))) loops_[level] = true;
       }
     });
   }

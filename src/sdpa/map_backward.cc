@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -63,7 +64,11 @@ class Backward {
     if (given_.d_bias) bias_.emplace(given_.d_bias), pairs_ = bias_->view().expand(shape({problem_.heads, problem_.queries, problem_.keys}));
     if (given_.d_relative_bias) relative_ = Tensor(DType::f64, problem_.relative_bias.shape());
     if (given_.d_sink) sink_ = Tensor(DType::f64, problem_.sink.shape());
-    if (problem_.queries > 0) compute();
+    if (problem_.queries > 0) {
+      compute();
+    } else if (given_.d_k && !given_.add) {
+      fill(given_.d_k, 0);
+    }
     if (bias_) bias_->store();
     if (given_.d_relative_bias) add_up_relative_gradient(options_.relative_bias, p_.memory.distances, relative_, given_.d_relative_bias);
     if (given_.d_sink) add_up_sink_gradient(sink_, given_.d_sink);
@@ -214,7 +219,7 @@ class Backward {
       }
       add_biases(b, n, t, d_score);
       if (sink_) {
-        const bool none = std::isinf(load_sink(b, n, t));
+        const bool none = load_sink(b, n, t) == -std::numeric_limits<double>::infinity();
         head_slice<double>(sink_.view(), b, n)(t, 0) = none ? 0 : (1 - sum) * common;
       }
     }

@@ -1,4 +1,7 @@
 // Gradients of attention maps: against central differences, and against the backward pass of attention whose values are an identity matrix: its output is the map.
+#include <cmath>
+#include <limits>
+
 #include "polyhead/map_gradients.h"
 #include "support/attention_case.h"
 #include "support/each_backend.h"
@@ -161,6 +164,28 @@ TEST_P(MapGradientsOf, MaskedPairsMayBeNaN) {
   attention_map_backward(c.maps(), spoilt.of(d_map), c.options);
   EXPECT_TRUE(same_bits(clean.q, spoilt.q));
   EXPECT_TRUE(same_bits(clean.k, spoilt.k));
+}
+
+TEST_P(MapGradientsOf, WithoutQueriesAreZero) {
+  Random random(17);
+  AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 2, .group = 1, .queries = 0, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
+  Tensor d_k(DType::f32, c.sizes.k());
+  const Tensor d_map(DType::f32, c.sizes.pairs());
+  fill(d_k, 7);
+  attention_map_backward(c.maps(), {.d_map = d_map, .d_k = d_k}, c.options);
+  EXPECT_EQ(largest_magnitude(d_k), 0);
+}
+
+TEST_P(MapGradientsOf, AnInfiniteSinkMakesNaN) {
+  Random random(19);
+  AttentionCase c = case_of(random, DType::f64, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
+  const double infinity = std::numeric_limits<double>::infinity();
+  c.options.sink = c.keep(Tensor::of<double>({2}, {infinity, -infinity}));
+  Gradients gradients(c);
+  const Tensor d_map = random.tensor(DType::f64, c.sizes.pairs());
+  attention_map_backward(c.maps(), gradients.of(d_map), c.options);
+  EXPECT_TRUE(std::isnan(gradients.sink.data<double>()[0]));
+  EXPECT_EQ(gradients.sink.data<double>()[1], 0);
 }
 
 TEST(MapGradients, SayWhatIsWrong) {

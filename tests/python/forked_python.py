@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,9 +51,16 @@ _server: subprocess.Popen[str] | None = None
 def _started() -> subprocess.Popen[str]:
     global _server
     if _server is None or _server.poll() is not None:
-        _server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        atexit.register(_server.kill)
+        _server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        atexit.register(_end, _server)
     return _server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """Ends the server and its forks, so that no late answer is read as that of another program."""
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def run(program: Path | str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 600) -> Completed:
@@ -75,16 +83,24 @@ def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping
             ]
             server = _started()
             assert server.stdin is not None and server.stdout is not None
-            print(json.dumps(tasks), file=server.stdin, flush=True)
-            if not select.select([server.stdout], [], [], timeout)[0]:
-                server.kill()
-                raise subprocess.TimeoutExpired(name, timeout)
-            codes = json.loads(server.stdout.readline())
+            try:
+                print(json.dumps(tasks), file=server.stdin, flush=True)
+                if not select.select([server.stdout], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(name, timeout)
+                codes = json.loads(server.stdout.readline())
+            except BaseException:
+                _end(server)
+                raise
         else:
             begin = [sys.executable, name, *([code] if name == "-c" else [])]
             started = [
                 subprocess.Popen([*begin, *arguments], stdout=out.open("w"), stderr=err.open("w"), env=environment)
                 for (arguments, environment), (out, err) in zip(calls, files)
             ]
-            codes = [process.wait(timeout) for process in started]
+            try:
+                codes = [process.wait(timeout) for process in started]
+            except BaseException:
+                for process in started:
+                    process.kill()
+                raise
         return [subprocess.CompletedProcess([name, *arguments], code, out.read_text(), err.read_text()) for code, (arguments, _), (out, err) in zip(codes, calls, files)]

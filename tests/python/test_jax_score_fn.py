@@ -63,6 +63,8 @@ RULES: dict[str, tuple[Callable[..., Score], list[tuple[int, ...]]]] = {
     "numbers": (lambda factor, per_batch: lambda score, b, h, q, k: factor * score + per_batch[b, h], [(), (B, N)]),
     "arrays that JAX computes": (lambda slopes, flat: lambda score, b, h, q, k: score * jnp.exp(slopes)[h] + (flat * flat.sum())[k], [(N,), (S,)]),
     "distances of points": (lambda of_q, of_k: lambda score, b, h, q, k: score - ((of_q[q] - of_k[k]) ** 2).sum() + jnp.dot(of_q[q], of_k[k]), [(T, 3), (S, 3)]),
+    "constants by an index": (lambda: lambda score, b, h, q, k: score * jnp.take(jnp.stack([1.0, 2.0, 3.0, 4.0]), h, mode="clip"), []),
+    "largest of three": (lambda table: lambda score, b, h, q, k: score * (1 + (table * 0)[q].max() + table[q].min() + jnp.zeros((T, 3))[q].max()), [(T, 3)]),
     "documents": (lambda: lambda score, b, h, q, k: jnp.where((jnp.arange(S) // 9)[q] == (jnp.arange(S) // 9)[k], score, -jnp.inf), []),
     "division": (lambda flat: lambda score, b, h, q, k: score + (q - k) // 3 * 0.1 + (q - k) % 5 * 0.2 + q // 4 + k % 3 + flat[(k - q) // 2], [(T + S,)]),
     "jax.nn": (lambda factor: lambda score, b, h, q, k: jax.nn.relu(score) + jax.nn.softplus(factor * score) + jax.nn.silu(score) - jax.nn.gelu(score), [()]),
@@ -191,6 +193,23 @@ def test_vmap_of_inputs_and_of_captured_arrays(wide: None) -> None:
     close(each, exact, 1e-10, "each example")
 
 
+def test_vmap_of_one_example(wide: None) -> None:
+    q, k, v = inputs()
+    (slopes,) = captured_of("alibi")
+    make = RULES["alibi"][0]
+    one = jax.vmap(lambda q, slopes: attention(q, k, v, score_fn=make(slopes)))(q[None], slopes[None])
+    shared = jax.vmap(lambda q: attention(q, k, v, score_fn=make(slopes)))(q[None])
+    alone = attention(q, k, v, score_fn=make(slopes))
+    assert same(one[0], alone) and same(shared[0], alone)
+
+
+def test_equal_elements_share_the_gradient_of_their_maximum(wide: None) -> None:
+    q, k, v = inputs()
+    make = lambda table: lambda score, b, h, i, j: score * (1 + table[i].max() + table[i].min())  # noqa: E731
+    ours, theirs = (jax.grad(lambda t, f=f: jnp.sum(f(t) ** 2))(jnp.ones((T, 3))) for f in (lambda t: attention(q, k, v, score_fn=make(t)), lambda t: dense(q, k, v, make(t))))
+    close(ours, theirs, 1e-10, "ties")
+
+
 def test_jacrev_and_checkpoint(wide: None) -> None:
     q, k, v = inputs()
     make, (slopes,) = RULES["alibi"][0], captured_of("alibi")
@@ -225,6 +244,7 @@ def test_export_with_symbolic_extents() -> None:
         (lambda s, b, h, q, k: s + (jnp.ones(100) * s)[k], "an array of shape [100]"),
         (lambda s, b, h, q, k: s + jnp.zeros((2, 2, 2, 2, 2))[b, b, b, b, b], "a captured array of more than 4 dimensions"),
         (lambda s, b, h, q, k: s + jnp.take(jnp.arange(S), q - k), "an index that may be outside of its array, with mode='fill'"),
+        (lambda s, b, h, q, k: s + jnp.arange(9.0).at[q + k].get(mode="fill", fill_value=0.0), "an index with mode='one_hot', or with mode='fill' and a fill_value"),
         (lambda s, b, h, q, k: sum((jnp.tanh(s * i) for i in range(200)), s), "instructions; at most 256 are allowed"),
     ],
 )

@@ -53,6 +53,15 @@ def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, 
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-10)
 
 
+def test_a_sink_of_each_sequence_is_that_of_each_sequence_alone() -> None:
+    given = inputs(64)  # as many windows as sequences
+    for sink in (torch.randn(2, N, 1, dtype=torch.float64), torch.randn(2, N, 64, dtype=torch.float64), torch.randn(N, dtype=torch.float64)):
+        together = sequence_local_attention(*given, sink=sink)
+        for i in range(2):
+            alone = sequence_local_attention(*(x[i] for x in given), sink=sink if sink.dim() == 1 else sink[i])
+            torch.testing.assert_close(together[i], alone, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(3, 1, 32, 128), (1, 1, N, 1, 128), (2, 1, 1, 32, 128), (32, 128)])
 def test_a_bias_that_broadcasts_has_the_gradient_of_its_shape(shape: tuple[int, ...]) -> None:
     given, bias = inputs(90), torch.randn(shape, dtype=torch.float64, requires_grad=True)

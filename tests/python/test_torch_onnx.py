@@ -151,6 +151,24 @@ def test_scales_that_the_node_does_not_take(scale: float) -> None:
         require_close(run(model, (q, k), evaluator), [expected], torch.float32)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"empty_rows": "uniform"},
+        {"empty_rows": "uniform", "causal": "top_left"},
+        {"precision": "exact"},
+        {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), bidirectional=False)},
+        {"relative_bias": polyhead.RelativeBias(slopes=torch.tensor([0.5, 0.25, 0.125, 1.0]), max_distance=64)},
+    ],
+)
+def test_options_without_effect_are_exported(options: dict[str, Any]) -> None:
+    torch.manual_seed(SEED)
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+    expected = attention(q, k, k, **options)
+    model = export(Calls([lambda q, k: attention(q, k, k, **options)]), ([{"q": q, "k": k}],))
+    require_close(run(model, (q, k), "reference"), [expected], torch.float32)
+
+
 def test_layers_and_functions_are_exported(summary: list[str]) -> None:
     torch.manual_seed(SEED)
     x, memory, pair = torch.randn(2, 3, 5, 16), torch.randn(2, 7, 12), torch.randn(2, 4, 5, 5)

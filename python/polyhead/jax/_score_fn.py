@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -504,11 +505,15 @@ def _gather(reader: _Reader, params: Any, equation: Any, value: Any, indices: An
     numbers, mode, of = params["dimension_numbers"], str(params["mode"]).lower(), reader.registers(indices)
     if of.ndim != 1 or numbers.operand_batching_dims:
         raise _refuse("the primitive gather of more than one index")
-    view = reader.view(_stored(reader, equation, value))
+    fill = params.get("fill_value")
+    if "one_hot" in mode or ("fill" in mode and fill is not None and not np.isnan(fill)):
+        raise _refuse("an index with mode='one_hot', or with mode='fill' and a fill_value (use mode='clip')")
+    stored = _stored(reader, equation, value)
+    view = reader.view(stored)
     starts = [reader.constant(0, integer=True)] * len(view.shape)
     for register, axis in zip(of, numbers.start_index_map):
         starts[axis] = int(register)
-    part = reader.part(value, starts, params["slice_sizes"], mode="clip" if "clip" in mode or "promise" in mode else "fill")
+    part = reader.part(stored, starts, params["slice_sizes"], mode="clip" if "clip" in mode or "promise" in mode else "fill")
     return _squeezed(part, numbers.collapsed_slice_dims)
 
 
@@ -565,6 +570,11 @@ def _reduce(function: Callable[..., int]) -> Callable[..., Any]:
         for index in np.ndindex(result.shape):
             for register in rows[index][1:]:
                 result[index] = function(reader, int(result[index]), int(register))
+            # A chain of two by two would share the gradient unequally among three or more equal elements; JAX shares it equally.
+            if function in (_Reader.maximum, _Reader.minimum) and rows.shape[-1] > 2 and not reader.are_integers(*map(int, rows[index])):
+                each = [reader.emit("equal", int(x), int(result[index])) for x in rows[index]]
+                count = functools.reduce(lambda x, y: reader.emit("add", x, y), each)
+                result[index] = reader.trace.with_partials(int(result[index]), [(int(x), reader.emit("divide", equal, count)) for x, equal in zip(rows[index], each)])
         return result
 
     return apply

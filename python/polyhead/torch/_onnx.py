@@ -168,8 +168,9 @@ class _Graph:
         if wide == dtype.DOUBLE or scale <= 0:  # the attribute is float32, and positive
             q, scale = op.Mul(q, self.constant(scale, wide)), 1.0
         q.dtype = wide
+        problem = _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
         o.require_all()
-        return _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
+        return problem
 
     def any_true(self, mask: _Value) -> _Value:
         # Not every runtime reduces booleans.
@@ -349,7 +350,8 @@ class _Reads:
     """Options that note which of them are read: one that has no translation would be missing in the exported model without a word."""
 
     def __init__(self, options: Options) -> None:
-        self._options, self._read = options, {"seed", "attention_weights"}  # they are no part of the problem
+        # The first two are no part of the problem. The others are translated, but read only where they have an effect.
+        self._options, self._read = options, {"seed", "attention_weights", "precision", "empty_rows", "bidirectional", "max_distance"}
 
     def __getattr__(self, name: str) -> Any:
         self._read.add(name)

@@ -214,6 +214,8 @@ def keywords(q: Tensor, options: Options) -> dict[str, Any]:
         given["relative_bias"] = RelativeBias(*_parts_of_relative_bias(options))
     if options.seed is not None:
         given["seed"] = int(options.seed) % 2**64
+    if options.blocks is None:  # an operator called by hand may give a size of blocks that are missing
+        given.pop("block_size", None)
     return given
 
 

@@ -218,8 +218,7 @@ def _exclusive(trace: Trace, a: Any, b: Any) -> Value:
 
 
 def _full_like(trace: Trace, a: Any, value: float, *, dtype: torch.dtype | None = None) -> Value:
-    x = _value(trace, a)
-    return _to(trace, Value(trace, _value(trace, value).register, x.kind), dtype=dtype)
+    return _to(trace, _value(trace, value), dtype=dtype or _value(trace, a).dtype)
 
 
 def _boolean(op: Callable[..., Value], name: str) -> Callable[..., Value]:

@@ -91,6 +91,9 @@ def sequence_local_attention(
         raise ValueError(f"sequence_local_attention: attend_keys is {exists.dtype} {list(exists.shape)}; bool that broadcasts to [*,T] with T = {length} is needed")
     exists = exists.expand(*exists.shape[:-1], length)
     keep = _windows(exists[..., None, :, None], first, keys, queries, count)[..., 0, :, 0]
+    sink = options.get("sink")
+    if sink is not None and sink.dim() > 1:  # [*,N,T], whose sequences would otherwise meet the windows
+        options["sink"] = _windows(sink[..., None].expand(*sink.shape[:-1], length, 1), 0, queries, queries, count)[..., 0]
     out = attention(*own, bias=bias, attend_keys=keep, **options)
     return out.movedim(-4, -3).flatten(-3, -2)[..., :length, :]
 
