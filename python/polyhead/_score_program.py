@@ -135,7 +135,7 @@ class Sums(NamedTuple):
 
     rows: list[tuple[int, int, int, list[int]]]  # of polyhead::ScoreGradient: load, derivative, first, strides
     places: list[tuple[int, int, bool]]  # of each captured array: its first sum, how many, whether they belong to one head; no sums: -1
-    count: int
+    total: int
 
 
 def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Sequence[int]], wanted: Sequence[bool], heads: int) -> Sums:
@@ -152,9 +152,9 @@ def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Se
         extents = [max(1, extent) for extent in (shape[1:] if per_head else shape)]
         strides = [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
         size = math.prod(extents)
-        sums.rows.extend((i, derivatives[i], sums.count, [0] * per_head + strides) for i, _ in own if i in derivatives)
-        sums.places.append((sums.count, size, per_head))
-        sums = sums._replace(count=sums.count + size)
+        sums.rows.extend((i, derivatives[i], sums.total, [0] * per_head + strides) for i, _ in own if i in derivatives)
+        sums.places.append((sums.total, size, per_head))
+        sums = sums._replace(total=sums.total + size)
     return sums
 
 
@@ -166,7 +166,11 @@ def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[l
             needed.update(operand for operand in instructions[register][2:6] if operand >= 0)
     numbers = {register: number for number, register in enumerate(sorted(needed))}
     rows = [instructions[register] for register in numbers]
-    return [(op, table, *(numbers.get(x, -1) for x in (a, b, c, d)), value) for op, table, a, b, c, d, value in rows], numbers
+
+    def moved(register: int) -> int:
+        return numbers.get(register, -1)
+
+    return [(op, table, moved(a), moved(b), moved(c), moved(d), value) for op, table, a, b, c, d, value in rows], numbers
 
 
 def slope_of(trace: Trace, derivatives: dict[int, int]) -> int:

@@ -98,7 +98,7 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
     pairs: Wrong = {"bias": (NOT_ARRAYS, [shaped(5, 6), shaped(5, 7, dtype=np.int32)]), "mask": (NOT_ARRAYS, [shaped(5, 6, dtype=bool)])}
     not_none: tuple[list[Any], list[Any]] = ([], [3, "x", np.einsum])
     return {
-        "jax.attention": (attention, qkv, forward | flags | words | seed),
+        "jax.attention": (attention, qkv, forward | flags | words | seed | {"score_fn": (NOT_CALLABLE, [])}),
         "jax.dot_product_attention": (
             dot_product_attention,
             theirs,

@@ -53,7 +53,7 @@ class Rule:
         if len(instructions) > _MOST:
             what = "" if results is None else " with its derivatives"
             raise NotImplementedError(f"attention: score_fn has {len(instructions)} instructions{what}; at most {_MOST} are allowed")
-        rows = [(numbers[self._result], numbers.get(slope, -1), sums.count), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
+        rows = [(numbers[self._result], numbers.get(slope, -1), sums.total), *((OPS.index(op), *rest[:5], repr(rest[5])) for op, *rest in instructions)]
         words = {
             "program": _list(rows),
             "sums": _list([(numbers[load], numbers[derivative], first, *strides) for load, derivative, first, strides in sums.rows]),
@@ -225,7 +225,8 @@ class _Reader:
         for at, dim in zip(index, view.dims):
             if dim is not None and at:
                 step = self.constant(at, integer=True)
-                starts[dim] = step if starts[dim] is None else self.add(starts[dim], step)
+                start = starts[dim]
+                starts[dim] = step if start is None else self.add(start, step)
         indices = [self.constant(0, integer=True) if start is None else start for start in starts]
         register = self.trace.emit("load", *indices, table=self.trace.table(captured))
         if not jnp.issubdtype(captured.dtype, jnp.floating):

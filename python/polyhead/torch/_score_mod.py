@@ -47,7 +47,7 @@ class _Program:
         slope = slope_of(trace, derivatives) if differentiate else -1
         self.places = sums.places
         rows = [(OPS.index(op), *rest) for op, *rest in trace.instructions]
-        self.code = _core.ScoreProgram(rows, [self._table(tensor) for tensor in trace.tables], result, slope, sums.rows, sums.count)
+        self.code = _core.ScoreProgram(rows, [self._table(tensor) for tensor in trace.tables], result, slope, sums.rows, sums.total)
 
     @staticmethod
     def _table(tensor: Tensor) -> Any:

@@ -60,7 +60,7 @@ def sequence_local_attention(
             ``z.movedim(-1, -3)``. Its gradient has its own shape.
         queries, keys: of a window; ``keys - queries`` is even and not negative.
         attend_keys: bool, broadcasts to ``[*,T]``: True for atoms that exist.
-        options: scale, softcap, sink, dropout, empty_rows, precision, as in `attention`.
+        options: scale, softcap, sink, dropout, empty_rows, precision, as in `polyhead.torch.attention`.
 
     Returns:
         out ``[*,N,T,V]``. The gate and the conditioning of the algorithm are the caller's.
