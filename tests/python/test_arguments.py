@@ -66,7 +66,8 @@ def example(annotation: str) -> Any:
 @pytest.mark.parametrize("argument", [argument for argument in _rules.TAKEN if argument.name != "relative_bias"], ids=lambda argument: argument.name)
 def test_options_of_operators_keep_each_argument(argument: Any) -> None:
     value = torch.ones(1) if argument.extent else example(argument.annotation)
-    options = options_of({argument.name: value})
+    given = {argument.name: value} | ({"blocks": torch.ones(1)} if argument.name == "block_size" else {})
+    options = options_of(given)
     assert options != Options()
     assert keywords(torch.ones(1), options)[argument.name] is value if argument.extent else keywords(torch.ones(1), options)[argument.name] == value
 

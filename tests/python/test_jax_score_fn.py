@@ -243,7 +243,7 @@ def test_export_with_symbolic_extents() -> None:
         (lambda s, b, h, q, k: s + jnp.arange(90, dtype=jnp.uint8)[k], "an array of uint8; convert it by .astype(jnp.int32)"),
         (lambda s, b, h, q, k: s + (jnp.ones(100) * s)[k], "an array of shape [100]"),
         (lambda s, b, h, q, k: s + jnp.zeros((2, 2, 2, 2, 2))[b, b, b, b, b], "a captured array of more than 4 dimensions"),
-        (lambda s, b, h, q, k: s + jnp.take(jnp.arange(S), q - k), "an index that may be outside of its array, with mode='fill'"),
+        (lambda s, b, h, q, k: s + jnp.take(jnp.arange(S), q - k), "an index with mode='one_hot', or with mode='fill' and a fill_value"),
         (lambda s, b, h, q, k: s + jnp.arange(9.0).at[q + k].get(mode="fill", fill_value=0.0), "an index with mode='one_hot', or with mode='fill' and a fill_value"),
         (lambda s, b, h, q, k: sum((jnp.tanh(s * i) for i in range(200)), s), "instructions; at most 256 are allowed"),
     ],
