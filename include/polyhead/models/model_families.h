@@ -9,7 +9,7 @@ namespace polyhead::models {
 
 struct ModelFamily {
   std::string_view kind;        // "encoder", "decoder", "two sides", "images" or "images and texts"
-  std::string_view model_type;  // the key of config.json
+  std::string_view model_type;  // the value of "model_type" in config.json
   std::string_view refused{};   // why a model of this family does not open; empty: it opens
 };
 
