@@ -31,7 +31,7 @@ constexpr std::array<Rows, 8> kPlaces{{
     {12},     // number of sentences after it
     {24, 3},  // number of its words
     {16},     // number of its stems that other sentences have too
-    {16, 2},  // sum over these stems of the number of other sentences that have the stem
+    {16, 2},  // for each of these stems the number of other sentences that have it, summed over the stems
     {12},     // number of sentences of the text
     {6},      // 0 if it lacks "we", else 1 + number of sentences before it with "we": authors use "we" to say what they did
     {8},      // number of sentences of the text with "we"

@@ -78,7 +78,7 @@ TEST_F(Memory, ForwardIsConstant) {
   });
 }
 
-// More rows make more blocks of rows. Each adds one entry to a list, which may have grown to twice its length.
+// More rows make more blocks of rows. The schedule lists the blocks, and a std::vector may reserve twice the entries that it holds.
 TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   Attention most(65'536);
   const SdpaOptions window{.mask = {.window = {.left = 40, .right = 3}}};
