@@ -5,7 +5,7 @@
 """
 import re
 
-from session import PIXELS, axe_violations, reload, run, title
+from session import axe_violations, pixels_of, reload, run, title
 
 # Sets of axe-core's rules, each of which takes about half of the time: a dark page differs from a light one in its colours only, a small one in everything else.
 ALL, COLOURS, OTHERS = {}, {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}, {"rules": {"color-contrast": {"enabled": False}}}
@@ -98,7 +98,7 @@ def check_borders(checks, session, choose):
     checks.that(len(found) > 8 and not weak, f"the borders of {len(found)} controls have a contrast of 3 or more", weak[:5])
     session.hover(*choose.cells(1)[0])
     cursor = colours(style(session, ".cell-band", "boxShadow")) + colours(style(session, ".cell-band", "outlineColor"))[:1] * (style(session, ".cell-band", "outlineStyle") != "none")
-    pixels = session.page.locator("#legend").evaluate(PIXELS)
+    pixels = pixels_of(session.page.locator("#legend"))
     ramp = [pixels[i:i + 3] for i in range(0, len(pixels), 4)]
     worst = min(max(contrast(colour, line) for line in cursor) for colour in ramp)
     checks.that(worst >= 3, "the cursor has a contrast of 3 or more on every colour of the scale", round(worst, 2))
@@ -146,18 +146,18 @@ def check_forced(checks, session, choose):
 
 def check_print(checks, session, choose):
     session.open(*choose.heads(1)[0])
-    dark = session.page.locator(".cells canvas").evaluate(PIXELS)
+    dark = pixels_of(session.page.locator(".cells canvas"))
     session.page.emulate_media(media="print")
     session.page.wait_for_timeout(500)
     session.drawn()
-    light = session.page.locator(".cells canvas").evaluate(PIXELS)
+    light = pixels_of(session.page.locator(".cells canvas"))
     visible = session.page.evaluate("() => [...document.querySelectorAll('button, select, summary, input, footer')].filter((one) => one.checkVisibility()).length")
     checks.that(visible == 0, "print: no controls", visible)
     checks.that(session.page.locator("#legend").is_visible() and session.page.locator("#head-title").is_visible(), "print: legend and the head's name")
     checks.that(sum(light) > 1.5 * sum(dark) and luminance(colours(style(session, "body", "backgroundColor"))[0]) > 0.9, "print: a dark page prints light", (sum(dark), sum(light)))
     session.page.emulate_media(media="screen")
     session.page.wait_for_timeout(300)
-    checks.that(session.page.locator(".cells canvas").evaluate(PIXELS) == dark, "print: afterwards the page is dark again")
+    checks.that(pixels_of(session.page.locator(".cells canvas")) == dark, "print: afterwards the page is dark again")
 
 
 def check_legend(checks, session, choose):

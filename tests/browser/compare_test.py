@@ -11,7 +11,7 @@ import pathlib
 import re
 import xml.etree.ElementTree as xml
 
-from session import PIXELS, divergence, encoded, reload, run, title, variant
+from session import divergence, encoded, pixels_of, reload, run, title, variant
 
 EACH = 7.7e-6  # the error of a weight in 16 bits
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
@@ -91,8 +91,8 @@ def check_cells(checks, session, choose, mine, theirs, other, what):
     said = session.text(".pane.difference .told")
     wanted = maps.distance(mine, other, theirs)
     checks.that(abs(float(re.search(r"([\d.]+) bits", said).group(1)) - wanted) < 0.0015, f"{what}: distance of the heads {wanted:.3f} bits", said)
-    pixels = session.page.locator(".pane.difference .cells canvas").evaluate(PIXELS)
-    legend = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)
+    pixels = pixels_of(session.page.locator(".pane.difference .cells canvas"))
+    legend = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))
     colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
     wrong = []
     for t in range(session.expected.rows):
@@ -148,8 +148,8 @@ def check_same(checks, session, choose):
     session.page.goto(f"{session.url}#layer={layer}&head={head}&view=compare&with={layer}.{head}")
     reload(session.page)
     session.drawn()
-    pixels = session.page.locator(".pane.difference .cells canvas").evaluate(PIXELS)
-    middle = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)[4 * 127:4 * 129]
+    pixels = pixels_of(session.page.locator(".pane.difference .cells canvas"))
+    middle = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))[4 * 127:4 * 129]
     zero = session.expected.weights
     wanted = {tuple(middle[:4]), tuple(middle[4:])} | ({(0, 0, 0, 0)} if any(w == 0 for w in zero) else set())
     found = {tuple(pixels[i:i + 4]) for i in range(0, len(pixels), 4)}
@@ -157,6 +157,18 @@ def check_same(checks, session, choose):
     hover(session, "difference", *choose.cells(1)[0])
     checks.that(session.text("#readout").endswith("A − B 0.0000"), "a head and itself: no sign, no difference", session.text("#readout"))
     checks.that("0.000 bits" in session.text(".pane.difference .told"), "a head and itself: distance 0")
+
+
+def check_empty(checks, session, choose):
+    """The head 0.0 has no attention weights, so no row in common with any other head: it is not offered as one of the most similar heads."""
+    session.open(session.expected.layers - 1, session.expected.heads - 1)
+    session.page.locator('[data-view="compare"]').click()
+    offered = session.page.locator(".near button").evaluate_all("(all) => all.map((one) => one.dataset.other)")
+    checks.that(len(offered) == 5 and "0.0" not in offered and session.text(".pane.b h3") != f"B: {title(0, 0)}", "a head without attention weights is not similar to any other", offered)
+
+
+def without_first_head(expected):
+    return lambda data: data["texts"][0]["weights"][0].__setitem__(0, encoded([0] * (expected.rows * expected.columns)))
 
 
 def check_texts(checks, session, choose):
@@ -263,7 +275,7 @@ def lab(linear):
 def check_palette(checks, session, choose, name):
     session.open(*choose.heads(1)[0])
     session.page.locator('[data-view="compare"]').click()
-    legend = session.page.locator(".pane.difference .bar-of-colours").evaluate(PIXELS)
+    legend = pixels_of(session.page.locator(".pane.difference .bar-of-colours"))
     linear = [[c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in legend[i:i + 3]] for i in range(0, len(legend), 4)]
     for kind, matrix in BLIND.items():
         seen = [lab([min(1, max(0, math.fsum(m * c for m, c in zip(row, colour)))) for row in matrix]) for colour in linear]
@@ -279,6 +291,7 @@ def rounds(test):
     return [
         ("heads", check_heads, [choose], wide),
         ("same", check_same, [choose], wide),
+        ("empty", check_empty, [choose], {**test.made(without_first_head(expected)), **wide}),
         ("texts", check_texts, [choose], {**test.made(add_texts(expected)), **wide}),
         ("file", check_file, [choose, test.page, test.folder], wide),
         ("three", check_level, [choose, 3], {"viewport": {"width": 1920, "height": 1000}}),

@@ -9,7 +9,7 @@ import math
 import pathlib
 import random
 
-from session import PIXELS, divergence, encoded, reload, run, title
+from session import divergence, encoded, pixels_of, reload, run, title
 
 
 def distances(expected):
@@ -51,9 +51,9 @@ def check_numbers(checks, session, choose, table):
         if not said.startswith(wanted) or abs(float(said.split(": ")[1].split()[0]) - table[i][j]) > 1e-3:
             wrong.append((said, wanted, table[i][j]))
     checks.that(not wrong, "the pair pointed at and its distance are told", wrong[:3])
-    legend = page.locator("#distances .bar-of-colours").evaluate(PIXELS)
+    legend = pixels_of(page.locator("#distances .bar-of-colours"))
     colours = [legend[i:i + 4] for i in range(0, len(legend), 4)]
-    pixels = page.locator("#distances .cells canvas").evaluate(PIXELS)
+    pixels = pixels_of(page.locator("#distances .cells canvas"))
     largest = max(map(max, table))
     wrong = []
     for i, row in enumerate(table):

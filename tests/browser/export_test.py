@@ -10,7 +10,7 @@ import pathlib
 import struct
 import xml.etree.ElementTree as xml
 
-from session import PIXELS, run, title
+from session import pixels_of, run, title
 
 NAME = "{http://www.w3.org/2000/svg}"
 
@@ -33,7 +33,7 @@ def check_svg(checks, session, choose):
     every = [expected.word(expected.queries, row) for row in range(expected.rows)] + [expected.word(expected.keys, column) for column in range(expected.columns)]
     checks.that(words[0] == title(layer, head) and "Attention from row word to column word" in words and "0.25" in words and words[-len(every):] == every,
                 "SVG: the head's name, the legend and all words", words)
-    pixels = session.page.locator(".cells canvas").evaluate(PIXELS)
+    pixels = pixels_of(session.page.locator(".cells canvas"))
     wanted = ["#%02x%02x%02x" % tuple(pixels[i:i + 3]) if pixels[i + 3] else "url(#zero)" for i in range(0, len(pixels), 4)]
     cells = [element.get("fill") for element in root.iter(NAME + "rect")][-len(wanted):]
     checks.that(cells == wanted, "SVG: every cell has its colour")
@@ -59,12 +59,12 @@ def check_png(checks, session, choose):
     name, data = saved(session, "png")
     size = struct.unpack(">II", data[16:24])
     checks.that(data[:8] == b"\x89PNG\r\n\x1a\n" and size == (2 * int(root.get("width")), 2 * int(root.get("height"))), "PNG: twice the figure's size", size)
-    pixels = session.page.evaluate(f"""async (url) => {{
+    pixels = pixels_of(session.page.evaluate_handle("""async (url) => {
       const image = new Image();
       image.src = url;
       await image.decode();
-      return ({PIXELS})(image);
-    }}""", "data:image/png;base64," + base64.b64encode(data).decode())
+      return image;
+    }""", "data:image/png;base64," + base64.b64encode(data).decode()).as_element())
     wrong = []
     for cell in list(root.iter(NAME + "rect"))[-session.expected.rows * session.expected.columns:]:
         x, y = (int(2 * (float(cell.get(at)) + float(cell.get("width")) / 2)) for at in "xy")

@@ -7,7 +7,7 @@ import base64
 import pathlib
 import re
 
-from session import PIXELS, reload, run
+from session import pixels_of, reload, run
 from sides_test import Made, check_access
 
 PATCHES = ["[CLS]"] + [f"{row},{column}" for row in range(1, 4) for column in range(1, 3)]
@@ -35,11 +35,11 @@ def check_patches(checks, session, digit, greys):
     for at, what in enumerate(("over the image", "tinted")):
         places = [(index, row, column) for index, row, column, *_ in page.evaluate(SQUARES, at)]
         checks.that(places == [(1 + 2 * row + column, row, column) for row in range(3) for column in range(2)], f"patches row by row: {what}", places)
-    shown = page.locator(".patches img").evaluate(PIXELS)[::4]
+    shown = pixels_of(page.locator(".patches img"))[::4]
     checks.that(shown == greys, "the image has its pixels", (shown, greys))
     # Centre of the image's patch 3 (row 1, column 0): clicked in the image itself.
     page.locator(".patches img").locator("xpath=following-sibling::*[3]").click()
-    ramp = page.locator("#legend").evaluate(PIXELS)
+    ramp = pixels_of(page.locator("#legend"))
     wrong = []
     for index, colour in colours(session).items():
         level = round(255 * digit.weight(layer, head, 3, index) ** 0.5)

@@ -4,7 +4,7 @@
     links_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 
-from session import PIXELS, reload, run
+from session import pixels_of, reload, run
 
 PIECES = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
 GROUPS = [[0], [1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
@@ -27,15 +27,15 @@ def check_cover(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     row = lambda t: [expected.weight(layer, head, t, s) for s in range(expected.columns)]
-    first = page.locator("#legend").evaluate(PIXELS)[:3]
-    before = page.locator(".cells canvas").evaluate(PIXELS)
+    first = pixels_of(page.locator("#legend"))[:3]
+    before = pixels_of(page.locator(".cells canvas"))
     for percent in (90, 50):
         page.locator("#cover").fill(str(percent))
         wanted = [strongest(row(t), percent / 100) for t in range(expected.rows)]
         count = sum(map(len, wanted))
         said = session.text("#cover-value")
         checks.that(said == f"{percent} % of each row: {count} of {expected.rows * expected.columns} links", f"{percent} %: {count} links", said)
-        pixels = page.locator(".cells canvas").evaluate(PIXELS)
+        pixels = pixels_of(page.locator(".cells canvas"))
         wrong = []
         for t in range(expected.rows):
             for s in range(expected.columns):

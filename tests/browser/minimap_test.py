@@ -3,7 +3,7 @@
 
     minimap_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
-from session import PIXELS, reload, run
+from session import pixels_of, reload, run
 
 # The frame as shares of the small picture, and the visible part of the cells as shares of all, from boxes on the screen.
 FRAME = """() => {
@@ -44,7 +44,7 @@ def check_minimap(checks, session, choose):
     checks.that(visible(session), "a map that does not fit has one")
     at = same(session, checks, "the frame is what is visible")
     checks.that(at[0] < 0.01 and at[1] < 0.01 and at[2] < 0.9, "at first the beginning is visible", at)
-    pixels = page.locator("#minimap canvas").evaluate(PIXELS)
+    pixels = pixels_of(page.locator("#minimap canvas"))
     checks.that(len({tuple(pixels[i:i + 3]) for i in range(0, len(pixels), 4)}) > 3, "it has the colours of the map")
     box = page.locator("#minimap canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2)

@@ -9,7 +9,7 @@ the path) and the PyPI package playwright, which drives it; nothing is downloade
 import json
 import re
 
-from session import ABSOLUTE, PIXELS, RELATIVE, reload, run, title
+from session import ABSOLUTE, RELATIVE, pixels_of, reload, run, title
 
 def check_grid(checks, session, choose):
     expected = session.expected
@@ -20,7 +20,7 @@ def check_grid(checks, session, choose):
     if max(expected.rows, expected.columns) > 96:
         return  # pooled: no longer one pixel for a cell
     for layer, head in choose.heads(4):
-        pixels = session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img').evaluate(PIXELS)
+        pixels = pixels_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
         darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # exactly 0 is transparent
         cells = [(expected.weight(layer, head, row, column), row * expected.columns + column)
                  for row in range(expected.rows) for column in range(expected.columns)]
@@ -159,7 +159,7 @@ def check_lines(checks, session, choose):
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     session.page.locator('[data-view="lines"]').click()
-    ink = session.page.locator(".lines canvas").evaluate(f"(canvas) => ({PIXELS})(canvas).some((value) => value !== 0)")
+    ink = any(pixels_of(session.page.locator(".lines canvas")))
     words = session.page.locator(".words .label").count()
     checks.that(ink and words == expected.rows + expected.columns, "the lines view has its words and lines", (ink, words))
     session.page.keyboard.press("ArrowRight")
@@ -185,7 +185,7 @@ def check_theme(checks, session, dark):
             ink = luminance(style(selector, "color"))
             contrasts.append((max(ink, ground) + 0.05) / (min(ink, ground) + 0.05))
         checks.that(min(contrasts) >= 4.5, "text has a contrast of 4.5 or more", contrasts)
-        pixels = session.page.locator("#legend").evaluate(PIXELS)
+        pixels = pixels_of(session.page.locator("#legend"))
         ramp = [luminance(" ".join(map(str, pixels[i:i + 3]))) for i in range(0, len(pixels), 4)]
         steps = [(after - before) * (1 if is_dark else -1) for before, after in zip(ramp, ramp[1:])]
         checks.that(min(steps) >= 0 and abs(ramp[0] - ground) < 0.1, "the colour scale starts at the page's own shade and goes steadily away from it",

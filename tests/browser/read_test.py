@@ -8,7 +8,7 @@ import pathlib
 import re
 import struct
 
-from session import PIXELS, reload, run
+from session import pixels_of, reload, run
 
 ARABIC = "الانتباه يسمح لكل كلمة بالنظر"
 ARABIC_PIECES = ["[CLS]", "الا", "##نتباه", "يسمح", "لكل", "كلمة", "بال", "##نظر", "[SEP]", "[PAD]", "[PAD]"]
@@ -22,7 +22,7 @@ WORDS = """(paragraph) => [...paragraph.querySelectorAll('.piece')].map(
 
 
 def colours(session):
-    pixels = session.page.locator("#legend").evaluate(PIXELS)
+    pixels = pixels_of(session.page.locator("#legend"))
     return [tuple(pixels[4 * i:4 * i + 3]) for i in range(256)]
 
 

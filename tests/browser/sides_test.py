@@ -9,7 +9,7 @@ import pathlib
 import re
 import struct
 
-from session import PIXELS, Expected, axe_violations, reload, run
+from session import Expected, axe_violations, pixels_of, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
 WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # links of special tokens, which are outlined but do not count
@@ -117,7 +117,7 @@ def check_links(checks, session, sets, choose):
     svg = pathlib.Path(download.value.path()).read_text(encoding="utf-8")
     checks.that(svg.count('stroke="#ffb800"') == 5 and "Cross-attention" in svg, "the exported figure has them, and the name of the set", svg.count('stroke="#ffb800"'))
     page.locator('[data-view="lines"]').click()
-    pixels = page.locator(".lines canvas").evaluate(PIXELS)
+    pixels = pixels_of(page.locator(".lines canvas"))
     gold = sum(pixels[i] > 150 and pixels[i + 1] > 90 and pixels[i + 2] < 60 and pixels[i + 3] > 150 for i in range(0, len(pixels), 4))
     checks.that(gold > 500, "lines: known links are gold", gold)
     page.locator('[data-view="read"]').click()
@@ -146,8 +146,8 @@ def check_layer(checks, session, sets, gates, choose):
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)
-    ramp = page.locator("#legend").evaluate(PIXELS)
-    pixels = page.locator(".gate canvas").evaluate(PIXELS)
+    ramp = pixels_of(page.locator("#legend"))
+    pixels = pixels_of(page.locator(".gate canvas"))
     wrong = []
     for row in range(6):
         for column in range(4):

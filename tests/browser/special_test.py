@@ -6,17 +6,17 @@
 import math
 import pathlib
 
-from session import PIXELS, reload, run
+from session import pixels_of, reload, run
 
 
 def check_faded(checks, session, choose):
     expected, page = session.expected, session.page
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
-    before = page.locator(".cells canvas").evaluate(PIXELS)
+    before = pixels_of(page.locator(".cells canvas"))
     ground = [int(one) for one in page.evaluate("() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")][:3]
     page.locator("#special").select_option("fade")
-    after = page.locator(".cells canvas").evaluate(PIXELS)
+    after = pixels_of(page.locator(".cells canvas"))
     special = set(expected.queries["special"])
     wrong = []
     for t in range(expected.rows):

@@ -7,7 +7,7 @@ The pages are variants of PAGE: its data with other words or weights.
 """
 import base64
 
-from session import PIXELS, run
+from session import pixels_of, run
 
 
 def labels(session):
@@ -50,7 +50,7 @@ def check_one(checks, session):
 def check_masked(checks, session, rows):
     """Cells above the diagonal are exactly 0, cell (2, 1) is too small for 16 bits but is not masked."""
     session.open(0, 0)
-    pixels = session.page.locator(".cells canvas").evaluate(PIXELS)
+    pixels = pixels_of(session.page.locator(".cells canvas"))
     alpha = lambda row, column: pixels[(row * rows + column) * 4 + 3]
     wrong = [(row, column) for row in range(rows) for column in range(rows) if (alpha(row, column) == 0) != (column > row)]
     checks.that(not wrong, "masked cells, and only they, are left to the hatching", wrong)

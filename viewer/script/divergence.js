@@ -33,6 +33,9 @@ function divergenceOf(text, a, b, step = 1) {
 
 const headsOf = (text) => Array.from({ length: text.layers * text.heads }, (_, at) => ({ layer: Math.floor(at / text.heads), head: at % text.heads }));
 
+// A divergence is at most 1 bit. A head that has no row of attention weights in common with this one has NaN and comes last.
+const orderOfDivergence = (bits) => (Number.isNaN(bits) ? 2 : bits);
+
 // The other heads of the text, most similar first: [{ layer, head, bits }].
 function alike(text, layer, head) {
   text.alike ??= new Map();
@@ -46,5 +49,5 @@ function sortedByDivergence(text, layer, head) {
   const step = Math.ceil((text.layers * text.heads * map.length) / 2e7);  // at most about 0.2 s
   return headsOf(text).filter((one) => one.layer !== layer || one.head !== head)
     .map((one) => ({ ...one, bits: divergenceOf(text, map, text.map(one.layer, one.head), step) }))
-    .sort((a, b) => (a.bits || 0) - (b.bits || 0));
+    .sort((a, b) => orderOfDivergence(a.bits) - orderOfDivergence(b.bits));
 }
