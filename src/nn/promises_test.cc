@@ -112,9 +112,9 @@ class RandomLayer {
 
 TEST(LayerPromises, ARowHasTheSameBitsHoweverItIsAskedFor) {
   const test::ThreadCount restored;
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (const std::uint64_t seed : test::seeds(0, 120)) {
     SCOPED_TRACE(seed);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       Random random(seed);
       set_num_threads(1);
       const bool large = seed % 12 == 11;

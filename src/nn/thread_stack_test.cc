@@ -122,7 +122,10 @@ TEST(ThreadStack, CallsOfAThreadWithASmallStack) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       for (const int count : {1, 3}) {
         LimitedThreads threads(count);
-        for (const std::int64_t length : {1, 70, 600}) attend(dtype, length, &threads, of_attention);
+        for (const std::int64_t length : {1, 70, 600}) {
+          // The calling thread uses no more stack if others take a share of the tasks: long sequences on several threads are tested for one dtype.
+          if (length == 70 || count == 1 || dtype == DType::f32) attend(dtype, length, &threads, of_attention);
+        }
         train(dtype, &threads, of_layers);
       }
     }

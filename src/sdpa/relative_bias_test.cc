@@ -64,7 +64,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
     const FullMatrices full = full_matrices(c.q, c.k, c.v, c.d_out, c.options);
     const Tensor bias = Tensor::copy_of(to_tensor(full.bias, c.sizes.pairs()), c.dtype);
     const SdpaOptions relative = c.options;
-    for_each_instruction_set([&] {
+    for_each_instruction_set(GetParam(), [&] {
       c.options = relative;
       AttentionOutputs o = c.make_outputs();
       o.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));

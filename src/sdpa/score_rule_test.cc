@@ -179,7 +179,7 @@ TEST(ScoreRules, KernelsAreTheReference) {
     c.options.precision = Precision::exact;
     Tolerances t(c);
     t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its slope enlarge errors
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
       expect_forward_near(o, in_full, t);
@@ -202,7 +202,7 @@ TEST(ScoreRules, MapsAreTheReference) {
     c.options.score_rule = drawn_rule(seed);
     for (const MapValue value : {MapValue::scaled_score, MapValue::capped_score, MapValue::probability, MapValue::dropped}) {
       const Tensor wanted = reference_map(c, c.maps(), value);
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed, [&] {
         Tensor map(DType::f64, c.sizes.pairs());
         attention_map(c.maps(), map, c.options, value);
         EXPECT_TRUE(near(map, wanted, Tolerances(c).relative * 8 * std::max(1.0, largest_magnitude(wanted)))) << static_cast<int>(value);

@@ -20,7 +20,7 @@ const AttentionSizes kSizes[] = {{.lead = {2}, .kv_heads = 2, .group = 2, .queri
 TEST_P(Sinks, WeightsAndMapsSumToOneLessTheShareOfTheSink) {
   for (const AttentionSizes& sizes : kSizes) {
     for (const double level : {0.0, 6.0, -6.0}) {
-      for_each_instruction_set([&] {
+      for_each_instruction_set(GetParam(), [&] {
         Random random(1);
         AttentionCase c = case_of(random, DType::f32, sizes, GetParam());
         c.options.sink = c.keep(random.tensor(DType::f32, sizes.lse(), level, level + 2));
@@ -50,7 +50,7 @@ TEST_P(Sinks, MinusInfinityIsNoSinkBitForBit) {
     c.options.backend = GetParam(), c.options.empty_rows = EmptyRows::zero, c.options.sink = {};
     Tensor sink(c.dtype, {c.sizes.heads()});
     fill(sink, -kInfinity);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(GetParam(), [&] {
       AttentionOutputs without = c.make_outputs(), with = c.make_outputs();
       for (AttentionOutputs* o : {&without, &with}) {
         o->attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
@@ -87,7 +87,7 @@ TEST_P(Sinks, OfAnyMagnitude) {
           const FullResults expected = naive_attention(c);
           // Error of a score near `level`, or of a sink, that is rounded to the type.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
-          for_each_instruction_set([&] {
+          for_each_instruction_set(GetParam(), [&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
             const Tensor out = to_tensor(expected.out, c.sizes.out());  // below 2^-120 the weights of float32 become 0
@@ -139,7 +139,7 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
     const Tensor lengths = Tensor::of<std::int32_t>({2, 9}, {70, 70, 70, 70, 0, 70, 70, 70, 70, 70, 70, 70, 70, 0, 70, 70, 70, 70});
     if (keys > 0) c.options.mask.key_lengths = lengths;
     c.options.bias = bias;
-    for_each_instruction_set([&] {
+    for_each_instruction_set(GetParam(), [&] {
       const AttentionOutputs o = c.make_outputs();
       for (const TensorView& view : {o.out, o.lse, o.d_q, o.d_sink}) fill(view, 7);
       c.run(o);
@@ -163,7 +163,7 @@ TEST_P(Sinks, ARowWithoutKeysDoesNotUseItsGradient) {
       c.options.mask.key_lengths = lengths;
       const TensorView d_out = c.keep(Tensor::copy_of(c.d_out));
       c.d_out = d_out;
-      for_each_instruction_set([&] {
+      for_each_instruction_set(GetParam(), [&] {
         fill(d_out.slice(0, 1, 2), 1);
         const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
         c.run(before);
@@ -183,7 +183,7 @@ TEST_P(Sinks, ThatAreNaNOrInfiniteMakeTheirOwnRowsNaN) {
     c.options.sink = sink;
     const Tensor attend = random.tensor(DType::boolean, {7, 33});
     c.options.mask.attend = attend;
-    for_each_instruction_set([&] {
+    for_each_instruction_set(GetParam(), [&] {
       fill(sink, 1);
       AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
       before.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs())), after.attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));

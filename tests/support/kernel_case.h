@@ -7,24 +7,53 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "polyhead/device.h"
 #include "polyhead/maps.h"
 #include "support/compare_outputs.h"
+#include "support/seeds.h"
 
 namespace polyhead::test {
+
+template <class F>
+void with_instruction_set(std::string_view name, const F& f) {
+  SCOPED_TRACE(std::string(name));
+  set_kernel_instruction_set(name);
+  f();
+  set_kernel_instruction_set("");
+}
 
 // Runs f with the kernels of each instruction set that the machine has.
 template <class F>
 void for_each_instruction_set(const F& f) {
   for (const KernelInstructionSet& set : kernel_instruction_sets()) {
-    if (!set.available) continue;
-    SCOPED_TRACE(std::string(set.name));
-    set_kernel_instruction_set(set.name);
-    f();
-    if (testing::Test::HasFailure()) break;
+    if (set.available) with_instruction_set(set.name, f);
+    if (testing::Test::HasFailure()) return;
   }
-  set_kernel_instruction_set("");
+}
+
+// For one case of a sweep. If quick, runs f with two instruction sets: the one that the machine chooses, and one of the others, which take turns from seed to
+// seed: what all sets share is tested by the first, and what a set has of its own is small and used by every case.
+template <class F>
+void for_each_instruction_set(std::uint64_t seed, const F& f) {
+  if (!quick()) return for_each_instruction_set(f);
+  const std::string chosen(kernel_instruction_set());
+  std::vector<std::string> others;
+  for (const KernelInstructionSet& set : kernel_instruction_sets())
+    if (set.available && set.name != chosen) others.emplace_back(set.name);
+  with_instruction_set(chosen, f);
+  if (others.empty() || testing::Test::HasFailure()) return;
+  // Added to itself divided: else a set would meet only one of the dtypes that also take turns from seed to seed.
+  with_instruction_set(others[(seed + seed / others.size()) % others.size()], f);
+}
+
+// The reference has no kernels: a test of both backends runs it once.
+template <class F>
+void for_each_instruction_set(const Backend* backend, const F& f) {
+  if (backend == &find_backend("reference")) return f();
+  for_each_instruction_set(f);
 }
 
 double epsilon(DType dtype);

@@ -19,11 +19,11 @@ cpu::AttentionSizes sizes_of(const AttentionCase& c) {
 }
 
 // Runs the case on one thread and compares it with the reference. Then checks that other numbers of threads, and strided outputs, give the same bits.
-void expect_same_for_any_threads(AttentionCase& c, Random& random) {
+void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& random) {
   AttentionCase wide = in_float64(c);
   const AttentionOutputs forward = reference_forward(c), expected = reference_backward(wide, forward);
   const Tolerances t(c);
-  for_each_instruction_set([&] {
+  for_each_instruction_set(seed, [&] {
     AttentionOutputs one;
     for (const int threads : {1, 2, 3, 8, 64}) {
       SCOPED_TRACE(threads);
@@ -66,12 +66,12 @@ const Shapes kShapes[] = {
 };
 
 TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
-  std::uint64_t seed = 40;
+  std::uint64_t seed = 39;
   for (const Shapes& shapes : kShapes) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
       SCOPED_TRACE(shapes.name);
       SCOPED_TRACE(std::string(info(dtype).name));
-      Random random(seed++);
+      Random random(++seed);
       AttentionCase c = case_of(random, dtype, shapes.sizes);
       if (shapes.causal) c.options.mask.causal = Causal::top_left();
       if (dtype == DType::f32) {
@@ -79,20 +79,20 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
         EXPECT_EQ(schedule.rows_apart, shapes.rows_apart);
         EXPECT_EQ(schedule.keys_apart, shapes.keys_apart);
       }
-      expect_same_for_any_threads(c, random);
+      expect_same_for_any_threads(seed, c, random);
       if (HasFailure()) return;
     }
   }
 }
 
-// Tests every subset of requested gradients, and every way in which pairs share elements of d_bias.
+// Tests every way in which pairs share elements of d_bias.
 TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;
     Shape shape;  // empty: a table of relative positions
     std::int64_t group = 1;
   };
-  std::uint64_t seed = 60;
+  std::uint64_t seed = 59;
   for (const Bias& bias :
        {Bias{"of every pair", {2, 2, 1100, 300}}, Bias{"shared by heads", {2, 1, 1100, 300}}, Bias{"shared by rows", {2, 2, 1, 300}},
         Bias{"shared by keys", {2, 2, 1100, 1}}, Bias{"shared by sequences", {1, 2, 1100, 300}}, Bias{"of relative positions", {}},
@@ -102,12 +102,13 @@ TEST(CpuBackwardSplits, WithEachKindOfBias) {
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(bias.name);
       SCOPED_TRACE(causal);
-      Random random(seed++);
+      Random random(++seed);
+      if (quick() && causal != ((seed - 60) / 2 % 2 == 1)) continue;  // without and with a causal mask in turn
       AttentionCase c = case_of(random, DType::f32, sizes);
       if (causal) c.options.mask.causal = Causal::top_left();
       bias.shape.size() == 0 ? c.use_bias_table(c.keep(random.tensor(c.dtype, {2, 2, 1399})))
                              : void(c.options.bias = c.keep(random.strided(c.dtype, bias.shape)));
-      expect_same_for_any_threads(c, random);
+      expect_same_for_any_threads(seed, c, random);
       if (HasFailure()) return;
     }
   }
@@ -117,17 +118,18 @@ TEST(CpuBackwardSplits, GroupsOfSequencesThatShareSlopes) {
   Random random(81);
   AttentionCase c = case_of(random, DType::f32, {.lead = {5, 4}, .kv_heads = 3, .queries = 100, .keys = 90, .qk_width = 8, .v_width = 16});
   c.options.relative_bias.slopes = c.keep(random.tensor(DType::f32, {3}, 0, 0.1));
-  expect_same_for_any_threads(c, random);
+  expect_same_for_any_threads(81, c, random);
 }
 
 TEST(CpuBackwardSplits, GroupsOfSequencesThatShareABias) {
+  std::uint64_t seed = 79;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Shape& shape : {Shape{1, 1, 3, 100, 90}, Shape{1, 1, 1, 100, 90}, Shape{5, 1, 3, 100, 90}}) {
       SCOPED_TRACE(std::string(info(dtype).name));
-      Random random(80);
+      Random random(++seed);
       AttentionCase c = case_of(random, dtype, {.lead = {5, 4}, .kv_heads = 3, .queries = 100, .keys = 90, .qk_width = 8, .v_width = 16});
       c.options.bias = c.keep(random.strided(dtype, shape));
-      expect_same_for_any_threads(c, random);
+      expect_same_for_any_threads(seed, c, random);
       if (HasFailure()) return;
     }
   }
@@ -174,13 +176,13 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
          c.options.mask.causal = Causal::top_left();
        }},
   };
-  std::uint64_t seed = 100;
+  std::uint64_t seed = 99;
   for (const Rule& rule : rules) {
     SCOPED_TRACE(rule.name);
-    Random random(seed++);
+    Random random(++seed);
     AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .queries = 1150, .keys = 600, .qk_width = 8, .v_width = 8});
     rule.apply(c, random);
-    expect_same_for_any_threads(c, random);
+    expect_same_for_any_threads(seed, c, random);
     if (HasFailure()) return;
   }
 }
@@ -195,7 +197,7 @@ TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   sizes.banded = true, sizes.lower = -200, sizes.upper = 51;
   const cpu::BackwardSchedule schedule(sizes, {}, 64);
   EXPECT_TRUE(schedule.rows_apart && schedule.keys_apart);
-  expect_same_for_any_threads(c, random);
+  expect_same_for_any_threads(120, c, random);
 }
 
 TEST(CpuBackwardSplits, OfEachGradientAlone) {

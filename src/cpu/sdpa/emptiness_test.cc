@@ -147,7 +147,7 @@ AttentionCase draw_empty_case(Random& random, const Kind& kind, DType dtype) {
 
 class Emptiness : public testing::Test {
  protected:
-  // Calls f(random, case) for a case of each kind.
+  // Calls f(seed, random, case) for a case of each kind.
   template <class F>
   static void for_each_kind(const F& f) {
     std::uint64_t seed = 0;
@@ -156,7 +156,7 @@ class Emptiness : public testing::Test {
       const DType dtype = kDTypes[seed % 5];
       SCOPED_TRACE(testing::Message() << kind.name << ", " << info(dtype).name << ", seed " << seed << ", q " << to_string(kind.sizes.q()) << ", k " << to_string(kind.sizes.k()));
       AttentionCase c = draw_empty_case(random, kind, dtype);
-      f(random, c);
+      f(seed, random, c);
       if (HasFailure()) return;
     }
   }
@@ -175,11 +175,11 @@ class Emptiness : public testing::Test {
 };
 
 TEST_F(Emptiness, OfForwardAndBackward) {
-  for_each_kind([](Random&, AttentionCase& c) {
+  for_each_kind([](std::uint64_t seed, Random&, AttentionCase& c) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs forward = reference_forward(c), expected_forward = reference_forward(wide), expected = reference_backward(wide, forward);
     const Tolerances tolerances(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       std::optional<AttentionOutputs> first;
       for_each_thread_count(c.options, [&] {
         AttentionOutputs o = c.make_outputs(), with_weights = c.make_outputs();
@@ -200,7 +200,7 @@ TEST_F(Emptiness, OfForwardAndBackward) {
 }
 
 TEST_F(Emptiness, OfSecondDerivatives) {
-  for_each_kind([](Random& random, AttentionCase& drawn) {
+  for_each_kind([](std::uint64_t seed, Random& random, AttentionCase& drawn) {
     SecondCase second{.c = std::move(drawn), .tangents = {}, .forward = {}};
     second.tangents = draw_tangents(random, second.c);
     second.run_forward();
@@ -209,7 +209,7 @@ TEST_F(Emptiness, OfSecondDerivatives) {
     wide.jvp(expected), wide.backward_backward(expected);
     const Tolerances first_tolerances(second.c);
     const SecondTolerances tolerances(second, first_tolerances);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       std::optional<SecondOutputs> first;
       for_each_thread_count(second.c.options, [&] {
         const SecondOutputs o = second.make_outputs();
@@ -283,13 +283,13 @@ std::vector<std::pair<const char*, Tensor>> maps_of(const AttentionCase& c) {
 }
 
 TEST_F(Emptiness, OfMaps) {
-  for_each_kind([](Random&, AttentionCase& c) {
+  for_each_kind([](std::uint64_t seed, Random&, AttentionCase& c) {
     AttentionCase wide = in_float64(c);
     wide.options.backend = &find_backend("reference");
     const auto expected = maps_of(wide);
     const Tolerances tolerances(c);
     const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // bound of sums over rows, and of distances
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       std::vector<std::pair<const char*, Tensor>> first;
       for_each_thread_count(c.options, [&] {
         const auto found = maps_of(c);

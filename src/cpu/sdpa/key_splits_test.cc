@@ -46,7 +46,7 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
     c.options.backend = &find_backend("cpu");
     const AttentionOutputs several = c.make_forward_outputs();
     cut += is_split(c, several) ? 1 : 0;
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs one = c.make_forward_outputs(&random);
       set_num_threads(1);
       c.forward(one);

@@ -22,7 +22,7 @@ TEST(CpuKeyStorage, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     AttentionCase c = drawn(random, seed), wide = in_float64(c);
     const AttentionOutputs expected = reference_forward(wide);
     const Tolerances tolerance(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
       expect_forward_near(o, expected, tolerance);
@@ -40,7 +40,7 @@ TEST(CpuKeyStorage, MapsAreTheReference) {
     if (seed % 2 == 0) c.options.mask.window.left = random.integer(0, 20);  // only keys near the diagonal are packed
     const Tensor expected = reference_map(c, c.maps(), MapValue::probability);
     const Tolerances tolerance(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       Tensor map(DType::f32, c.sizes.pairs());
       attention_map(c.maps(), map, c.options);
       EXPECT_TRUE(near(map, expected, tolerance.lse));
@@ -57,7 +57,7 @@ TEST(CpuKeyStorage, TheBitsAreThoseOfTheSameValuesInFloat32) {
     AttentionCase c = draw_case(random, DType::f32, seed % 10 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
     draw_key_storage(random, c);
     const Tensor k = Tensor::copy_of(values_of(c.k, c.k_scale), DType::f32), v = Tensor::copy_of(values_of(c.v, c.v_scale), DType::f32);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs stored = c.make_outputs(), plain = c.make_outputs();
       c.forward(stored);
       sdpa_forward({.q = c.q, .k = k, .v = v, .out = plain.out, .lse = plain.lse}, c.options);
@@ -169,7 +169,7 @@ TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
     }
     const Tensor attend = random.tensor(DType::boolean, {queries, keys});
     const ConstTensorView scales = integers ? ConstTensorView(scale) : ConstTensorView();
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       Tensor all(dtype, {1, queries, width});
       sdpa_forward({.q = q, .k = k, .v = v, .out = all, .k_scale = scales, .v_scale = scales}, {.mask = {.attend = attend}});
       for (std::int64_t t = 0; t < queries;) {

@@ -31,7 +31,7 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
     const double kept = kept_factor(c.options.dropout);
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
       SCOPED_TRACE(info(dtype).name);
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed, [&] {
         const StridedTensor out = random.empty_strided(dtype, c.sizes.pairs());
         attention_map(input, out, c.options, value);
         EXPECT_TRUE(near(out, expected, tolerance.lse * kept + (dtype == DType::f32 ? 0x1p-24 : storage_rounding(dtype)) * largest));

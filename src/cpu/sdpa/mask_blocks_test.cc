@@ -102,7 +102,7 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
     const AttentionOutputs forward = reference_forward(wide), gradients = reference_backward(wide, reference_forward(c));
     const Tensor map = reference_map(c, {.q = c.q, .k = c.k}, MapValue::probability);
     const Tolerances t(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       AttentionOutputs o = c.make_outputs();
       Tensor weights(c.dtype, z.pairs());
       fill(weights, kNaN);
@@ -219,7 +219,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
       beside = drawn;
     }
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       AttentionOutputs by_lists = c.make_outputs(), by_booleans = c.make_outputs();
       for (AttentionOutputs* o : {&by_lists, &by_booleans}) o->attention_weights = c.keep(Tensor(c.dtype, c.sizes.pairs()));
       mask.blocks = lists, mask.attend = beside;

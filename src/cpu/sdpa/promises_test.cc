@@ -487,12 +487,12 @@ Sizes draw_large(Random& random) {
 
 void run_problems(std::uint64_t first_seed, std::uint64_t count, const std::function<Sizes(Random&)>& draw) {
   const ThreadCount restored;
-  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+  for (const std::uint64_t seed : seeds(first_seed, count)) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random of_problem(seed);
     const Sizes sizes = draw(of_problem);
     Problem p(of_problem, kDTypes[seed % 5], sizes);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       Random random(seed);
       set_num_threads(1);
       const Result whole = p.run(p.all(), true);

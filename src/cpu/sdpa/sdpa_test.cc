@@ -17,7 +17,7 @@ TEST(CpuSdpa, ForwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
     const AttentionOutputs expected = reference_forward(wide);
     const Tolerances tolerance(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_forward_outputs(&random);
       c.forward(o);
       expect_forward_near(o, expected, tolerance);
@@ -34,7 +34,7 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
     AttentionCase c = draw_kernel_case(random, seed), wide = in_float64(c);
     const AttentionOutputs forward = reference_forward(c), expected = reference_backward(wide, forward);
     const Tolerances t(c);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs(&random);
       backward_from(c, forward, o);
       expect_gradients_near(o, expected, t);
@@ -151,7 +151,7 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
     c.options.mask.attend = attend;
     if (random.coin()) c.options.mask.causal = Causal::bottom_right();
     c.options.backend = &find_backend("cpu");
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       fill(k.slice(-2, poisoned, poisoned + 1), 1);
       fill(v.slice(-2, poisoned, poisoned + 1), 1);
       const AttentionOutputs before = c.make_outputs(), after = c.make_outputs();
@@ -192,7 +192,7 @@ TEST(CpuSdpa, NaNReachesTheGradientsOfKeptPairsOnly) {
     }
     const AttentionOutputs expected = reference_run(c);
     const double tolerance = is_native(c) ? 0x1p-6 : 1e-2;  // 2^-6: one unit in the last place of bfloat16 numbers between 2 and 4
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const AttentionOutputs o = c.make_outputs();
       backward_from(c, expected, o);
       for (std::size_t i = 2; i < 6; ++i) EXPECT_TRUE(near(o.list()[i].second, expected.list()[i].second, tolerance)) << o.list()[i].first;
@@ -270,7 +270,7 @@ TEST(CpuSdpa, MapsAreTheReferenceWithinTheErrorOfTheArithmetic) {
     for (const MapValue value : {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped}) {
       SCOPED_TRACE(static_cast<int>(value));
       const Tensor expected = reference_map(c, input, value);
-      for_each_instruction_set([&] {
+      for_each_instruction_set(seed, [&] {
         Tensor all(DType::f64, c.sizes.pairs()), rows(DType::f64, c.sizes.with({c.sizes.heads(), static_cast<std::int64_t>(chosen.size()), c.sizes.keys}));
         attention_map(input, all, c.options, value);
         EXPECT_TRUE(near(all, expected, tolerance.lse * kept));

@@ -24,7 +24,7 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
     wide.jvp(expected), wide.backward_backward(expected);
     const Tolerances first(second.c);
     const SecondTolerances tolerances(second, first);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const SecondOutputs o = second.make_outputs(&layout);
       second.jvp(o), second.backward_backward(o);
       expect_near(o, expected, tolerances, first.relative);
@@ -86,7 +86,7 @@ TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
     for (const auto& [name, view] : expected.list()) {
       for (const double x : view ? to_doubles(view) : std::vector<double>()) reached += std::isnan(x);
     }
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const SecondOutputs o = second.make_outputs();
       second.jvp(o), second.backward_backward(o);
       expect_near(o, expected, tolerances, first.relative);
@@ -111,7 +111,7 @@ TEST(CpuSdpaSecond, BitsDoNotDependOnThreadsOrStrides) {
     Random random(seed + 8'000'000), layout(seed);
     SecondCase second = draw_second(random, seed);
     AttentionCase& c = second.c;
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       LastPieceFirst one(1);
       c.options.executor = &one;
       const SecondOutputs expected = second.make_outputs();
@@ -221,7 +221,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
     SecondCase wide = in_float64(second);
     const SecondOutputs expected = wide.make_outputs();
     wide.jvp(expected), wide.backward_backward(expected);
-    for_each_instruction_set([&] {
+    for_each_instruction_set(seed, [&] {
       const SecondOutputs o = second.make_outputs();
       second.jvp(o), second.backward_backward(o);
       const auto actual = o.list(), exact = expected.list();
