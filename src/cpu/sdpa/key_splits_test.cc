@@ -1,4 +1,4 @@
-// Tests few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
+// Tests problems with few queries and many keys. Their keys are split over threads, and the results of all key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
 #include "support/case_part.h"
@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Keys are split only where there are several threads.
+// The tests use four threads, because keys are split only if there are several threads.
 class CpuSdpaKeySplits : public testing::Test {
   ThreadCount threads_{4};
 };
