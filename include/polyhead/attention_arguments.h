@@ -39,7 +39,8 @@ struct Argument {
   const char* path() const { return member != nullptr ? member : name; }  // the argument's name in messages, and the tensor's name in a file
 };
 
-// `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does not compile.
+// `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does
+// not compile.
 template <class M, class F>
   requires std::same_as<std::remove_const_t<M>, Mask>
 void visit_arguments(M& mask, const F& f) {

@@ -1,4 +1,5 @@
-// The backward pass of attention_map(): the gradients of a loss that reads attention maps, or the lse of their rows. It computes rows of the maps, as attention_map() does.
+// The backward pass of attention_map(): the gradients of a loss that reads attention maps, or the lse of their rows. It computes rows of the maps, as
+// attention_map() does.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace polyhead {
 
 // p are the attention weights; m is dropout's factor of each weight, 0 or 1/(1 - dropout) (1 for MapValue::probability); d_p = m d_map. Then
 //   d_score = p (d_p - sum_s p d_p + d_lse)          docs/maths.md, eq. 7 and 7b
-// The gradients of q, k and the biases follow from d_score as in the backward pass of attention. Elements of d_map where p is 0 have no effect, even if they are NaN.
+// The gradients of q, k and the biases follow from d_score as in the backward pass of attention. Elements of d_map where p is 0 have no effect, even if they
+// are NaN.
 struct MapBackward {
   ConstTensorView d_map = {};  // [*,N,T,S], or [*,heads.size(),T,S] if `heads` is given; floating. Absent: zeros
   ConstTensorView d_lse = {};  // [*,N,T], or [*,heads.size(),T] if `heads` is given; floating. Absent: zeros

@@ -1,6 +1,7 @@
 // Derivatives of attention beyond the gradient: forward mode (`sdpa_jvp`), and the gradient of the backward pass (`sdpa_backward_backward`). The latter serves
 // a loss that depends on gradients, such as forces, which are the gradient of an energy. Formulas: docs/maths.md, section 3a. Letters and options are those of
-// polyhead/sdpa.h. Memory grows with T + S. Dropout uses the bits of its seed, which count as constants. Products are always exact: options.precision has no effect.
+// polyhead/sdpa.h. Memory grows with T + S. Dropout uses the bits of its seed, which count as constants. Products are always exact: options.precision has no
+// effect.
 #pragma once
 
 #include "polyhead/sdpa.h"

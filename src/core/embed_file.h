@@ -1,5 +1,6 @@
 // POLYHEAD_EMBED_FILE(label, path) puts the bytes of a file into the program's read-only data, from label to label_end. The assembler reads the file, because a
-// C++ array of the bytes would take the compiler seconds and hundreds of megabytes. One more byte follows the file, so that the two labels differ for an empty file.
+// C++ array of the bytes would take the compiler seconds and hundreds of megabytes. One more byte follows the file, so that the two labels differ for an empty
+// file.
 #pragma once
 
 #ifdef __wasm__  // wasm needs a section for each file and the sizes of the symbols: symbols without a size are missing from object files

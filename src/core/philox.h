@@ -1,4 +1,5 @@
-// Philox 4x32-10, a random number generator whose result is a function of a counter (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+// Philox 4x32-10, a random number generator whose result is a function of a counter (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1,
+// 2, 3").
 #pragma once
 
 #include <array>

@@ -54,7 +54,8 @@ inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair
   multiply_blocks(tiles, product, rows, vectors, to, product.c_stride, [](auto, int, std::int64_t) {});
 }
 
-// Stores `rows` rows of `Columns` vectors of sums in product.c, with the scale and the addition that the members of `product` request. Rows of `sums` are kTileVectors vectors apart.
+// Stores `rows` rows of `Columns` vectors of sums in product.c, with the scale and the addition that the members of `product` request. Rows of `sums` are
+// kTileVectors vectors apart.
 template <int Columns>
 void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int row, int rows, std::int64_t column) {
   for (const int end = row + rows; row < end; ++row, sums += kTileVectors * kLanes<float>) {

@@ -39,7 +39,8 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
   sum = multiply_bf16_pairs(sum, a, b);
 }
 
-// The number of rows and of pairs of terms in an AMX tile; 1 without AMX. Terms are padded with zeros to whole tiles, and memory is allocated for whole tiles of rows.
+// The number of rows and of pairs of terms in an AMX tile; 1 without AMX. Terms are padded with zeros to whole tiles, and memory is allocated for whole tiles
+// of rows.
 inline constexpr int kRowBlock = kHasAmx ? 16 : 1, kTermBlock = kHasAmx ? 16 : 1;
 
 // Returns the number of pairs for `terms` terms, padding included.

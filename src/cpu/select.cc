@@ -34,7 +34,8 @@ struct Preferred {
   bool asked_for;
 };
 
-// Returns the sets that the environment or the processor prefers. The environment is read once, because a later change must not switch kernels in a running program.
+// Returns the sets that the environment or the processor prefers. The environment is read once, because a later change must not switch kernels in a running
+// program.
 const Preferred& preferred() {
   static const Preferred sets = []() -> Preferred {
     const char* name = std::getenv("POLYHEAD_ISA");

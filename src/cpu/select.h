@@ -35,22 +35,22 @@ std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };
 
-// Returns the set named `forced`. If `forced` is empty, returns the first set that may be the default (passed_over() is empty); with Tiles::refused, sets that need AMX
-// tiles are left out. Error for an unknown name and for a set that the processor cannot run. The result depends only on the arguments, so tests can describe other
-// machines.
+// Returns the set named `forced`. If `forced` is empty, returns the first set that may be the default (passed_over() is empty); with Tiles::refused, sets that
+// need AMX tiles are left out. Error for an unknown name and for a set that the processor cannot run. The result depends only on the arguments, so tests can
+// describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
-// Returns the set given to set_kernel_instruction_set(); without such a call, the set that the environment variable POLYHEAD_ISA names; without the variable, the first
-// set that may be the default.
+// Returns the set given to set_kernel_instruction_set(); without such a call, the set that the environment variable POLYHEAD_ISA names; without the variable,
+// the first set that may be the default.
 const KernelSet& current_kernels();
 
-// Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests the tiles from Linux. After a request
-// Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without tiles is the
-// current set from then on. Both sets have the same base, so all other kernels stay the same.
+// Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests the tiles from Linux. After
+// a request Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without
+// tiles is the current set from then on. Both sets have the same base, so all other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
-// Returns the kernels of one kind for a set. CMakeLists.txt generates a source with one table for each kind of kernels, so that a program links only the kernels of the
-// operations that it calls.
+// Returns the kernels of one kind for a set. CMakeLists.txt generates a source with one table for each kind of kernels, so that a program links only the
+// kernels of the operations that it calls.
 template <class Kernels>
 const Kernels& kernels_of(const KernelSet& set);
 template <>

@@ -1,8 +1,8 @@
 // Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
 //
-// 32 registers hold 6 x 4 vectors of sums, 4 vectors of b and 1 of a. A term then needs 24 multiplications and 10 loads; a processor does two of each in a cycle, so
-// the loads do not limit the speed. 16 registers hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed; narrow products
-// therefore use tiles of 12 rows.
+// 32 registers hold 6 x 4 vectors of sums, 4 vectors of b and 1 of a. A term then needs 24 multiplications and 10 loads; a processor does two of each in a
+// cycle, so the loads do not limit the speed. 16 registers hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed; narrow
+// products therefore use tiles of 12 rows.
 #pragma once
 
 #include "cpu/bf16_pairs.h"
@@ -50,10 +50,10 @@ struct Product {
   std::int64_t b_scale_stride = 0;
 };
 
-// Where b lies, which decides what is prefetched. first_cache: nothing. second_cache: b is prefetched eight terms (100 cycles) ahead; if kTransposed, a is prefetched
-// instead, for the tile after the next, because one cache line has the rows of two or three tiles. memory: b is prefetched in two steps, first far ahead into the
-// second-level cache, which can have more outstanding misses, and then nearer into the first-level cache. memory_finite: as memory, but NaN and infinities of b
-// count as 0.
+// Where b lies, which decides what is prefetched. first_cache: nothing. second_cache: b is prefetched eight terms (100 cycles) ahead; if kTransposed, a is
+// prefetched instead, for the tile after the next, because one cache line has the rows of two or three tiles. memory: b is prefetched in two steps, first far
+// ahead into the second-level cache, which can have more outstanding misses, and then nearer into the first-level cache. memory_finite: as memory, but NaN and
+// infinities of b count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
 // Returns earlier c + own x. The kernels use it to join the product of a key block with v to the products of earlier key blocks (cpu/sdpa/join_blocks.h).
@@ -197,7 +197,8 @@ void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) 
   }
 }
 
-// Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because loads limit the speed of a tile with one vector in a row.
+// Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because loads limit the speed of a tile with one vector in
+// a row.
 template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
 void multiply(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {

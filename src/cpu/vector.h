@@ -1,6 +1,6 @@
-// The vector operations of one instruction set, for kernel sources only. A kernel source is compiled once for each row of cmake/isa.cmake. The row names a header in
-// src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source exports constant tables of its functions (cpu/*/kernels.h) and no
-// function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the processor lacks.
+// The vector operations of one instruction set, for kernel sources only. A kernel source is compiled once for each row of cmake/isa.cmake. The row names a
+// header in src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source exports constant tables of its functions (cpu/*/kernels.h)
+// and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the processor lacks.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER
@@ -14,8 +14,8 @@ POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// Returns x / divisor. With a fused multiply-add it is computed as x times the reciprocal and one step of Newton's method, which is as exact as a division and avoids the
-// 16 cycles that a division of a vector takes.
+// Returns x / divisor. With a fused multiply-add it is computed as x times the reciprocal and one step of Newton's method, which is as exact as a division and
+// avoids the 16 cycles that a division of a vector takes.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {

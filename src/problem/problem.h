@@ -136,8 +136,8 @@ struct BackwardProblem : Problem {
   TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
   TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: sums of all sequences
-  // True if the keys are only a part of the keys from which lse and out were computed. The backward pass then uses lse and out unchanged in
-  // p = exp(score - lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
+  // True if the keys are only a part of the keys from which lse and out were computed. The backward pass then uses lse and out unchanged in p = exp(score -
+  // lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
   bool part_of_keys = false;
 
   // Returns where the score rule's gradients of sequence b are added, from query head n on; nullptr if they are not computed.

@@ -35,8 +35,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        // A stored lse is not used, because its rounding error would multiply the whole row by a factor: by up to 1 ± 1e-3 for float32 scores of 1e4, and by as much as the
-        // number of keys for scores of -1e38.
+        // A stored lse is not used, because its rounding error would multiply the whole row by a factor: by up to 1 ± 1e-3 for float32 scores of 1e4, and by as
+        // much as the number of keys for scores of -1e38.
         maker.softmax(row);
         maker.dropout(t, row);
         result = problem.value == MapValue::dropped ? &row.dropped : &row.p;

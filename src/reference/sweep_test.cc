@@ -1,5 +1,5 @@
-// Compares the backend `reference` with the naive formula of tests/support in random problems. The reference computes in float64, so a result may differ only by the
-// rounding to its dtype.
+// Compares the backend `reference` with the naive formula of tests/support in random problems. The reference computes in float64, so a result may differ only
+// by the rounding to its dtype.
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
 

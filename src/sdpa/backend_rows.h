@@ -36,7 +36,8 @@ struct ReferenceRow {
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 
-// Returns [of(row), ...] for all rows in order of preference. The backend of the last row serves every problem. `of` is a lambda whose template parameter is the row.
+// Returns [of(row), ...] for all rows in order of preference. The backend of the last row serves every problem. `of` is a lambda whose template parameter is
+// the row.
 template <class Of>
 constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};

@@ -103,7 +103,8 @@ template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
   Tensor matrix(DTypeOf<T>::value, with(lead, {positions, positions}));
-  // So many rows that the rows of all heads need about as much memory as the result, but at least 64: each call packs the keys, which takes as long as about 10 rows.
+  // So many rows that the rows of all heads need about as much memory as the result, but at least 64: each call packs the keys, which takes as long as about 10
+  // rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
   std::vector<double> mixed(static_cast<std::size_t>(positions));
   for (std::int64_t first = 0; first < positions; first += chunk) {

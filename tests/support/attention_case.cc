@@ -308,8 +308,8 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
       break;
   }
   if (random.integer(0, 2) == 0) {
-    // 0.73 is chosen because 1 / (1 - 0.73) times a 16-bit value is never halfway between two 16-bit values. Otherwise the output of a row with one key could be rounded
-    // either up or down.
+    // 0.73 is chosen because 1 / (1 - 0.73) times a 16-bit value is never halfway between two 16-bit values. Otherwise the output of a row with one key could
+    // be rounded either up or down.
     o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.73, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};
     if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
   }

@@ -131,7 +131,8 @@ AttentionCase draw_case(Random& random, DType dtype);
 // Converts k and v to another dtype than q, as in a key/value cache. Such a case has no backward pass.
 void draw_key_storage(Random& random, AttentionCase& c);
 
-// Returns the values of an int8 k or v: scale * int8, rounded to float32. The product has at most 32 significant bits, so it is exact in float64 before it is rounded.
+// Returns the values of an int8 k or v: scale * int8, rounded to float32. The product has at most 32 significant bits, so it is exact in float64 before it is
+// rounded.
 Tensor values_of(ConstTensorView stored, ConstTensorView scale);
 
 FullResults naive_attention(const AttentionCase& c);
@@ -145,8 +146,8 @@ struct SpannedElements {
   std::size_t at(std::int64_t offset) const { return static_cast<std::size_t>(origin + offset); }
 };
 
-// Sums naive gradients, which have one element for each position of the shape `all` (pairs, or rows of a sink), in memory with the layout of `like`. Returns a tensor
-// with one element for each position of `like`: all positions that share memory have the same sum.
+// Sums naive gradients, which have one element for each position of the shape `all` (pairs, or rows of a sink), in memory with the layout of `like`. Returns a
+// tensor with one element for each position of `like`: all positions that share memory have the same sum.
 Tensor summed_gradient(const Matrix& gradients, const Shape& all, TensorView like);
 
 // Compares the gradients with those of the naive formula: agrees(actual, expected) is called for each of them.

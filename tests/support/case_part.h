@@ -36,8 +36,8 @@ struct CasePart {
 
 inline CasePart sequence_of(const AttentionCase& c, std::int64_t b) { return {0, c.sizes.queries, 0, c.sizes.keys, b}; }
 
-// Returns the part as a separate case: every tensor that broadcasts is expanded and then cut. Offsets of documents and of diagonals are copied unchanged; the caller
-// must replace them.
+// Returns the part as a separate case: every tensor that broadcasts is expanded and then cut. Offsets of documents and of diagonals are copied unchanged; the
+// caller must replace them.
 AttentionCase alone(const AttentionCase& c, const CasePart& part);
 
 // Returns the outputs of a part. d_bias and d_sink are included only if each of their elements belongs to a single part.

@@ -41,8 +41,8 @@ double largest_distance(const AttentionCase& c);
 
 double largest_relative_bias(const AttentionCase& c);
 
-// The tolerances of results. Output: |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L the largest scale * sum |q k|, plus one rounding to the dtype of `out`. L and
-// sum p |v| are bounded by means of the largest elements of the inputs.
+// The tolerances of results. Output: |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L the largest scale * sum |q k|, plus one rounding to the dtype of
+// `out`. L and sum p |v| are bounded by means of the largest elements of the inputs.
 // Gradient: 8 eps (4 + sqrt(S) + L) times the sum of the gradient's largest element and the most that one pair can add to the gradient.
 // The expected result must not be rounded to 16 bits (see in_float64()): two rounded results may differ by one unit in the last place, twice the error of one
 // rounding, even if they differed little before.
@@ -79,7 +79,8 @@ AttentionSizes draw_long_sizes(Random& random);
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
-// Returns a random case for tests of kernels. One case in 24 is long. Long cases of all dtypes occur, because 24 and the number of dtypes (5) have no common factor.
+// Returns a random case for tests of kernels. One case in 24 is long. Long cases of all dtypes occur, because 24 and the number of dtypes (5) have no common
+// factor.
 AttentionCase draw_kernel_case(Random& random, std::uint64_t seed);
 
 }  // namespace polyhead::test

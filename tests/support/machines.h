@@ -1,5 +1,5 @@
-// Simulated machines. The library chooses block sizes by the caches and the processor count of the machine; with these classes a test runs it with the caches and the
-// processor count of each simulated machine.
+// Simulated machines. The library chooses block sizes by the caches and the processor count of the machine; with these classes a test runs it with the caches
+// and the processor count of each simulated machine.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// An independent implementation of attention, with which tests compare the library. It computes whole matrices in long double, decides the mask for each pair (query,
-// key) separately, and computes gradients with the full Jacobian of the softmax.
+// An independent implementation of attention, with which tests compare the library. It computes whole matrices in long double, decides the mask for each pair
+// (query, key) separately, and computes gradients with the full Jacobian of the softmax.
 #pragma once
 
 #include <cmath>
@@ -50,7 +50,8 @@ class PairRule {
 
   __extension__ using Wide = __int128;
 
-  // Returns the distance in row t from the diagonal to key s. The diagonal of sequence b, or of the document of t and s, may have another offset than other diagonals.
+  // Returns the distance in row t from the diagonal to key s. The diagonal of sequence b, or of the document of t and s, may have another offset than other
+  // diagonals.
   Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const;
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const;

@@ -1,5 +1,5 @@
-// Random inputs from a seed. They are the same on every machine: the code uses std::mt19937_64, which the C++ standard defines exactly, and computes distributions itself,
-// because the results of the standard's distributions differ between libraries.
+// Random inputs from a seed. They are the same on every machine: the code uses std::mt19937_64, which the C++ standard defines exactly, and computes
+// distributions itself, because the results of the standard's distributions differ between libraries.
 #pragma once
 
 #include <algorithm>
@@ -62,8 +62,8 @@ class Random {
   // Returns a filled contiguous tensor.
   Tensor tensor(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // Returns a tensor that is not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. The gaps of a large tensor need at
-  // most three times the memory of its elements, because setting and checking gaps takes time.
+  // Returns a tensor that is not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. The gaps of a large tensor
+  // need at most three times the memory of its elements, because setting and checking gaps takes time.
   StridedTensor empty_strided(DType dtype, const Shape& shape);
 
   StridedTensor strided(DType dtype, const Shape& shape, double low = -1, double high = 1);

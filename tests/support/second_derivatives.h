@@ -1,4 +1,5 @@
-// Random tangents of attention, and the expected results of sdpa_jvp and sdpa_backward_backward, computed as finite differences of the naive formula in long double.
+// Random tangents of attention, and the expected results of sdpa_jvp and sdpa_backward_backward, computed as finite differences of the naive formula in long
+// double.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ SdpaTangents draw_tangents(Random& random, AttentionCase& c, double magnitude = 
 // Returns the problem with `step` times its tangent added to every input.
 FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTangents& tangents, Real step);
 
-// Returns the derivatives of the naive results along the tangents, by differences of fourth order. Second derivatives are symmetric, so the derivative of the gradients
-// along a direction equals the gradient of <gradients, direction>. The derivatives are therefore also the expected results of sdpa_backward_backward.
+// Returns the derivatives of the naive results along the tangents, by differences of fourth order. Second derivatives are symmetric, so the derivative of the
+// gradients along a direction equals the gradient of <gradients, direction>. The derivatives are therefore also the expected results of sdpa_backward_backward.
 FullResults naive_slopes(const SecondCase& second);
 
 }  // namespace polyhead::test

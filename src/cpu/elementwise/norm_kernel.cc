@@ -89,7 +89,8 @@ POLYHEAD_INLINE void add_to(Lanes x, double* to) {
   *reinterpret_cast<Wide*>(to) += __builtin_convertvector(x, Wide);
 }
 
-// Sums the columns of at most kRows rows in float32 and adds this sum to d_weight and d_bias in float64: over many rows terms may cancel, and float32 would be too inexact.
+// Sums the columns of at most kRows rows in float32 and adds this sum to d_weight and d_bias in float64: over many rows terms may cancel, and float32 would be
+// too inexact.
 template <class V>
 POLYHEAD_INLINE void backward_columns(const NormBackwardRows& all, const RowSums (&sums)[NormBackwardRows::kRows], std::int64_t i) {
   V d_weight{}, d_bias{};

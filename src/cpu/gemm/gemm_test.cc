@@ -286,7 +286,8 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// The rows of a are two axes of a slice, which no single stride describes. Tiles of such an a are copied; tiles of a contiguous copy of the slice are read in place.
+// The rows of a are two axes of a slice, which no single stride describes. Tiles of such an a are copied; tiles of a contiguous copy of the slice are read in
+// place.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -141,7 +141,8 @@ class Interpreter {
     return root * root;
   }
 
-  // Calls f(i, inside, element) for each pair i of a load, where `element` is the element's offset by `strides`; inside is false if an index lies outside of the table.
+  // Calls f(i, inside, element) for each pair i of a load, where `element` is the element's offset by `strides`; inside is false if an index lies outside of
+  // the table.
   template <class F>
   POLYHEAD_INLINE void for_each_element(const ScoreStep& step, const std::int64_t* strides, std::int64_t end, const F& f) const {
     const std::int32_t numbers[] = {step.a, step.b, step.c, step.d};

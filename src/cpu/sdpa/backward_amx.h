@@ -1,4 +1,5 @@
-// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel sources only.
+// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel
+// sources only.
 //
 //   for each unit (32 rows of a query block, which are two rows of tiles)
 //     for each chunk of 32 keys
@@ -260,8 +261,8 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a unit. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys that the
-// mask does not skip, as one bit each.
+// Computes p and d_score of a unit. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
+// that the mask does not skip, as one bit each.
 template <bool kRound>
 std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
@@ -288,8 +289,8 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
   return chunks;
 }
 
-// Rounds p and d_x of a unit, which are in s.p and s.d_x, and stores them in `to`. Vectors of keys to which a row does not attend may hold anything in s.p and s.d_x;
-// 0 is stored for them.
+// Rounds p and d_x of a unit, which are in s.p and s.d_x, and stores them in `to`. Vectors of keys to which a row does not attend may hold anything in s.p and
+// s.d_x; 0 is stored for them.
 inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int row = 0; row < kUnitRows; row += 2) {
@@ -341,8 +342,8 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
   add(memory[column / 32 % 2 ^ 1], column - 32);
 }
 
-// Adds a^T b, summed over the units of a query block, to the transposed sums `to` [chunk][2][16 columns of a, 16 keys]. a is q or d_out, in tiles of 16 columns x 16
-// pairs of rows; b is p or d_x.
+// Adds a^T b, summed over the units of a query block, to the transposed sums `to` [chunk][2][16 columns of a, 16 keys]. a is q or d_out, in tiles of 16 columns
+// x 16 pairs of rows; b is p or d_x.
 inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
   TileSums sums(tiles);
   for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
@@ -361,9 +362,9 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
   sums.finish();
 }
 
-// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. The tile that holds a column
-// and a pair of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. width and count must be multiples of 32. Returns false if an element is not
-// finite; the contents of `to` are then unspecified.
+// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. The tile that holds a
+// column and a pair of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. width and count must be multiples of 32. Returns false if an
+// element is not finite; the contents of `to` are then unspecified.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
   const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // if all exponent bits are 1 (NaN or infinity), the addition sets the half's sign bit

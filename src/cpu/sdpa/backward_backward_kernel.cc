@@ -1,8 +1,10 @@
-// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). A prime marks a tangent; lse', delta and phi of a row are the RowValues that the jvp kernel computed:
+// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). A prime marks a tangent; lse', delta and phi of a row are the RowValues that the jvp kernel
+// computed:
 //   w = m <d_out, v>,  w' = m <d_out, v'>,  c = score' - lse'
 //   d_v += (p c)^T d_out          d_score = p (c (w - delta) + w' - phi)          g = p (w - delta)
 //   d_x = softcap' d_score + softcap'' x' g,  d_x' = softcap' g;  d_q += d_x k + d_x' k',  d_k += d_x^T q + d_x'^T q'
-// The loops are those of backward_kernel.cc. Five matrix products compute numbers for each pair (query, key), and five products sum these numbers over queries or keys.
+// The loops are those of backward_kernel.cc. Five matrix products compute numbers for each pair (query, key), and five products sum these numbers over queries
+// or keys.
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/gradient_sums.h"

@@ -347,8 +347,8 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as one bit
-  // each.
+  // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as
+  // one bit each.
   std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);

@@ -15,14 +15,15 @@ class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem);
 
-  // Return whether different sequences, key/value heads, rows of a head or keys share elements. Those that share elements are computed by one thread in a fixed order.
+  // Return whether different sequences, key/value heads, rows of a head or keys share elements. Those that share elements are computed by one thread in a fixed
+  // order.
   bool shared_by_sequences() const { return by_sequences_; }
   bool shared_by_heads() const { return by_heads_; }
   bool shared_by_rows() const { return by_rows_; }
   bool shared_by_keys() const { return by_keys_; }
 
-  // If sequences share elements, they are divided into groups. Each group has separate sums, which begin at 0, and the sums are added in the order of the groups. If
-  // there is more than one group, allocate_groups() allocates the sums of the next `count` groups, and add_groups() adds them.
+  // If sequences share elements, they are divided into groups. Each group has separate sums, which begin at 0, and the sums are added in the order of the
+  // groups. If there is more than one group, allocate_groups() allocates the sums of the next `count` groups, and add_groups() adds them.
   std::int64_t groups() const { return groups_; }
   std::int64_t group_size() const { return group_size_; }
   void allocate_groups(std::int64_t count);

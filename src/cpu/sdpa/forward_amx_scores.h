@@ -36,8 +36,8 @@ class AmxScores {
     if (strip_.scores == Scores::general) find_scores<Scores::general>(keys);
   }
 
-  // Replaces scores by exponentials. l receives the sums of the exponentials before rounding. The product with v is later multiplied by
-  // correction = l / (sum after rounding), which cancels rounding errors that all exponentials of a row share. If `kept`, the exponentials are also stored in float32.
+  // Replaces scores by exponentials. l receives the sums of the exponentials before rounding. The product with v is later multiplied by correction = l / (sum
+  // after rounding), which cancels rounding errors that all exponentials of a row share. If `kept`, the exponentials are also stored in float32.
   void exponentiate(KeyRange keys, bool kept, OnlineSoftmax<float>& softmax, float factor, float* l, float* correction) {
     constexpr float kMostRounded = 256;
     for (int i = 0; i < strip_.rows; ++i) {

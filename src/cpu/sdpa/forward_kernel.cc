@@ -180,9 +180,9 @@ class Forward {
     return finish;
   }
 
-  // Divides the strip's exponentials by the largest exponential of the row and rounds them to bfloat16 pairs; the largest becomes 1, which needs no rounding. l holds
-  // the sums before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that all
-  // exponentials of a row share.
+  // Divides the strip's exponentials by the largest exponential of the row and rounds them to bfloat16 pairs; the largest becomes 1, which needs no rounding. l
+  // holds the sums before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that
+  // all exponentials of a row share.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -416,7 +416,8 @@ class Forward {
 
   KeyRange keys_of(std::int64_t row) const { return strip_.ranged ? s_.spans[row] : task_keys_; }
 
-  // Stores the exponentials of the key block for the attention weights. l holds the sums of the exponentials, or is nullptr if no row attends to a key of the block.
+  // Stores the exponentials of the key block for the attention weights. l holds the sums of the exponentials, or is nullptr if no row attends to a key of the
+  // block.
   void store_exponentials(int rows, const T* l) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t row = strip_.first_row + i;

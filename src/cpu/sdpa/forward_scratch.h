@@ -16,9 +16,9 @@ bool few_rows(const ForwardTask& task) {
   return task.rows <= kStripRows;
 }
 
-// Returns the number of rows of a strip. The scores of a strip and a panel of keys stay in the first-level cache: 6 x 512 float32 scores need 12 of its 32 KiB. If
-// the value heads are narrow, a strip has the rows of two tiles, so that v is read half as often. With AMX a strip has two tiles of 16 rows for the same reason, and
-// its 66 KiB of scores are in the second-level cache.
+// Returns the number of rows of a strip. The scores of a strip and a panel of keys stay in the first-level cache: 6 x 512 float32 scores need 12 of its 32 KiB.
+// If the value heads are narrow, a strip has the rows of two tiles, so that v is read half as often. With AMX a strip has two tiles of 16 rows for the same
+// reason, and its 66 KiB of scores are in the second-level cache.
 template <class T>
 int strip_rows(const ForwardTask& task) {
   if (few_rows<T>(task)) return kStripRows;
@@ -44,8 +44,8 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least 12 rows) stay in the
-// second-level cache until they are divided by the rows' sums.
+// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least 12 rows) stay
+// in the second-level cache until they are divided by the rows' sums.
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));

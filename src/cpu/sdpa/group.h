@@ -44,8 +44,8 @@ inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }
 
-// Calls f(document, part, threads) for each document, where `part` is the problem of the document alone. If in_order, documents are computed one after the other with
-// all threads. Otherwise they are computed in parallel, and `threads` is at least 1 and in proportion to the document's number of pairs.
+// Calls f(document, part, threads) for each document, where `part` is the problem of the document alone. If in_order, documents are computed one after the
+// other with all threads. Otherwise they are computed in parallel, and `threads` is at least 1 and in proportion to the document's number of pairs.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());

@@ -132,7 +132,8 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   }
 }
 
-// A NaN in the value of a masked key must not reach the row. A NaN in the value of an attended key must reach the row, even if every score of its split is -infinity.
+// A NaN in the value of a masked key must not reach the row. A NaN in the value of an attended key must reach the row, even if every score of its split is
+// -infinity.
 TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
@@ -171,7 +172,8 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
-// Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference and with the bits of one thread.
+// Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference and with the bits of one
+// thread.
 TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;

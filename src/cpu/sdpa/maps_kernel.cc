@@ -171,7 +171,8 @@ class Maps {
       for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
-    // s_.row still holds the previous row. From one row of a long causal map to the next, only a few keys change from attended to masked, so only these are cleared.
+    // s_.row still holds the previous row. From one row of a long causal map to the next, only a few keys change from attended to masked, so only these are
+    // cleared.
     for (std::int64_t s = written_.first; s < smaller(own.first, written_.last); ++s) s_.row[s] = nothing;
     for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
     for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;

@@ -42,8 +42,8 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
   }
 }
 
-// The test adds a bias of 1e4 to scores that are exact in float32. With a stored float32 lse, attention weights would be off by 1e-3. A bias of 1e38 is so large that
-// the differences of the scores are lost in rounding.
+// The test adds a bias of 1e4 to scores that are exact in float32. With a stored float32 lse, attention weights would be off by 1e-3. A bias of 1e38 is so
+// large that the differences of the scores are lost in rounding.
 TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   for (const double level : {0.0, 1e4, -1e4, 1e38, -1e38}) {
     SCOPED_TRACE(level);

@@ -234,8 +234,8 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   }
 }
 
-// One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may contain
-// rows of both groups, and a NaN in these keys must not reach the strip's results.
+// One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may
+// contain rows of both groups, and a NaN in these keys must not reach the strip's results.
 TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);

@@ -1,5 +1,5 @@
-// Merges key splits: if several tasks computed the key blocks of a row, this kernel joins the results of the key blocks in the order of the keys (join_blocks.h). The
-// result of a key block is m, l and o, not lse and out, because a float32 lse is off by 1e-3 at scores of 1e4.
+// Merges key splits: if several tasks computed the key blocks of a row, this kernel joins the results of the key blocks in the order of the keys
+// (join_blocks.h). The result of a key block is m, l and o, not lse and out, because a float32 lse is off by 1e-3 at scores of 1e4.
 #include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/join_blocks.h"
 #include "cpu/sdpa/kernels.h"

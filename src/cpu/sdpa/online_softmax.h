@@ -1,10 +1,10 @@
 // Online softmax (docs/maths.md, eq. 2-4): computes the softmax of a row whose scores become known tile by tile, with a running reference and a running sum of
 // exponentials for each row in each key block. For kernel sources only.
 //
-// In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the
-// row's first tile. If a later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are
-// multiplied by exp(m_old - m_new) (Milakov and Gimelshein 2018). The exponential is computed of the difference score - m only, so it is exact for scores of any size.
-// join_blocks.h joins the results of key blocks.
+// In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile. If a
+// later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are multiplied by exp(m_old - m_new) (Milakov
+// and Gimelshein 2018). The exponential is computed of the difference score - m only, so it is exact for scores of any size. join_blocks.h joins the results of
+// key blocks.
 #pragma once
 
 #include "cpu/sdpa/finish_rows.h"
@@ -15,8 +15,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A score may exceed the reference by kSlack, measured before the score is multiplied by the scale's factor in [1, 2). Stored exponentials therefore stay below e^16,
-// and a row's reference is rarely raised after the first tile of a key block, even if the row's scores have a standard deviation of 5.
+// A score may exceed the reference by kSlack, measured before the score is multiplied by the scale's factor in [1, 2). Stored exponentials therefore stay below
+// e^16, and a row's reference is rarely raised after the first tile of a key block, even if the row's scores have a standard deviation of 5.
 constexpr int kSlack = 8;
 
 template <class T>
@@ -61,8 +61,8 @@ class OnlineSoftmax {
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
 
-  // Does the work of exponentiate() for whole vectors of a tile in memory. It adds in the same order as exponentiate(), so a row's bits do not depend on which of the
-  // two functions is called.
+  // Does the work of exponentiate() for whole vectors of a tile in memory. It adds in the same order as exponentiate(), so a row's bits do not depend on which
+  // of the two functions is called.
   void exponentiate_in_memory(std::int64_t row, std::int64_t begin, std::int64_t end, T* x) {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {
@@ -80,8 +80,8 @@ class OnlineSoftmax {
     for (int i = 0; i < count; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
   }
 
-  // Joins m and l of the current key block with m and l of the rows' earlier key blocks. l holds the sums of the current block. `earlier` and `own` receive the factors
-  // of o of the earlier blocks and of the current block. All arrays are padded to whole vectors.
+  // Joins m and l of the current key block with m and l of the rows' earlier key blocks. l holds the sums of the current block. `earlier` and `own` receive the
+  // factors of o of the earlier blocks and of the current block. All arrays are padded to whole vectors.
   POLYHEAD_INLINE void join_rows(std::int64_t first, int count, const T* l, T* earlier, T* own) {
     constexpr int kWidth = kLanes<T>;
     T all_m[kMostStripRows + kWidth], all_l[kMostStripRows + kWidth];

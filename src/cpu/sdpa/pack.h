@@ -80,8 +80,9 @@ POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows,
   return word;
 }
 
-// Transposes kLanes contiguous rows from row `first` on: calls f(d, x) for elements d = 0, 1, ..., where x has element d of each row. Narrow types are transposed as
-// words, which hold several elements. Returns the number of elements for which f was called; the caller handles the elements at the end that do not fill a vector.
+// Transposes kLanes contiguous rows from row `first` on: calls f(d, x) for elements d = 0, 1, ..., where x has element d of each row. Narrow types are
+// transposed as words, which hold several elements. Returns the number of elements for which f was called; the caller handles the elements at the end that do
+// not fill a vector.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;

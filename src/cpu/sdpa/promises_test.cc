@@ -1,5 +1,5 @@
-// Tests a promise of docs/promises.md: a row has the same bits however a problem is divided into calls. Each random problem is computed as a whole by one thread, and
-// then divided in several ways, in which each row must have the same bits.
+// Tests a promise of docs/promises.md: a row has the same bits however a problem is divided into calls. Each random problem is computed as a whole by one
+// thread, and then divided in several ways, in which each row must have the same bits.
 #include <gmock/gmock.h>
 
 #include <algorithm>

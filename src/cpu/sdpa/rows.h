@@ -141,10 +141,10 @@ POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& 
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;
 }
 
-// Replaces a row's products x by scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Scores of masked keys, and the other elements of the
-// vectors that contain this range, are set to -infinity. (Adding -infinity would not do, because a masked score may be NaN.) The caller must still multiply x by the
-// returned number, which is `factor`, or 1 if there is a softcap or a bias. `derivative`, if given, receives the softcap's derivative 1 - tanh^2. `bytes` is
-// scratch with one byte for each key of the block.
+// Replaces a row's products x by scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Scores of masked keys, and the other elements
+// of the vectors that contain this range, are set to -infinity. (Adding -infinity would not do, because a masked score may be NaN.) The caller must still
+// multiply x by the returned number, which is `factor`, or 1 if there is a softcap or a bias. `derivative`, if given, receives the softcap's derivative 1 -
+// tanh^2. `bytes` is scratch with one byte for each key of the block.
 template <class T>
 T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x,
                 T* derivative, std::uint8_t* bytes) {

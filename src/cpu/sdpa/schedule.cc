@@ -91,8 +91,8 @@ AttentionSizes::AttentionSizes(const Problem& p)
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000 rows, so
-// that adding the sums of the splits takes less than 0.5 % of the time of the products.
+// A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000
+// rows, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -242,8 +242,8 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     load.work = work;
     if (load.longest < 0.97 * best.load.longest) best = *this;
   };
-  // Tries as many blocks of rows as there are threads, then a few times as many, and then splits of keys. The search ends at the first schedule that is good enough,
-  // because searching takes time.
+  // Tries as many blocks of rows as there are threads, then a few times as many, and then splits of keys. The search ends at the first schedule that is good
+  // enough, because searching takes time.
   constexpr double kGood = 0.9;
   constexpr std::int64_t kLeastRows = 2 * kRowMultiple;
   for (const std::int64_t times : {1, 2, 3, 4}) {

@@ -85,8 +85,8 @@ struct ForwardSchedule {
 
   std::int64_t count() const { return static_cast<std::int64_t>(blocks.size()) * heads; }  // number of blocks of rows of all heads
 
-  // An item is a block of rows of a key/value head with all keys, or with one split of the keys. The items of the splits of a block have consecutive numbers. Blocks
-  // are numbered by sequence, head and block or, if heaviest_first, by block, sequence and head.
+  // An item is a block of rows of a key/value head with all keys, or with one split of the keys. The items of the splits of a block have consecutive numbers.
+  // Blocks are numbered by sequence, head and block or, if heaviest_first, by block, sequence and head.
   std::vector<ForwardBlock> blocks;  // blocks of rows of a key/value head
   std::int64_t most_rows = 0;        // rows of the largest block
   bool heaviest_first = false;

@@ -53,7 +53,8 @@ PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& t
   return {of_score, pending};
 }
 
-// Calls f<count>(i, p, score' - centre) for the vectors that contain `own`. Where p is 0, 0 is passed as the last argument, because tangents of masked keys may be NaN.
+// Calls f<count>(i, p, score' - centre) for the vectors that contain `own`. Where p is 0, 0 is passed as the last argument, because tangents of masked keys may
+// be NaN.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T centre, const PendingFactors<T>& pending, const ScoreScale<T>& scale, const T* x, const T* t,
                                      const F& f) {

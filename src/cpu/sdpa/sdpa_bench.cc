@@ -1,6 +1,6 @@
-// Measures the floating-point operations per second of the attention kernels and, in the same run, of a loop of multiply-adds in registers (`roof`), which no kernel can
-// exceed: `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query with a cache, in bytes of keys
-// and values per second; `read` measures how fast the same number of bytes can be read.
+// Measures the floating-point operations per second of the attention kernels and, in the same run, of a loop of multiply-adds in registers (`roof`), which no
+// kernel can exceed: `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query with a
+// cache, in bytes of keys and values per second; `read` measures how fast the same number of bytes can be read.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Compares the kernels with the reference in random problems, whose sizes lie near multiples of vector, tile and block sizes, for every instruction set of the machine.
+// Compares the kernels with the reference in random problems, whose sizes lie near multiples of vector, tile and block sizes, for every instruction set of the
+// machine.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -211,8 +212,8 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
 }
 
-// If q and k have width 0, all scores are 0 and each row of `out` is the mean of all values. Before each call, another call leaves numbers other than 0 in the scratch
-// memory, which must not be read.
+// If q and k have width 0, all scores are 0 and each row of `out` is the mean of all values. Before each call, another call leaves numbers other than 0 in the
+// scratch memory, which must not be read.
 TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
   for (const std::int64_t queries : {3, 17, 40, 100}) {
     for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {

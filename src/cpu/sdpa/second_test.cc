@@ -34,8 +34,8 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
   }
 }
 
-// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other before the split is
-// added to other splits, as on one thread.
+// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other before the
+// split is added to other splits, as on one thread.
 TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   Random random(8);
   SecondCase second{.c = case_of(random, DType::f32, {.kv_heads = 4, .group = 2, .queries = 3, .keys = 1100, .qk_width = 64, .v_width = 64}), .tangents = {}, .forward = {}};
@@ -202,8 +202,8 @@ TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
   }
 }
 
-// Products of 2^23 and small integers are exact in float32. The scale is no power of two, so a kernel that rounded each score before it subtracts the largest score would
-// be off by up to 0.06.
+// Products of 2^23 and small integers are exact in float32. The scale is no power of two, so a kernel that rounded each score before it subtracts the largest
+// score would be off by up to 0.06.
 TEST(CpuSdpaSecond, LargeProductsAreExact) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

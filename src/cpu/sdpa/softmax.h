@@ -47,8 +47,8 @@ POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 dependent instructions; with four vectors at a time the
-// processor need not wait for each instruction.
+// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 dependent instructions; with four vectors at a
+// time the processor need not wait for each instruction.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
@@ -68,7 +68,8 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& sc
   }
 }
 
-// Replaces x by e = exp(factor (x - reference)) and returns the sum of e. `moment`, if given, receives the sum of e (x - reference), from which the entropy is computed.
+// Replaces x by e = exp(factor (x - reference)) and returns the sum of e. `moment`, if given, receives the sum of e (x - reference), from which the entropy is
+// computed.
 template <bool kMoment = false, class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor, T* moment = nullptr) {
   constexpr int kWidth = kLanes<T>;
@@ -102,8 +103,8 @@ POLYHEAD_INLINE T differentiate_sink(T p, T delta) {
   return p == 0 ? T{0} : -p * delta;
 }
 
-// The sums of p and of d_score over a row, with the row's sink. Without rounding they would be 1 and 0. If all keys of a row lie in one key block, p and d_score are
-// corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
+// The sums of p and of d_score over a row, with the row's sink. Without rounding they would be 1 and 0. If all keys of a row lie in one key block, p and
+// d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;

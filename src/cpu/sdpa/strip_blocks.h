@@ -20,8 +20,8 @@ class StripBlocks {
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. An empty row that attends to all
-  // keys by empty_rows attends to masked keys too; if the strip has such a row, every block counts as partial.
+  // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. An empty row that attends
+  // to all keys by empty_rows attends to masked keys too; if the strip has such a row, every block counts as partial.
   POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
     for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
     for (int i = 0; i < planes_ && known_; ++i) {

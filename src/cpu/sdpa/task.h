@@ -1,5 +1,5 @@
-// The arguments of the attention kernels. The structs have no functions: an inline function that other sources also use would be compiled here for AVX-512 too, and the
-// linker could keep that copy for every processor. "Compute type" below means float32, or float64 for float64 tensors.
+// The arguments of the attention kernels. The structs have no functions: an inline function that other sources also use would be compiled here for AVX-512 too,
+// and the linker could keep that copy for every processor. "Compute type" below means float32, or float64 for float64 tensors.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct BasicPlane {
 using Plane = BasicPlane<const void>;
 using MutablePlane = BasicPlane<void>;
 
-// The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all heads of the group have consecutive
-// numbers: row r is query r % queries of head r / queries. Head 0 is the group's first head.
+// The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all heads of the group have
+// consecutive numbers: row r is query r % queries of head r / queries. Head 0 is the group's first head.
 struct HeadGroup : KeySet {
   DType dtype = DType::f32;      // dtype of q and the outputs
   DType key_dtype = DType::f32;  // dtype of k and v
@@ -49,8 +49,8 @@ struct HeadGroup : KeySet {
 constexpr int kRowMultiple = 12;
 
 // Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
-// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths alone, because it affects bits: the results of a row's key
-// blocks are joined one after the other. element_bytes is the size of the compute type.
+// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths alone, because it affects bits: the results of a
+// row's key blocks are joined one after the other. element_bytes is the size of the compute type.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
@@ -59,8 +59,8 @@ constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_w
 constexpr std::int64_t kBackwardBlockRows = 8 * kRowMultiple;
 constexpr std::int64_t backward_block_keys(std::int64_t element_bytes) { return 1024 / element_bytes; }
 
-// The distance between rows of a partial result, in elements. A row is o, padded to whole vectors of every instruction set, and 16 more elements, of which the last two
-// are m and l.
+// The distance between rows of a partial result, in elements. A row is o, padded to whole vectors of every instruction set, and 16 more elements, of which the
+// last two are m and l.
 constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
 
 // A task of the forward pass: some rows of a group with all keys, or with one key split (some consecutive key blocks).
@@ -68,18 +68,18 @@ struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
-  // If the task computes a key split: the memory [blocks, rows, partial_stride()] to which o, m and l of each key block are written in the compute type. out and lse are
-  // then not written.
+  // If the task computes a key split: the memory [blocks, rows, partial_stride()] to which o, m and l of each key block are written in the compute type. out
+  // and lse are then not written.
   void* partial = nullptr;
 };
 
 // The distance between rows of the sums of a gradient, in elements: the head width padded to whole vectors of every instruction set.
 constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
-// A task of the backward pass: some rows of a group and some keys. It computes d_q of these rows and d_k and d_v of these keys, summed over the pairs of the task. A
-// gradient whose plane is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the other: each split
-// is summed from 0 and then added to the sum of the splits before it. Therefore several tasks of one split each, whose sums are added in the order of the splits, give
-// the same bits as one task.
+// A task of the backward pass: some rows of a group and some keys. It computes d_q of these rows and d_k and d_v of these keys, summed over the pairs of the
+// task. A gradient whose plane is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the
+// other: each split is summed from 0 and then added to the sum of the splits before it. Therefore several tasks of one split each, whose sums are added in the
+// order of the splits, give the same bits as one task.
 struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
@@ -106,8 +106,8 @@ struct TangentPlanes {
   Plane sink;  // [head, row] in the compute type
 };
 
-// Numbers of a row that the jvp kernel computes and the backward_backward kernel reads. p = inverse exp(factor (x - shift) - lse), where `inverse` makes the p of all
-// keys and the sink sum to 1.
+// Numbers of a row that the jvp kernel computes and the backward_backward kernel reads. p = inverse exp(factor (x - shift) - lse), where `inverse` makes the p
+// of all keys and the sink sum to 1.
 template <class T>
 struct RowValues {
   T shift, lse, inverse;
@@ -131,7 +131,8 @@ struct BackwardBackwardTask : BackwardTask {
   const void* row_values = nullptr;
 };
 
-// Some rows of a gradient, with one array of partial sums for each split. The arrays are added in order, multiplied by `factor` and converted to the gradient's dtype.
+// Some rows of a gradient, with one array of partial sums for each split. The arrays are added in order, multiplied by `factor` and converted to the gradient's
+// dtype.
 struct GradientTask {
   DType dtype = DType::f32;   // dtype of the gradient; the sums have its compute type
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten

@@ -1,5 +1,5 @@
-// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. For kernel
-// sources only.
+// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. For
+// kernel sources only.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -18,8 +18,8 @@ struct TaskRows {
   std::int64_t stride;    // distance between rows of products [row, key of the key block]
   Tiles<Operand>* tiles = nullptr;
 
-  // Returns the keys that row `index` attends to in the key block of `count` keys from `first` on. The range is relative to `first`, and mask blocks at its beginning
-  // and end that a boolean mask skips are left out.
+  // Returns the keys that row `index` attends to in the key block of `count` keys from `first` on. The range is relative to `first`, and mask blocks at its
+  // beginning and end that a boolean mask skips are left out.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
     const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};

@@ -8,12 +8,12 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// The recorded error of PyTorch is one random sample. For a tensor of few elements it can by chance be far below the error that rounding the inputs causes, so bounds
-// are computed from the larger of the two errors.
+// The recorded error of PyTorch is one random sample. For a tensor of few elements it can by chance be far below the error that rounding the inputs causes, so
+// bounds are computed from the larger of the two errors.
 //
-// If no error of PyTorch is recorded, the runner estimates it. Each rounding in a float32 computation changes the result about as much as rounding the inputs does, so
-// a good computation has a small multiple of the error from rounding the inputs. For the vectors of seed 0 the error of plain PyTorch is at most kTorchOverRounding
-// times the error from rounding the inputs. The bound is twice PyTorch's error.
+// If no error of PyTorch is recorded, the runner estimates it. Each rounding in a float32 computation changes the result about as much as rounding the inputs
+// does, so a good computation has a small multiple of the error from rounding the inputs. For the vectors of seed 0 the error of plain PyTorch is at most
+// kTorchOverRounding times the error from rounding the inputs. The bound is twice PyTorch's error.
 constexpr double kTorchOverRounding = 4;
 constexpr int kSamples = 8;
 
@@ -80,9 +80,10 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
   return rows;
 }
 
-// Sets the bounds that follow from the formula of attention. The error of `out` is at most 8 eps (4 + sqrt S + L) sum_s p |v|, where L is the largest
-// scale * sum |q k| of the row. An attention weight is the output for a v that is 1 at one key and 0 elsewhere, so its bound has p in place of the sum. The error of lse is
-// at most the largest error of a score, plus its rounding. For a layer, the bounds of attention weights and lse are computed from the projected queries and keys.
+// Sets the bounds that follow from the formula of attention. The error of `out` is at most 8 eps (4 + sqrt S + L) sum_s p |v|, where L is the largest scale *
+// sum |q k| of the row. An attention weight is the output for a v that is 1 at one key and 0 elsewhere, so its bound has p in place of the sum. The error of
+// lse is at most the largest error of a score, plus its rounding. For a layer, the bounds of attention weights and lse are computed from the projected queries
+// and keys.
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
