@@ -70,7 +70,7 @@ void visit_arguments(Bias& bias, const F& f) {
   f(Argument{"diagonal", ArgumentExtent::none, false, "relative_bias.diagonal"}, diagonal);
 }
 
-// The arguments that SdpaOptions and nn::AttentionOptions have in common.
+// Calls f for the arguments that SdpaOptions and nn::AttentionOptions have in common.
 template <class Options, class F>
 void visit_shared_arguments(Options& options, const F& f) {
   visit_arguments(options.mask, f);

@@ -46,7 +46,7 @@ struct KernelInstructionSet {
   std::string why_not_used;  // the reason why another set is in use; empty for the set in use
 };
 
-std::vector<KernelInstructionSet> kernel_instruction_sets();  // in order of preference
+std::vector<KernelInstructionSet> kernel_instruction_sets();  // all sets, in order of preference
 
 // Returns the set in use: the set given to set_kernel_instruction_set(); without such a call the set that the environment variable POLYHEAD_ISA names (read
 // once); without the variable the first set that the processor can run and that is not reserved for another vendor's processors. With amx_bf16 the first

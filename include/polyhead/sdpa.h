@@ -92,17 +92,17 @@ struct SdpaOptions {
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
-void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients are written, not accumulated
+void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients overwrite the contents of their views
 
 // Returns which backend and kernels sdpa_forward would use, and why each backend of higher preference declines the problem; one fact per line.
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {});
 
-// Backends in order of preference.
+// Returns all backends in order of preference.
 std::vector<const Backend*> backends();
 std::string_view backend_name(const Backend& backend);
-const Backend& find_backend(std::string_view name);  // unknown name: Error that lists the known ones
+const Backend& find_backend(std::string_view name);  // Error for an unknown name; the message lists the known names
 
-// Writes the keep bits that dropout with (p, seed) uses; `keep` is bool [*,N,T,S].
+// Writes to `keep`, bool [*,N,T,S], the keep bits that dropout with this p and seed uses.
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);
 
 }  // namespace polyhead

@@ -18,7 +18,7 @@ struct SdpaTangents {
   ConstTensorView sink = {};           // tangent of options.sink
 };
 
-// How out and lse change when the inputs move along `tangents`: the product of the Jacobian and the tangents.
+// Forward mode: computes the derivatives of out and lse along the tangents of the inputs, that is the product of the Jacobian and the tangents.
 struct SdpaJvp {
   ConstTensorView q, k, v;       // as given to the forward pass, in one dtype
   ConstTensorView out, lse;      // as the forward pass wrote them

@@ -38,7 +38,7 @@ class POLYHEAD_OWNER Tensor {
   }
   // Returns a tensor whose elements are not set. Use it for results whose elements are all written later.
   static Tensor uninitialised(DType dtype, const Shape& shape);
-  // Returns a tensor on memory that `owner` keeps alive.
+  // Returns a tensor that uses the memory of `view`. `owner` keeps this memory alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
   // Returns the object that keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }

@@ -101,7 +101,7 @@ class POLYHEAD_POINTER BasicTensorView {
   BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
   // Strides count elements and may be zero or negative; data points at element (0, 0, …).
   BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides);
-  // From typed memory: TensorView(floats, {2, 3}).
+  // Makes a contiguous view of typed memory: TensorView(floats, {2, 3}).
   template <class T>
     requires(!std::is_void_v<T> && (std::is_const_v<Void> || !std::is_const_v<T>))
   BasicTensorView(T* data, const Shape& shape) : BasicTensorView(data, DTypeOf<std::remove_const_t<T>>::value, shape) {}

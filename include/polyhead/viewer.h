@@ -117,7 +117,7 @@ struct Page {
   double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 
-inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
+inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // largest number of attention weights in a page; such a page has 90 MB of HTML
 
 // Decides how a page shows each text, given each text's number of tokens and the number of heads of all layers together. Returns 0 for a text whose maps are
 // shown pair by pair, else the number of rows and columns of its pooled maps: at most 512, and at most 2^23 blocks over all heads. A text of more

@@ -27,7 +27,7 @@ class Axis {
   }
 
   std::int64_t count() const { return count_; }
-  // Offset of `index` from index 0, in elements.
+  // Returns the offset of `index` from index 0, in elements.
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }

@@ -67,7 +67,7 @@ void fill(TensorView to, double value) {
     if constexpr (std::is_same_v<T, bool>) {
       converted = value != 0;
     } else if constexpr (std::is_integral_v<T>) {
-      // Compares with 2^digits, which is exact as a double; the largest int64, 2^63 - 1, is not.
+      // The upper bound is value < 2^digits, because 2^digits is exact as a double, but the largest int64, 2^63 - 1, is not.
       require(value == std::floor(value) && value >= static_cast<double>(std::numeric_limits<T>::min()) &&
                   value < std::ldexp(1.0, std::numeric_limits<T>::digits),
               "fill: ", value, " is no ", to.dtype());

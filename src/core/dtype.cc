@@ -18,7 +18,7 @@ float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(
 
 bf16 to_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // truncation could turn NaN into inf
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // set a bit of the payload, because truncation alone could turn the NaN into infinity
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 

@@ -1,4 +1,4 @@
-// Distance of two names, for messages such as "did you mean".
+// Computes how different two names are, for messages such as "did you mean".
 #pragma once
 
 #include <algorithm>

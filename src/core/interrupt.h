@@ -46,7 +46,7 @@ void check_interrupt();
 
 namespace polyhead::inline internal {
 
-// The watch of the operation that this thread works on; nullptr without one.
+// Returns the InterruptWatch of the operation that this thread works on, or nullptr if the operation has none.
 InterruptWatch* current_watch();
 
 // Returns the time of a clock that is cheap to read and has a resolution of some milliseconds.

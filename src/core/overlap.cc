@@ -10,7 +10,7 @@
 namespace polyhead::inline internal {
 namespace {
 
-constexpr std::less<const char*> before;  // a total order, even for pointers into different allocations
+constexpr std::less<const char*> before;  // unlike the operator <, std::less orders pointers into different allocations
 
 bool meet(const MemorySpan& x, const MemorySpan& y) {
   return x.first != x.last && y.first != y.last && before(x.first, y.last) && before(y.first, x.last);
@@ -46,7 +46,7 @@ bool nested(const Layout& layout) {
   return true;
 }
 
-// Size in bytes of the view's address range modulo `modulus`. Axes whose strides are multiples of `modulus` do not extend it.
+// Returns the size in bytes of the view's address range modulo `modulus`. Axes whose strides are multiples of `modulus` do not extend this range.
 std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
   const auto element = static_cast<std::int64_t>(info(view.dtype()).size);
   std::int64_t reach = element;

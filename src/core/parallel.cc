@@ -145,7 +145,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
 
 void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                                const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  (void)threads_of(executor);  // throws for a wrong number of threads, whatever the size of the problem
+  (void)threads_of(executor);  // throws if the executor has less than one thread, even for problems that need no threads
   const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
   run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }

@@ -18,7 +18,7 @@ namespace polyhead::inline internal {
 void parallel_for(std::int64_t count, std::int64_t grain, Executor* executor,
                   const std::function<void(std::int64_t first, std::int64_t last)>& body);
 
-// Logical processors that the process may run on; at least 1.
+// Returns the number of logical processors that the process may run on, at least 1.
 int usable_processors();
 
 }  // namespace polyhead::inline internal

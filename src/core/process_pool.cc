@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<bool> ending{false};
 
-// Never deleted: another thread may still be inside a call when the process ends.
+// The pool is never deleted, because another thread may still be inside a call when the process ends.
 std::atomic<ThreadPool*> pool{nullptr};
 ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
 

@@ -6,7 +6,7 @@
 
 namespace polyhead::inline internal {
 
-// Processors of the machine, at least 1.
+// Returns the number of processors of the machine, at least 1.
 int hardware_threads();
 // Calls task(i) once for each i in [0, count), on at most `threads` threads. Exceptions are handled as in ThreadPool::run.
 void run_in_pool(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);

@@ -16,7 +16,7 @@ class SharedSums {
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
-  // The sums, in the shape of the target.
+  // Returns the sums, in the shape of the target.
   const TensorView& view() const { return view_; }
   void store() const;  // writes the sums to the target, rounded once
   void add_to(const SharedSums& whole, Executor* executor) const;

@@ -140,7 +140,7 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   }
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
-  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // as in Tensor::uninitialised
+  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // NaN in every floating type, so that tests notice elements that were never written
 #endif
   return Tensor::share(TensorView(memory, dtype, shape), std::shared_ptr<void>(lease, memory));
 }

@@ -29,7 +29,7 @@ POLYHEAD_INLINE Vector<float> broadcast_factor(float x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<double> broadcast_factor(double x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<std::int32_t> broadcast_factor(Bf16Pair x) { return broadcast(x.bits); }
 
-// sum += a b
+// Adds a b to sum.
 template <class T>
 POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<T> a, Vector<T> b) {
   sum += a * b;

@@ -156,7 +156,7 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
 template <class T>
 POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   using P = PowerOfTwo<T>;
-  constexpr T kOne = 25;  // tanh is 1 in float64 from 19.1 on
+  constexpr T kOne = 25;  // |x| is limited to 25, because tanh(x) rounds to 1 in float64 from x = 19.1 on
   const Vector<T> magnitude = x < T{0} ? -x : x;
   const Vector<T> bounded = magnitude > kOne ? broadcast(kOne) : magnitude;
   const Vector<T> y = bounded * (-2 * P::log2_e);

@@ -41,7 +41,7 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
 }
 
 #if defined(__x86_64__)
-// Describes a machine by its vendor and the names of its instruction sets.
+// Returns a Cpu of the given vendor with the given instruction sets.
 Cpu known(std::string_view vendor, std::string_view sets) {
   static std::set<std::string, std::less<>> names;  // owns the names that the returned Cpu points to
   Cpu cpu;
@@ -83,7 +83,7 @@ TEST(Select, SaysWhyASetIsPassedOver) {
   EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // requested by name
 }
 
-// why_not_used is empty for the set in use and not empty for all others.
+// KernelInstructionSet::why_not_used must be empty for the instruction set in use, and a reason for all other sets.
 TEST(Select, TellsWhyTheOthersAreNotInUse) {
   const auto expect = [](std::string_view used) {
     for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not_used.empty(), set.name == used) << set.name << ": " << set.why_not_used;

@@ -8,7 +8,7 @@
 
 namespace polyhead {
 
-// Half-open range of keys; empty when last <= first.
+// The keys first, first + 1, ..., last - 1. The range is empty if last <= first.
 struct KeyRange {
   std::int64_t first, last;
   POLYHEAD_INLINE bool empty() const { return last <= first; }

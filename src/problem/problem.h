@@ -140,7 +140,7 @@ struct BackwardProblem : Problem {
   // lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
   bool part_of_keys = false;
 
-  // Returns where the score rule's gradients of sequence b are added, from query head n on; nullptr if they are not computed.
+  // Returns the address to which the score rule's gradients of sequence b are added, from query head n on, or nullptr if they are not computed.
   double* score_rule_sums(std::int64_t b, std::int64_t n) const {
     return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
   }
@@ -204,7 +204,7 @@ struct MapsProblem : Problem {
   }
 };
 
-// A row of a map; valid only during the call of the consumer.
+// A row of a map. It is valid only during the call of the RowConsumer that receives it.
 struct MapRow {
   std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
@@ -212,7 +212,7 @@ struct MapRow {
   double entropy;                  // the entropy of the row's attention weights: -sum p log p, in nats
 };
 
-// Receives the rows of the requested queries, in their order.
+// A function that is called with the row of each requested query, in the order of the request.
 using RowConsumer = std::function<void(const MapRow& row)>;
 
 // The matrix [rows, columns] of one head of one sequence in a view of the normal form.

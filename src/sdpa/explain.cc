@@ -10,7 +10,7 @@ namespace {
 
 std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
 
-// A bound that excludes no key of any row is shown as 0 (lower) or S (upper).
+// Return the text for a bound of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S (upper bound).
 std::string lower_end(const Problem& p, std::int64_t lower) { return p.queries - 1 + lower <= 0 ? std::string("0") : beside_t(lower); }
 std::string upper_end(const Problem& p, std::int64_t upper) { return upper >= p.keys ? std::string("S") : beside_t(upper); }
 

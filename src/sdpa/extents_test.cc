@@ -1,4 +1,4 @@
-// Tests extents of 0 and 1, extreme scores, and shapes that need no special case.
+// Tests attention with extents of 0 and 1, with extreme scores, and with unusual shapes.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"

@@ -607,7 +607,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }
 
-// Every operation refuses an executor without threads, however small the problem, before it writes anything.
+// Every operation refuses an executor without threads, even for the smallest problem, before it writes an output.
 TEST(Messages, OfAnExecutorWithoutThreads) {
   for (const int threads : {0, -1}) {
     for (const std::int64_t queries : {3, 700}) {

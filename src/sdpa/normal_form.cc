@@ -281,7 +281,7 @@ class Builder {
 
   __extension__ using Wide = __int128;  // sums with an offset of the caller may not fit in 64 bits
 
-  // Finds the causal diagonal and window of each document as one band of keys.
+  // Converts the causal diagonal and the window to one band of keys for each document.
   void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;

@@ -18,7 +18,7 @@ namespace polyhead {
 namespace {
 
 constexpr const char* kOperation = "attention_rollout";
-constexpr std::int64_t kRows = 256;  // rows of the result that are computed at a time
+constexpr std::int64_t kRows = 256;  // number of rows of the result that are computed at a time
 
 Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   Shape shape = lead;
@@ -79,7 +79,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
           }
         }
       }
-      // d_out[n,t,r] = x[r,t] for every head
+      // All heads have the same gradient of the output: d_out[n,t,r] = x[r,t].
       const ConstTensorView d_out = ConstTensorView(x).transpose(-1, -2).unsqueeze(-3).expand(with(lead, {heads, positions, rows}));
       Tensor product(dtype, with(lead, {kv_heads, positions, rows}));
       sdpa_backward({.q = q.view(), .k = k.view(), .v = zero.view().expand(product.shape()), .out = zero.view().expand(d_out.shape()), .lse = lse, .d_out = d_out,
@@ -134,7 +134,7 @@ Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double 
   return matrix;
 }
 
-// Computes the result as a product of matrices A_l, for half of all rows or more.
+// Computes the result as a product of the stored matrices A_l. Used if half of all rows or more are wanted.
 template <class T>
 Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t positions = layers.front().q.extent(-2), count = std::ssize(queries), batch = numel(lead);

@@ -1,4 +1,4 @@
-// Compares attention rollout with the product of whole matrices.
+// Compares attention_rollout() with the product of the matrices A_l, computed from naive attention weights.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"

@@ -12,7 +12,7 @@ inline Tensor& during_call(Tensor&& temporary) { return temporary; }
 
 namespace test {
 
-// The type of a parameter that takes a view, or anything that converts to one, temporaries included.
+// The type of a parameter that accepts a view or anything that converts to a view, also a temporary tensor.
 struct AnyTensor : ConstTensorView {
   template <class T>
     requires(std::is_convertible_v<const T&, ConstTensorView>)

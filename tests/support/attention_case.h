@@ -109,7 +109,7 @@ void draw_documents(Random& random, AttentionCase& c);
 // Adds diagonal_offsets to a third of the cases that have a causal diagonal or a window and no documents.
 void draw_diagonal_offsets(Random& random, AttentionCase& c);
 
-// Replaces the bias by slopes or a table of buckets, in a sixth of the cases, unless the diagonal is far away.
+// Replaces the bias by a relative bias (slopes or a table of buckets) in a sixth of the cases. Cases with a very large diagonal offset are not changed.
 void draw_relative_bias(Random& random, AttentionCase& c);
 
 // Returns a view of a sink, or of its gradient, that broadcasts to [*,N,T].

@@ -66,7 +66,7 @@ struct QuickGelu {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(x * kFactor).value; }
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic s(x * kFactor);
-    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // as in Silu: for large |x| the product is infinity times 0
+    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // for large |x|, the product is infinity times 0
   }
 };
 

@@ -36,7 +36,7 @@ struct Power {
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
     n = shifted - kMagic;
     const Floats f = fma(x, factor, -n) + fma(x, all(-scale * kLog2eLow), rest);
-    const Floats slope = fma(fma(all(0x1.c6b46ap-5f), f, all(0x1.ebfff4p-3f)), f, all(0x1.62e43p-1f));  // minimax: (2^f - 1) / f
+    const Floats slope = fma(fma(all(0x1.c6b46ap-5f), f, all(0x1.ebfff4p-3f)), f, all(0x1.62e43p-1f));  // a minimax polynomial for (2^f - 1) / f
     const auto sixteenth = (Integers)shifted;
     high = entry(kHigh, sixteenth);
     low = fma(high, slope * f, entry(kLow, sixteenth));

@@ -30,7 +30,7 @@ POLYHEAD_INLINE float load_like(float, const float* from) { return *from; }
 POLYHEAD_INLINE void put(Lanes x, float* to) { store_vector<float>(x, to); }
 POLYHEAD_INLINE void put(float x, float* to) { *to = x; }
 
-// The mean is subtracted before squaring: E[x^2] - E[x]^2 would cancel.
+// Returns 1 / sqrt(variance + epsilon). The mean is subtracted before squaring, because E[x^2] - E[x]^2 would cancel.
 POLYHEAD_INLINE float inverse_deviation(std::int64_t width, const float* x, float mean, float epsilon) {
   const float squares = sum_row(width, x, [mean](std::int64_t, auto value) { return (value - mean) * (value - mean); });
   return 1 / __builtin_sqrtf(squares / static_cast<float>(width) + epsilon);

@@ -18,7 +18,7 @@ class PackedMatrix {
   explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr, const Workspace* workspace = nullptr);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
-  PackedMatrix(const PackedMatrix&) = delete;  // panels_ points into memory_
+  PackedMatrix(const PackedMatrix&) = delete;  // a copy's panels_ would point into the memory of the original
   PackedMatrix& operator=(const PackedMatrix&) = delete;
   ~PackedMatrix() = default;
   char* panels() const { return panels_; }

@@ -138,7 +138,7 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
   }
 }
 
-// AMX has tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums at most 4096 terms before it stores the sums.
+// Tests sizes near multiples of the sizes of the AMX kernel: tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums of at most 4096 terms.
 TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
   Random random(10);
   for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{1, 1, 1},
@@ -371,7 +371,7 @@ TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   for (const double x : to_doubles(c)) EXPECT_EQ(x, GetParam().starts_with("amx") ? 0 : 40 * 0x1p-30);
 }
 
-// Other processors test AMX by emulation, so the emulation must have the bits of the hardware.
+// On processors without AMX, tests use an emulation of AMX, so the emulation must give the bits of the hardware.
 TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const std::vector<std::string> sets = usable_sets();
   const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };

@@ -63,7 +63,7 @@ class Finish {
   std::int64_t columns_[kPanelColumns<T>];
 };
 
-// One tile of c and its operands.
+// A tile of c, and the operands from which it is computed.
 template <class T>
 struct Tile {
   Terms<T> terms;

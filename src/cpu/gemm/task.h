@@ -31,7 +31,7 @@ struct GemmTask {
 // The number of rows of a block is a multiple of kGemmRowStep, which is a multiple of the tile height of every instruction set without AMX.
 constexpr std::int64_t kGemmRowStep = 12;
 
-// How the kernels of an instruction set read a dtype.
+// How the kernels of an instruction set pack and multiply tensors of a dtype.
 struct GemmFormat {
   std::int64_t panel_columns = 0;  // columns of a panel of b
   std::int64_t element_bytes = 0;  // size of a packed element

@@ -38,7 +38,7 @@ inline void copy_tile_of_adjacent_rows(const bf16* a, const Side& depth, int row
   for (int i = 0; i < kRowsOfTile; ++i) store_vector<std::int32_t>(x[i], &to[i * kTilePairs].bits);
 }
 
-// Copies terms [term, term + terms) of `rows` rows; the rest of the tile becomes 0.
+// Copies the terms [term, term + terms) of `rows` rows to a tile, and sets the rest of the tile to 0.
 inline void copy_tile(const GemmTask& task, std::int64_t row, int rows, std::int64_t term, int terms, char* to) {
   const bf16* const a = static_cast<const bf16*>(task.a);
   Bf16Pair* pairs = reinterpret_cast<Bf16Pair*>(to);
@@ -94,7 +94,7 @@ class TilesOfA {
       for (int i = 0; i < tiles; ++i) {
         if (rows_[i].step != kTileBytes) continue;
         const std::int64_t row = rows.first + i * kRowsOfTile;
-        // The copy is scratch memory of this call.
+        // const_cast is safe here, because the tile that is written is scratch memory of this call and not the caller's a.
         copy_tile(task, row, static_cast<int>(smaller(kRowsOfTile, rows.last - row)), term, static_cast<int>(smaller(kTileTerms, terms.last - term)),
                   const_cast<char*>(rows_[i].first) + block * kTileBytes);
       }

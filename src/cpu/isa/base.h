@@ -56,7 +56,7 @@ POLYHEAD_INLINE Vector<Bits<T>> lane_numbers() {
   return numbers;
 }
 
-// Lane i of the result is lane kOrder[i] of a and b side by side.
+// Returns a vector whose lane i is lane kOrder[i] of a and b; lanes of b are counted after those of a.
 template <class T, int... kOrder>
 POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 #if __has_builtin(__builtin_shufflevector)
@@ -66,7 +66,7 @@ POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 #endif
 }
 
-// Lane i of the result is lane i ^ kDistance of x.
+// Returns a vector whose lane i is lane i ^ kDistance of x.
 template <class T, int kDistance>
 POLYHEAD_INLINE Vector<T> swap_lanes(Vector<T> x) {
   return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
@@ -104,8 +104,8 @@ POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;
 }
 
-// A non-temporal store, which does not read the cache line first. `to` is aligned to the vector's size. Other threads see the data after
-// store_fence().
+// Stores a vector by a non-temporal store, which does not read the cache line first. `to` must be aligned to the vector's size. Other threads can read the data
+// only after store_fence().
 template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   store_vector<T>(x, to);

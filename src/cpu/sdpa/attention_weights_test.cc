@@ -111,7 +111,8 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   }
 }
 
-// A row with a NaN in q or k is NaN at its attended keys and 0 at its masked ones. A NaN in v does not change attention weights.
+// If the scores of a row contain a NaN, its attention weights must be NaN at the keys that it attends to, and 0 at masked keys. A NaN in v must not change
+// attention weights.
 TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f32, {.queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16});

@@ -15,7 +15,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The scratch of a backward pass, whose p holds drop(p) c, and further arrays for the tangents.
+// The scratch of the kernel: that of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;

@@ -28,7 +28,7 @@ class SplitSums {
   bool any() const { return memory_.has_value(); }
   const TensorView& gradient() const { return gradient_; }
   std::int64_t rows() const { return rows_; }
-  // Returns nullptr if no memory was allocated.
+  // Returns the address of the sums of a head, split and row, or nullptr if no memory was allocated.
   void* at(std::int64_t head, std::int64_t split, std::int64_t row) const {
     return memory_ ? static_cast<char*>(memory_->get()) + (head * splits_ + split) * size_ + row * (size_ / rows_) : nullptr;
   }

@@ -228,7 +228,7 @@ TEST_F(Emptiness, OfSecondDerivatives) {
   });
 }
 
-// Returns the results of all operations on maps for the case.
+// Returns the results of all operations of maps.h for the case.
 std::vector<std::pair<const char*, Tensor>> maps_of(const AttentionCase& c) {
   const AttentionSizes& z = c.sizes;
   const MapsInput input = c.maps();

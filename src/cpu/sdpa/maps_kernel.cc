@@ -133,7 +133,7 @@ class Maps {
     const T pending_scale = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
-    // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
+    // If all scores are -infinity, the reference is 0, so that exp(score - reference) is 0 and not NaN. If a score is NaN, the result stays NaN.
     T moment = 0;
     const T reference = largest == -kInfinity<T> ? T{0} : largest,
             of_keys = exponentiate<kEntropy>(x, begin, end, reference, scale_.exp(pending_scale), &moment);

@@ -30,7 +30,7 @@ struct Attention {
     d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
-  // Returns a forward pass of the first queries and keys.
+  // Returns the arguments of a forward pass over the first `queries` queries and `keys` keys.
   SdpaForward forward(std::int64_t queries, std::int64_t keys) {
     const auto cut = [](Tensor& x, std::int64_t last) { return x.view().slice(2, 0, last); };
     return {.q = cut(q, queries), .k = cut(k, keys), .v = cut(v, keys), .out = cut(out, queries), .lse = cut(lse, queries)};

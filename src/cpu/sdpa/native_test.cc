@@ -44,7 +44,8 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware. Skipped if one of the two is missing.
+// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the bits of the hardware. This test is skipped if the machine or
+// the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });

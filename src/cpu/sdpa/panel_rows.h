@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A strip's rows and a panel of keys.
+// The rows of a strip, and the panel of keys for which their bias and masks are loaded.
 struct StripPanel {
   const Row* rows;
   int count;

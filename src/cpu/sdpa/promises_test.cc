@@ -330,7 +330,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
-// Packs the sequences as documents of one packed sequence.
+// Computes the sequences as documents of one packed sequence.
 void packed(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
   const Sizes& z = p.z;

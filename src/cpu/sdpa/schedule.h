@@ -53,7 +53,7 @@ struct Together {
   bool every_pair = false;  // true: every pair belongs to a task, even a masked pair, because a task writes d_bias of its pairs, or d_sink of its rows if it has the first keys
 };
 
-// Number of sequences in a group, if all `batch` sequences share d_bias. The sums of each group begin at 0.
+// Returns the number of sequences in a group if all `batch` sequences share d_bias. Each group has separate sums of d_bias, which begin at 0.
 std::int64_t sequences_per_group(std::int64_t batch);
 
 struct BackwardSchedule {

@@ -16,7 +16,7 @@ struct RowLines {
   std::uint8_t* bytes;  // mask or keep bytes; kKeepMargin more bytes than keys
 };
 
-// Factors that scores and their tangents must still be multiplied by.
+// The factors by which the caller must still multiply scores and their tangents.
 template <class T>
 struct PendingFactors {
   T score, tangent;

@@ -10,7 +10,7 @@
 
 namespace polyhead::cpu {
 
-// A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: absent.
+// A tensor [head, row, column] of one sequence, with strides in elements. If data is nullptr, the tensor is absent.
 template <class Void>
 struct BasicPlane {
   Void* data = nullptr;
@@ -111,7 +111,7 @@ struct TangentPlanes {
 template <class T>
 struct RowValues {
   T shift, lse, inverse;
-  T lse_tangent, delta, phi;  // eq. 8b, 7, 8d
+  T lse_tangent, delta, phi;  // docs/maths.md, eq. 8b, 7 and 8d
 };
 
 // A task of forward mode: some rows of a group with all keys.
@@ -147,7 +147,7 @@ struct MapsTask : HeadGroup {
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p.
+  // Called with the S values of row chosen[i]. Attention weights are 0 outside of `keys`; `entropy` is their entropy -sum p log p.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
   void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]

@@ -23,7 +23,7 @@ struct Case {
   Tensors expected;        // the results in the file: out, weights, lse, their tangents, and every gradient d_X
 };
 
-// Reads a case. Error if the file is not a case.
+// Reads a case from a file of golden vectors. Error if the file has no metadata `case` or no tensor `out`.
 Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);

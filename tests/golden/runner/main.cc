@@ -1,4 +1,4 @@
-// polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]
+// The program that computes golden vectors and compares the results: polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>

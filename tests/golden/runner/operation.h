@@ -10,7 +10,7 @@ struct Setting {
   const Backend* backend = nullptr;
 };
 
-// Computes the results of a case. Error if it names an operation, a rule or a tensor that the runner does not know.
+// Computes the results of a case. Error if the case has an operation, an option or a tensor that the runner does not know.
 Tensors compute(const Case& which, Tensors inputs, const Setting& setting);
 
 // Returns the inputs, with float64 tensors converted to `dtype`. Tensors of a narrower dtype are part of what the case tests and are not converted.
