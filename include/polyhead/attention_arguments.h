@@ -1,5 +1,5 @@
-// The table of attention's arguments: visit_arguments(options, f) calls f(argument, member) for each. What follows from it: checks for overlap, cutting by
-// sequences and ranks, comparison between ranks, the program's tensors, and the arguments in Python.
+// The table of attention's arguments: visit_arguments(options, f) calls f(argument, member) for each argument. Code that must treat every argument reads this
+// table: the checks for overlapping memory, the cutting of tensors by sequences and ranks, the comparison of arguments between ranks, the command line and Python.
 #pragma once
 
 #include <concepts>
@@ -15,31 +15,32 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// The shape of a tensor. It says how the tensor is cut to some of the sequences, queries or keys.
+// The kinds of shape that an argument may have. The kind says which axes of the tensor to cut for some of the sequences, queries or keys.
 enum class ArgumentExtent : std::uint8_t {
   none,          // not a tensor
   query_heads,   // [*,N,T,width]
   key_heads,     // [*,K,S,width]
   scales,        // [*,K,S]
   pairs,         // broadcasts to [*,N,T,S]
-  query_blocks,  // broadcasts to [*,N,blocks of queries,count]
-  rows,          // [N], or of another rank that broadcasts to [*,N,T]
+  query_blocks,  // broadcasts to [*,N,blocks of queries,listed blocks of keys]
+  rows,          // [N] with one value for each head; a tensor of any other rank broadcasts to [*,N,T]
   keys,          // broadcasts to [*,S]
-  sequences,     // [*], or also [*,T]
+  sequences,     // [*] or [*,T]
   documents,     // [D+1], the same for every sequence
   heads,         // [N,...], the same for every sequence
 };
 
 struct Argument {
-  const char* name;  // in Python
+  const char* name;  // the argument's name in Python
   ArgumentExtent extent = ArgumentExtent::none;
-  bool has_gradient = false;     // and a tangent
-  const char* member = nullptr;  // its path, if it is the member of a member such as RelativeBias
+  bool has_gradient = false;     // true: the argument has a gradient and a tangent
+  const char* member = nullptr;  // the argument's path in the options if it is inside another struct: "relative_bias.slopes"
 
-  const char* path() const { return member != nullptr ? member : name; }  // in messages, and of the tensor in a file
+  const char* path() const { return member != nullptr ? member : name; }  // the argument's name in messages, and the tensor's name in a file
 };
 
-// `mask` is a Mask or a const Mask, and so on below. A new member does not compile until it is named here.
+// `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does
+// not compile.
 template <class M, class F>
   requires std::same_as<std::remove_const_t<M>, Mask>
 void visit_arguments(M& mask, const F& f) {
@@ -69,7 +70,7 @@ void visit_arguments(Bias& bias, const F& f) {
   f(Argument{"diagonal", ArgumentExtent::none, false, "relative_bias.diagonal"}, diagonal);
 }
 
-// The arguments that SdpaOptions and nn::AttentionOptions have in common.
+// Calls f for the arguments that SdpaOptions and nn::AttentionOptions have in common.
 template <class Options, class F>
 void visit_shared_arguments(Options& options, const F& f) {
   visit_arguments(options.mask, f);
@@ -78,7 +79,7 @@ void visit_shared_arguments(Options& options, const F& f) {
   f(Argument{"relative_bias"}, options.relative_bias);
 }
 
-// score_rule, executor and workspace are for C++ alone and have no row.
+// Calls f for the options that the program and Python offer too. score_rule, executor and workspace exist only in C++, so f is not called for them.
 template <class Options, class F>
   requires std::same_as<std::remove_const_t<Options>, SdpaOptions>
 void visit_arguments(Options& options, const F& f) {
@@ -94,7 +95,7 @@ void visit_arguments(Options& options, const F& f) {
   f(Argument{"precision"}, precision);
 }
 
-// The inputs.
+// Calls f for each input of the forward pass.
 template <class Tensors, class F>
   requires std::same_as<std::remove_const_t<Tensors>, SdpaForward>
 void visit_arguments(Tensors& tensors, const F& f) {
@@ -105,7 +106,8 @@ void visit_arguments(Tensors& tensors, const F& f) {
   f(Argument{"v_scale", ArgumentExtent::scales}, tensors.v_scale);
 }
 
-// visit_arguments(options, TensorArguments{f}) calls f(argument, view) for each argument that is a tensor, given or not; also for slopes and table of a relative bias.
+// visit_arguments(options, TensorArguments{f}) calls f(argument, view) for each argument that is a tensor, the slopes and the table of a relative bias included.
+// The view of a tensor that was not given is absent.
 template <class F>
 struct TensorArguments {
   F f;
@@ -122,7 +124,7 @@ struct TensorArguments {
 template <class F>
 TensorArguments(F) -> TensorArguments<F>;
 
-// Calls f(name, view) for each tensor of the mask that is given.
+// Calls f(name, view) for each tensor that the mask has.
 template <class F>
 void visit_given(const Mask& mask, const F& f) {
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {

@@ -1,5 +1,5 @@
-// Attention over several processes: the component `distributed`, built with -DPOLYHEAD_BUILD_DISTRIBUTED=ON. The component `mpi`
-// (polyhead/distributed/mpi.h) has the communicator over MPI.
+// Includes all headers of the component `distributed`, which computes attention over several processes. CMake builds the component with
+// -DPOLYHEAD_BUILD_DISTRIBUTED=ON. A communicator over MPI is in the component `mpi` (polyhead/distributed/mpi.h).
 #pragma once
 
 #include "polyhead/distributed/attention.h"

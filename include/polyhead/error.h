@@ -9,13 +9,13 @@ namespace polyhead {
 
 enum class ErrorCode : std::uint8_t {
   invalid_argument,  // a shape, extent, stride, dtype or value that the operation does not allow
-  unsupported,       // valid, but the chosen backend or format does not support it
+  unsupported,       // the request is valid, but the chosen backend or format does not support it
   io,                // a file cannot be opened, read, written or renamed
   format,            // a file's contents are not what its format says
-  communication,     // another rank does not answer, has ended, or passed arguments that do not agree
+  communication,     // another rank does not answer, has ended, or passed other arguments than this rank
 };
 
-// The only exception type of the library besides std::bad_alloc. what() names the operation, what was given and what is allowed.
+// The library throws only Error and std::bad_alloc. what() names the operation, the value that was given and the values that are allowed.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -1,4 +1,5 @@
-// Tensors and attention parameters in files: the component `io` (find_package(polyhead COMPONENTS io), target polyhead::io).
+// Includes all headers of the component `io`, which reads and writes files of tensors and of attention parameters
+// (find_package(polyhead COMPONENTS io), target polyhead::io).
 #pragma once
 
 #include "polyhead/error.h"

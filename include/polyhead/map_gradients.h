@@ -1,4 +1,5 @@
-// The backward pass of attention_map(), and of lse where it takes a [T,S] tensor.
+// The backward pass of attention_map(): the gradients of a loss that reads attention maps, or the lse of their rows. It computes rows of the maps, as
+// attention_map() does.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +10,24 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// With p the attention weights, m what dropout multiplies them by (1 for MapValue::probability) and d_p = m d_map:
+// p are the attention weights; m is dropout's factor of each weight, 0 or 1/(1 - dropout) (1 for MapValue::probability); d_p = m d_map. Then
 //   d_score = p (d_p - sum_s p d_p + d_lse)          docs/maths.md, eq. 7 and 7b
-// and from it the other gradients as in the backward pass of attention. Elements of d_map where p is 0 are not read.
+// The gradients of q, k and the biases follow from d_score as in the backward pass of attention. Elements of d_map where p is 0 have no effect, even if they
+// are NaN.
 struct MapBackward {
-  ConstTensorView d_map = {};  // [*,N,T,S], or [*,heads.size(),T,S]; floating. Absent: zeros
-  ConstTensorView d_lse = {};  // [*,N,T] floating. Absent: zeros
-  std::span<const std::int64_t> heads = {};  // which heads d_map and d_lse have, each once; empty: all. The others have no gradient.
+  ConstTensorView d_map = {};  // [*,N,T,S], or [*,heads.size(),T,S] if `heads` is given; floating. Absent: zeros
+  ConstTensorView d_lse = {};  // [*,N,T], or [*,heads.size(),T] if `heads` is given; floating. Absent: zeros
+  std::span<const std::int64_t> heads = {};  // the heads of d_map and d_lse, each head once; empty: all heads. Every other head counts as a head whose d_map and d_lse are 0.
   TensorView d_q = {}, d_k = {};  // shaped as q and k, floating; a gradient without a view is not computed
-  TensorView d_bias = {};           // as in SdpaBackward, and so are those that follow
+  TensorView d_bias = {};           // d_bias, d_relative_bias and d_sink are as in SdpaBackward
   TensorView d_relative_bias = {};
   TensorView d_sink = {};
   bool add = false;  // d_q and d_k are added to what the views hold
 };
 
-// value: probability or dropped, as given to attention_map(). Memory: a few rows of each head that is computed, and a copy of its q and k. Error with
-// EmptyRows::uniform and with a score rule.
+// Pass the `value` that the map was computed with: MapValue::probability or MapValue::dropped. Each thread works on one head at a time and needs memory for
+// a few rows of the head's map and for copies of the head's q and k; a d_bias that is not float64 also needs a float64 copy. Error with EmptyRows::uniform
+// and with a score rule.
 void attention_map_backward(const MapsInput& input, const MapBackward& gradients, const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
 }  // namespace polyhead

@@ -2,7 +2,7 @@
 // O(T + S) memory besides their outputs; the bits do not depend on the number of threads.
 //   p[b,n,t,s] = exp(score[b,n,t,s] - log sum_s exp(score[b,n,t,s]))
 // The log of the sum is computed again, because a stored float32 lse is off by 1e-3 at scores of 1e4. With sink logits the sum includes exp(sink), so a
-// row of p sums to 1 - exp(sink - lse); top keys, statistics and pooled maps leave out the sink.
+// row of p sums to 1 - exp(sink - lse). The sink is no column of a map: top keys, statistics and pooled maps are computed from the p of the keys alone.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,37 @@ struct MapsInput {
   ConstTensorView q;  // [*,N,T,H]
   ConstTensorView k;  // [*,K,S,H]  any dtype that SdpaForward::k may have
   ConstTensorView k_scale = {};  // [*,K,S]  scales of an int8 k, as SdpaForward::k_scale
-  // Called in the calling thread after every few hundred rows, and at the end with done = total. An exception that it throws ends the
-  // operation; the outputs are then unspecified.
+  // The calling thread calls progress after every few hundred rows, and at the end with done = total. If progress throws, the
+  // operation ends and its outputs are unspecified.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Which value of the formula in sdpa.h a map holds.
+// The value that an element of a map holds. The formulas are at the beginning of sdpa.h; a later value contains the steps of the earlier ones.
 enum class MapValue : std::uint8_t {
   scaled_score,  // scale <q,k>, for masked pairs too
-  capped_score,  // after the score rule and softcap, for masked pairs too
-  score,         // after the bias; -inf where masked
-  probability,   // before dropout; 0 where masked
-  dropped,       // after dropout, as it multiplies v
+  capped_score,  // the score after the score rule and softcap, for masked pairs too
+  score,         // the score after the bias; -inf where masked
+  probability,   // the attention weight before dropout; 0 where masked
+  dropped,       // the attention weight after dropout, which multiplies v
 };
 
 // Writes the maps of all queries. out [*,N,T,S], any floating dtype.
 void attention_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
-// Writes the maps of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
+// Writes the rows of chosen queries. out [*,N,R,S] for R = queries.size(); each query in [0,T).
 void attention_map_rows(const MapsInput& input, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                     MapValue value = MapValue::probability);
 
-// Writes the maps of chosen queries and chosen keys. out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive numbers select a rectangle.
-// Elements equal those of attention_map() up to one rounding.
+// Writes the rows of chosen queries at the columns of chosen keys: out [*,N,R,C] for R = queries.size() and C = keys.size(). Consecutive queries and
+// consecutive keys select a rectangle of the map. Elements equal those of attention_map() up to one rounding.
 void attention_map_part(const MapsInput& input, std::span<const std::int64_t> queries, std::span<const std::int64_t> keys, TensorView out,
                         const SdpaOptions& options = {}, MapValue value = MapValue::probability);
 
-// Writes the band around the diagonal: out [*,N,T,W], element i of query t is the probability of key t + first + i; 0 where there is no such key.
-// Positions are counted from the start of each document.
+// Writes a band of W diagonals: out [*,N,T,W], where element i of query t is the probability of key t + first + i, or 0 if there is no such key.
+// Positions of queries and keys are counted from the start of each document.
 void attention_windows(const MapsInput& input, std::int64_t first, TensorView out, const SdpaOptions& options = {});
 
-// Finds for each query the k keys with the largest probability, largest first; of equally likely keys the smaller index first. k <= S.
+// Finds for each query the k keys with the largest probability, largest first. Of keys with equal probability the key with the smaller index comes first. k <= S.
 // probability [*,N,T,k] floating, key [*,N,T,k] int64.
 void attention_top_keys(const MapsInput& input, TensorView probability, TensorView key, const SdpaOptions& options = {});
 
@@ -58,35 +58,35 @@ struct HeadStatistics {
   TensorView entropy = {};      // -sum_s p log p, in nats
   TensorView largest = {};      // max_s p
   TensorView distance = {};     // sum_s p |s - t|, in positions
-  TensorView first_key = {};    // p of key 0
-  TensorView previous_key = {}; // p of key t - 1
-  TensorView same_key = {};     // p of key t
-  TensorView next_key = {};     // p of key t + 1
+  TensorView first_key = {};    // p[t, 0]
+  TensorView previous_key = {}; // p[t, t - 1]
+  TensorView same_key = {};     // p[t, t]
+  TensorView next_key = {};     // p[t, t + 1]
 };
 void attention_statistics(const MapsInput& input, const HeadStatistics& statistics, const SdpaOptions& options = {});
 
-// How much each query attends to sets of keys: out [*,N,T,M], the sum of the probabilities of a set's keys. key_sets is boolean, [S]
-// for one set, or broadcasts to [*,M,S]; a key may be in several sets.
+// How much each query attends to each of M sets of keys: out [*,N,T,M], the sum of the probabilities of the keys of a set. key_sets is boolean: [S]
+// for one set, or a tensor that broadcasts to [*,M,S]. A key may be in several sets.
 void attention_key_mass(const MapsInput& input, ConstTensorView key_sets, TensorView out, const SdpaOptions& options = {});
 
-// How much each key is attended to: out [*,N,S], the sum of its probabilities over all queries.
+// How much attention each key receives: out [*,N,S], the sum over all queries of p[t,s].
 void attention_key_sums(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
-// How a pooled map reduces a block of attention weights to one number.
+// How a pooled map reduces each block of attention weights to one number.
 enum class Pooling : std::uint8_t { mean, sum, largest };
 
 // Reduces the maps to blocks: out [*,N,h,w] with h <= T, w <= S. Block (i,j) covers queries [i T/h, (i+1) T/h) and
 // keys [j S/w, (j+1) S/w).
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, Pooling pooling = Pooling::mean);
 
-// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of their rows in nats, from 0 (the same) to log 2 (no
-// key in common), averaged over the queries whose rows are not empty in either head; 0 if there is no such query. A sink counts as one more key.
+// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of a query's rows in the two heads, from 0 (equal rows) to log 2
+// nats (no key in common), averaged over the queries whose rows are not empty in either head; 0 if there is no such query. A sink counts as one more key.
 void attention_divergence(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of
-// self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) mean over heads of p_l,
-// its rows divided by their sums; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] comes first. All layers share T = S and the
-// options. Memory is O(R T); if R >= T/2, it is a matrix [T,T] and 64 rows of each head's map.
+// self-attention, if only attention and the residual connection mix positions. A_l = residual I + (1 - residual) (mean over heads of p_l),
+// with each row divided by its sum; out [*,R,T] = rows `queries` of A_L ... A_1. layers[0] is A_1. All layers have the same T = S and the same
+// options. Memory is O(R T); if R >= T/2, the memory is a matrix [T,T] and 64 rows of each head's map.
 void attention_rollout(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, TensorView out, const SdpaOptions& options = {},
                        double residual = 0.5);
 

@@ -1,6 +1,6 @@
-// Which keys a query may attend to: those that every given member of Mask allows. A masked key does not affect the result, even if it is
-// NaN. The name of each boolean tensor says what `true` means. Queries are not masked: in self-attention a padded position is a query too, and
-// must be finite, or its row of the output and, in training, the gradients of all parameters are NaN.
+// A Mask says which keys a query may attend to: the keys that every given member of Mask allows. A masked key does not affect the result, even if the key is
+// NaN. The name of each boolean tensor says what `true` means. Queries are not masked. In self-attention a padded position is a query too: if the padded input
+// is not finite, its row of the output is NaN and, in training, so are the gradients of all parameters.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Diagonal {
   Corner corner = Corner::top_left;
   std::int64_t shift = 0;
 
-  static constexpr Diagonal top_left() { return {Corner::top_left, 0}; }          // offset 0: query 0 sees key 0
-  static constexpr Diagonal bottom_right() { return {Corner::bottom_right, 0}; }  // offset S - T: the last query sees the last key
+  static constexpr Diagonal top_left() { return {Corner::top_left, 0}; }          // offset 0: query 0 is aligned with key 0
+  static constexpr Diagonal bottom_right() { return {Corner::bottom_right, 0}; }  // offset S - T: the last query is aligned with the last key
   static constexpr Diagonal offset(std::int64_t shift) { return {Corner::offset, shift}; }
 
   constexpr std::int64_t resolve(std::int64_t queries, std::int64_t keys) const {
@@ -32,8 +32,8 @@ struct Diagonal {
 // Causal attention: query t attends to the keys s <= t + offset.
 using Causal = Diagonal;
 
-// Query t attends to the keys s with -left <= s - (t + offset) <= right; a side that is not given is unbounded. The offset is that of the
-// causal diagonal if the mask is causal, else that of `diagonal`, by default bottom right.
+// Query t attends to the keys s with -left <= s - (t + offset) <= right. If `left` or `right` is not given, the window has no bound in that direction. The offset
+// is the offset of the causal diagonal if the mask is causal, else the offset of `diagonal`, by default bottom right.
 struct Window {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<std::int64_t> left{};
@@ -41,17 +41,17 @@ struct Window {
   std::optional<Diagonal> diagonal{};
 };
 
-// Sizes of the blocks of queries and of keys.
+// The number of queries in a block of queries, and of keys in a block of keys.
 struct BlockSize {
   std::int64_t queries = 128, keys = 128;
 };
 
-// For each block of queries the blocks of keys that its queries may attend to, as BlockMask of FlexAttention holds them. Time and memory of a
-// forward and of a backward pass grow with the listed blocks; a dense mask of the same pairs has T x S bytes.
+// Lists for each block of queries the blocks of keys that these queries may attend to, as BlockMask of FlexAttention does. Time and memory of a
+// forward and of a backward pass grow with the number of listed blocks; a dense mask of the same pairs has T x S bytes.
 struct BlockLists {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  // Integers [*,N,ceil(T / size.queries),count], where * and N broadcast: indices of blocks of keys in any order, or -1 for none. Listing a block
-  // twice is the same as once. A block of queries without a listed block has empty rows.
+  // Integers [*,N,ceil(T / size.queries),count], where * and N broadcast: indices of blocks of keys in any order; -1 fills unused places. Listing a block
+  // twice is the same as listing it once. A block of queries without a listed block has empty rows.
   ConstTensorView lists{};
   BlockSize size{};
 };
@@ -60,9 +60,9 @@ struct Mask {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   std::optional<Causal> causal{};
   Window window{};
-  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; attends to s < length
-  ConstTensorView attend{};       // bool, broadcasts to [*,N,T,S]: true = may attend. Not together with `block`.
-  ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = may not attend
+  ConstTensorView key_lengths{};  // integers in [0,S]: [*] per sequence or [*,T] per query; a query attends to the keys s < length
+  ConstTensorView attend{};       // bool, broadcasts to [*,N,T,S]: true = the query may attend to the key. Not together with `block`.
+  ConstTensorView block{};        // bool, broadcasts to [*,N,T,S]: true = the query may not attend to the key
   ConstTensorView attend_keys{};  // bool, broadcasts to [*,S]: true = every query may attend to the key. Not with `block_keys`.
   ConstTensorView block_keys{};   // bool, broadcasts to [*,S]: true = no query may attend to the key
 
@@ -73,13 +73,13 @@ struct Mask {
   ConstTensorView diagonal_offsets{};
 
   // Documents packed one after the other along T and S, the same for every sequence: integers [D+1] that start at 0, never decrease and end at
-  // T and at S (cu_seqlens of FlashAttention). Queries of a document attend to its keys only. Causal and window diagonals and empty rows
-  // are those of each document alone (bottom_right: its own S - T). The result equals that of each document alone, bit for bit. Key lengths
-  // and dropout bits use positions in the packed sequence; key_lengths [D] with D > 1 documents are an Error, because they could mean sequences or
-  // documents. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
+  // T for query_offsets and at S for key_offsets (cu_seqlens of FlashAttention). Queries of a document attend to the keys of that document only. Causal and
+  // window diagonals and empty rows are those of each document alone: for bottom_right, S - T is computed from the document's lengths. The result equals that of
+  // a call with each document alone, bit for bit. Key lengths and dropout bits use positions in the packed sequence. key_lengths [D] with D > 1 documents are an
+  // Error, because they could be lengths of sequences or of documents. If T == S, key_offsets may be left out; query_offsets then cut the keys too.
   ConstTensorView query_offsets{}, key_offsets{};
 
-  // With documents, blocks count positions of the packed sequence.
+  // If documents are given too, block i starts at position i x size of the packed sequence, not of a document.
   BlockLists blocks{};
 };
 

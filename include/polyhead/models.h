@@ -1,4 +1,5 @@
-// Models read from files, with their tokenizer: the component `models` (find_package(polyhead COMPONENTS models), target polyhead::models).
+// Includes all headers of the component `models`, which loads models and their tokenizers from files (find_package(polyhead COMPONENTS models), target
+// polyhead::models).
 #pragma once
 
 #include "polyhead/error.h"

@@ -1,11 +1,11 @@
-// Keeps a value from being taken for a struct of options. GCC reads `.dropout = 0.1` as `.dropout = {0.1}`, which sets the first member of
-// Dropout; Clang refuses it. If NamedMembers is the first member, both compilers refuse it, and `.dropout = {.p = 0.1}` means the same everywhere.
+// Prevents a number from being read as a whole struct of options. GCC reads `.dropout = 0.1` as `.dropout = {0.1}`, which sets the first member of
+// Dropout; Clang refuses `.dropout = 0.1`. If NamedMembers is the first member, GCC refuses it too. `.dropout = {.p = 0.1}` compiles with both.
 #pragma once
 
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// No value converts to it. It takes no memory, or the padding of one member.
+// No value converts to NamedMembers. A member of this type needs no memory in most structs, and at most the size of one aligned member.
 struct NamedMembers {
   explicit constexpr NamedMembers() = default;
 };

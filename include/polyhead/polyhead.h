@@ -1,4 +1,4 @@
-// Attention and its layers: everything in the target polyhead::polyhead. Other targets: io.h, models.h, viewer.h.
+// Includes attention and its layers: all headers of the target polyhead::polyhead. The headers io.h, models.h and viewer.h belong to other targets.
 #pragma once
 
 #include "polyhead/attention_arguments.h"

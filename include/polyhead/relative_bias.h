@@ -1,4 +1,4 @@
-// Biases of the scores that depend only on the head and on the distance of key and query. No [T,S] tensor is allocated.
+// Biases of the scores that depend only on the head and on the distance of key and query (ALiBi, T5). No [T,S] tensor is allocated.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// The distance of query t and key s is x = s - (t + offset): negative for earlier keys, 0 on the diagonal. The offset is that of the causal or
-// window diagonal if the mask has one, for each document and with Mask::diagonal_offsets for each sequence; else that of `diagonal`, by default
-// bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
+// The distance of query t and key s is x = s - (t + offset): negative for earlier keys, 0 on the diagonal. The offset is the offset of the mask's causal or
+// window diagonal; documents and Mask::diagonal_offsets give each document or sequence another offset. Without such a diagonal the offset is that of `diagonal`,
+// by default bottom right. Exactly one of slopes and table is given, in the dtype of q or of lse.
 struct RelativeBias {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  // ALiBi (Press et al. 2022): bias[b,n,t,s] = -slopes[n] |x|. alibi_slopes() computes those of the paper.
+  // ALiBi (Press et al. 2022): bias[b,n,t,s] = -slopes[n] |x|. alibi_slopes() computes the slopes of the paper.
   ConstTensorView slopes{};  // [N]
 
   // T5 (Raffel et al. 2020, section 2.1): bias[b,n,t,s] = table[n, relative_bucket(x, …)]. PyTorch's T5 stores [buckets,N]: pass its transpose.
@@ -25,16 +25,16 @@ struct RelativeBias {
   bool bidirectional = true;
   std::int64_t max_distance = 128;
 
-  std::optional<Diagonal> diagonal{};  // if given together with a causal or window diagonal, it must be the same
+  std::optional<Diagonal> diagonal{};  // if the mask has a causal or window diagonal, this diagonal must be absent or equal to it
 
   explicit operator bool() const { return slopes || table; }
   const ConstTensorView& parameter() const { return slopes ? slopes : table; }
 };
 
 // Returns the bucket in [0, buckets) of distance x. Each direction has D buckets: D = buckets / 2 if bidirectional, else D = buckets. The first D/2
-// of them hold |x| = 0, 1, ..., D/2 - 1; the ranges of the others grow logarithmically up to max_distance, and the last holds all longer distances.
-// If bidirectional, keys after the query have the second half of all buckets, else they have bucket 0. Error unless buckets is at least 2
-// (bidirectional: at least 4 and even) and max_distance > D/2.
+// buckets hold |x| = 0, 1, ..., D/2 - 1. Each following bucket holds a range of distances; the ranges grow logarithmically up to max_distance, and the last
+// bucket holds all longer distances. Keys after the query have the second half of all buckets if bidirectional, else bucket 0. Error unless buckets is at
+// least 2 (bidirectional: at least 4 and even) and max_distance > D/2.
 std::int64_t relative_bucket(std::int64_t x, std::int64_t buckets, bool bidirectional, std::int64_t max_distance);
 
 // Returns float32 [heads]: 2^(-8 i / heads) for i = 1, ..., heads if heads is a power of two; else the slopes for the next smaller power of two,

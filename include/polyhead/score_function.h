@@ -1,13 +1,13 @@
-// Makes a score rule (score_rule.h) from a function of one pair and its derivative. They compute with vector types of the compiler, and are inlined into
-// one loop:
+// Makes a score rule (score_rule.h) from a function of one (query, key) pair and the function's derivative. Both functions compute with vector types of the
+// compiler and are inlined into one loop:
 //
 //   const auto rule = score_rule([](auto score, auto q, auto k) { return score + score::tanh((k - q) * 0.125F); },   // the new score
-//                                [](auto score, auto q, auto k) { return 0 * score + 1; });                          // its derivative by the old one
+//                                [](auto score, auto q, auto k) { return 0 * score + 1; });                          // derivative of the new score by the old score
 //   sdpa_forward(tensors, {.score_rule = rule});
 //
-// The arguments are vectors of float or double: old scores, the query's position and the keys' positions (exact up to 2^24 in float). A function with a
-// fourth parameter `const ScoreTile& tile` also sees tile.head and tile.batch. Vectors are as long as the flags of your source allow: with -mavx2 -mfma or
-// -march=native a rule takes half of the time that it takes without.
+// The arguments are vectors of float or double: old scores, the query's position and the keys' positions (exact up to 2^24 in float). A function that
+// needs the head or the sequence has a fourth parameter `const ScoreTile& tile` and reads tile.head and tile.batch. Vectors are as long as the flags of your
+// source allow: -mavx2 -mfma or -march=native halve the time of a rule.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ namespace polyhead {
 
 namespace score {
 
-// Source files of one program may be compiled with different flags, so the functions of each vector length have a namespace of their own.
+// Source files of one program may be compiled with different flags. Functions of different vector lengths are therefore in different namespaces, or the
+// linker would merge them.
 #if defined(__AVX512F__)
 inline namespace vectors_of_64_bytes {
 inline constexpr int kVectorBytes = 64;
@@ -61,7 +62,7 @@ inline V power_of_two_minus_1(V f) {
   }
 }
 
-// x log2(e) = n + f with n an integer: 2^n and 2^f - 1. |n| is less than 2^6 in float and 2^9 in double.
+// Splits x log2(e) = n + f with n an integer: power = 2^n and rest = 2^f - 1. |n| is less than 2^6 in float and 2^9 in double.
 template <class V>
 inline void split_power(V x, V& power, V& rest) {
   using T = Element<V>;
@@ -79,7 +80,7 @@ inline V abs(V x) {
   return x < 0 ? -x : x;
 }
 
-// exp(x); 0 instead of subnormal results.
+// exp(x). Results that would be subnormal are 0.
 template <class V>
 inline V exp(V x) {
   using T = Element<V>;
@@ -91,7 +92,7 @@ inline V exp(V x) {
   return x > kHighest ? V{} + T(__builtin_inf()) : x < kLowest ? V{} : result + x * 0;
 }
 
-// tanh(x) = (1 - e)/(1 + e), e = exp(-2|x|), from e - 1: small x keep their relative accuracy.
+// |tanh(x)| = (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
 template <class V>
 inline V tanh(V x) {
   using T = Element<V>;
@@ -113,7 +114,7 @@ inline Vector<T> call(const F& f, Vector<T> score, T query, Vector<T> keys, cons
   }
 }
 
-// Calls step(row, column, query, keys, count) for vectors of the tile's rows; `count` elements of a vector exist.
+// Calls step(row, column, query, keys, count) for each vector of the tile's rows. Only the first `count` elements of the vector lie in the row.
 template <class T, class Step>
 inline void for_each_vector(const ScoreTile& tile, const Step& step) {
   constexpr std::int64_t kWidth = kVectorBytes / static_cast<std::int64_t>(sizeof(T));
@@ -169,13 +170,13 @@ inline void differentiate(const D& derivative, const ScoreTile& tile, const void
 
 struct NoDerivative {};
 
-// Holds a function of a pair and its derivative. Must live as long as the ScoreRule that it converts to.
+// Holds a function of a pair and the function's derivative. A ScoreFunction converts to a ScoreRule, which points to it, and must outlive that rule.
 template <class Function, class Derivative = NoDerivative>
 class ScoreFunction {
  public:
   explicit ScoreFunction(Function function, Derivative derivative = {}) : function_(std::move(function)), derivative_(std::move(derivative)) {}
 
-  operator ScoreRule() const& {  // NOLINT(google-explicit-constructor): it takes the place of a rule in options
+  operator ScoreRule() const& {  // NOLINT(google-explicit-constructor): options accept a ScoreFunction where they expect a ScoreRule
     ScoreRule rule;
     rule.data = this;
     rule.forward = [](const ScoreTile& tile, const void* self) {
@@ -197,7 +198,8 @@ class ScoreFunction {
   Derivative derivative_;
 };
 
-// function(score, q, k) gives the new score of pairs, derivative(score, q, k) its derivative by the old one. Without a derivative there is no backward pass.
+// function(score, q, k) returns the new scores of pairs; derivative(score, q, k) returns the derivative of each new score by the old score. Without a
+// derivative there is no backward pass.
 template <class Function, class Derivative = NoDerivative>
 ScoreFunction<Function, Derivative> score_rule(Function function, Derivative derivative = {}) {
   return ScoreFunction<Function, Derivative>(std::move(function), std::move(derivative));

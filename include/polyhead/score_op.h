@@ -1,4 +1,4 @@
-// The operations of a score program (score_program.h).
+// The operations that an instruction of a score program (score_program.h) may have.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// Truth values are 0 and 1. Positions and indices are numbers of the tile's type: exact up to 2^24 in float.
+// Registers hold float or double, the type of the score tile. True is 1 and false is 0. Positions and indices are exact up to 2^24 in float.
 enum class ScoreOp : std::uint8_t {
-  constant,                                  // value
-  score, batch, head, query, key,            // of the pair
+  constant,                                  // the number ScoreInstruction::value
+  score, batch, head, query, key,            // the pair's old score, sequence, head, and positions of its query and key
   load,                                      // an element of a table at the indices a, b, c, d (as many as the table has dimensions)
-  add, subtract, multiply, divide, maximum, minimum,  // of a and b
-  less, less_equal, equal, logical_and, logical_or,   // of a and b
-  negate, absolute, square_root, exp, log, tanh, sigmoid, floor, logical_not,  // of a
+  add, subtract, multiply, divide, maximum, minimum,  // operations on registers a and b
+  less, less_equal, equal, logical_and, logical_or,   // operations on registers a and b
+  negate, absolute, square_root, exp, log, tanh, sigmoid, floor, logical_not,  // functions of register a
   select,                                    // b where a is not 0, else c
 };
 inline constexpr int kScoreOps = static_cast<int>(ScoreOp::select) + 1;

@@ -1,5 +1,5 @@
-// A score rule as a list of instructions, computed by a vector interpreter of the kernels: for formulas that are known only when the program runs, as
-// those of Python. Registers hold one number for each pair; instruction i writes register i and reads earlier ones.
+// A score rule (score_rule.h) as a list of instructions, which the kernels interpret with vector instructions. It serves formulas that are known only at run
+// time, such as functions in Python. A register holds one number for each pair; instruction i writes register i and reads registers of earlier instructions.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@ struct ScoreInstruction {
   double value = 0;
 };
 
-// Numbers that the program reads, in place: at most 4 dimensions. Negative indices count from the end, as in NumPy; an index outside of a dimension gives NaN.
+// A table of numbers that `load` reads, with at most 4 dimensions. The numbers are not copied. Negative indices count from the end, as in NumPy; an index
+// outside of a dimension gives NaN.
 struct ScoreTable {
   ConstTensorView values;  // float32 or float64
 };
 
-// A gradient of a table element: register `derivative` holds d(new score) / d(element that instruction `load` reads). The backward pass multiplies it by the
-// gradient of the new score and adds the product to the head's sum number first + <indices of the load, strides>.
+// The gradient of a table element: register `derivative` holds d(new score) / d(element that instruction `load` reads). The backward pass multiplies the
+// register by the gradient of the new score and adds the product to sums[first + <indices of the load, strides>] of the head.
 struct ScoreGradient {
   std::int32_t load = -1, derivative = -1;
   std::int64_t first = 0;
@@ -37,12 +38,12 @@ struct ScoreProgramCode {
   std::vector<ScoreInstruction> instructions;
   std::vector<ScoreTable> tables;
   std::int32_t result = -1;                  // register of the new score
-  std::int32_t slope = -1;                   // register of the derivative of the new score by the old one; -1: no backward pass
+  std::int32_t slope = -1;                   // register of the derivative of the new score by the old score; -1: no backward pass
   std::vector<ScoreGradient> gradients;
   std::int64_t gradient_count = 0;           // number of sums of each head
 };
 
-// Checks the code once. The tables, and the program or a copy of it, must live as long as its rule.
+// The constructor checks the instructions. The tables, and the ScoreProgram or a copy of it, must live as long as the ScoreRule made from it.
 class ScoreProgram {
  public:
   static constexpr int kMostInstructions = 256;

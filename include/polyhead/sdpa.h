@@ -35,19 +35,19 @@ struct SdpaForward {
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
   TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
                                       // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
-  // float32 [*,K,S], given if and only if k and v are int8: an element is float32(scale) * int8, rounded once to float32. quantize_rows()
-  // of polyhead/quantize.h writes such elements and scales.
+  // float32 [*,K,S], given if and only if k and v are int8: the value of an element is its scale times its int8 number, rounded once to float32.
+  // quantize_rows() of polyhead/quantize.h computes int8 elements and their scales.
   ConstTensorView k_scale = {}, v_scale = {};
 };
 
 struct SdpaBackward {
-  ConstTensorView q, k, v;    // as given to the forward pass; all three in one dtype, because k and v of another dtype have no gradients
+  ConstTensorView q, k, v;    // as given to the forward pass; all three in one dtype, because the backward pass does not support k and v of another dtype
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
-  TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) add up.
-  TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table; elements that share memory as in d_bias
-  TensorView d_sink = {};     // the shape and dtype of options.sink; elements that share memory as in d_bias
+  TensorView d_bias = {};     // the shape of options.bias. Where elements share memory (zero or overlapping strides), their gradients are summed; also in the next two.
+  TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table
+  TensorView d_sink = {};     // the shape and dtype of options.sink
   TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the rule reads, summed over all sequences
 };
 
@@ -56,17 +56,17 @@ struct SdpaBackward {
 struct Dropout {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   double p = 0;              // in [0,1]
-  std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given: a new one for each step
-  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: bits to use instead of the generator's
+  std::optional<std::uint64_t> seed{};  // required if p > 0, unless `keep` is given; pass a new seed for each training step
+  ConstTensorView keep = {};  // bool, broadcasts to [*,N,T,S]: keep bits of the caller, used instead of the generator's
 };
 
 // How bfloat16 q, k and v are multiplied.
-// exact:  They are converted to float32, in which a product of two bfloat16 numbers is exact.
-// native: The processor's bfloat16 products are used if it has them (instruction sets amx_bf16 and avx512_bf16) and q, k and v are all bfloat16. p, and in
-//         the backward pass d_score, are rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count as 0 (docs/maths.md, section 7).
-//         Gradients have the error of PyTorch's fused kernel: 1.4 times that of float32 gradients rounded to bfloat16, and up to 3 times if a few of more
-//         than 256 keys have most of a row's weight.
-// In both cases sums are float32. Other dtypes, maps and the reference are always exact.
+// exact:  q, k and v are converted to float32, in which a product of two bfloat16 numbers is exact.
+// native: If q, k and v are all bfloat16 and the processor multiplies bfloat16 (instruction sets amx_bf16 and avx512_bf16), its bfloat16 instructions are used.
+//         Before p is multiplied by v, p is rounded to bfloat16, and so is d_score in the backward pass, as in PyTorch. Subnormal numbers count as 0
+//         (docs/maths.md, section 7). Gradients have the error of PyTorch's fused kernel: 1.4 times the error of float32 gradients that are rounded to
+//         bfloat16, and up to 3 times if the row has more than 256 keys and a few of them have most of its attention weight.
+// In both cases sums are float32. Calls with other dtypes, attention maps and the backend `reference` always multiply exactly.
 enum class Precision : std::uint8_t { exact, native };
 
 struct Backend;
@@ -77,11 +77,11 @@ struct SdpaOptions {
   Mask mask{};
   ConstTensorView bias{};         // added to the scores; dtype of q; broadcasts to [*,N,T,S]; -inf means probability 0
   RelativeBias relative_bias{};   // ALiBi, or T5's buckets; not together with `bias`
-  double softcap = 0;             // >= 0; 0 is off
-  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; with it, products of bfloat16 are exact
-  // Sink logits (StreamingLLM, Xiao et al. 2024; learned: gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
-  // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. p of a row's keys sums to 1 - exp(sink - lse). A row without keys
-  // gives out = 0 and lse = sink. -inf means no sink; NaN or +inf makes every row that has keys NaN. Only with EmptyRows::zero.
+  double softcap = 0;             // c in softcap(x) = c tanh(x/c), >= 0; 0: no softcap
+  ScoreRule score_rule{};         // a function of the caller that changes scaled scores, before softcap and bias; calls with a rule ignore Precision::native
+  // Sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss 2025; all 0: softmax off by one, Miller 2023): [N], or a view of another
+  // rank that broadcasts to [*,N,T]; in the dtype of q or of lse. The p of a row's keys sum to 1 - exp(sink - lse). A row without keys
+  // gives out = 0 and lse = sink. A sink logit of -inf means no sink; NaN or +inf makes its rows NaN, except rows without keys. Only with EmptyRows::zero.
   ConstTensorView sink{};
   Dropout dropout{};
   EmptyRows empty_rows = EmptyRows::zero;
@@ -92,17 +92,17 @@ struct SdpaOptions {
 };
 
 void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options = {});
-void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients are written, not accumulated
+void sdpa_backward(const SdpaBackward& tensors, const SdpaOptions& options = {});  // gradients overwrite the contents of their views
 
-// Which backend and kernels sdpa_forward would use and why each preferred backend declines; one fact per line.
+// Returns which backend and kernels sdpa_forward would use, and why each backend of higher preference declines the problem; one fact per line.
 std::string explain(const SdpaForward& tensors, const SdpaOptions& options = {});
 
-// Backends in order of preference.
+// Returns all backends in order of preference.
 std::vector<const Backend*> backends();
 std::string_view backend_name(const Backend& backend);
-const Backend& find_backend(std::string_view name);  // unknown name: Error that lists the known ones
+const Backend& find_backend(std::string_view name);  // Error for an unknown name; the message lists the known names
 
-// Writes the keep bits that dropout with (p, seed) uses; `keep` is bool [*,N,T,S].
+// Writes to `keep`, bool [*,N,T,S], the keep bits that dropout with this p and seed uses.
 void dropout_keep_bits(double p, std::uint64_t seed, TensorView keep);
 
 }  // namespace polyhead

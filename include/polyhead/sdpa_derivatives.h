@@ -1,6 +1,7 @@
-// Derivatives of attention beyond the gradient: forward mode (`sdpa_jvp`), and the gradient of the backward pass (`sdpa_backward_backward`), which a loss on
-// gradients needs: forces are the gradient of an energy. Formulas: docs/maths.md, section 3a. Letters and options as in polyhead/sdpa.h. Memory grows with
-// T + S. Dropout keeps the bits of its seed, which have no derivative. Products are always exact: options.precision has no effect.
+// Derivatives of attention beyond the gradient: forward mode (`sdpa_jvp`), and the gradient of the backward pass (`sdpa_backward_backward`). The latter serves
+// a loss that depends on gradients, such as forces, which are the gradient of an energy. Formulas: docs/maths.md, section 3a. Letters and options are those of
+// polyhead/sdpa.h. Memory grows with T + S. Dropout uses the bits of its seed, which count as constants. Products are always exact: options.precision has no
+// effect.
 #pragma once
 
 #include "polyhead/sdpa.h"
@@ -8,7 +9,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// One tensor for each input that has a derivative, in its shape and dtype. Absent: zeros.
+// One tensor for each input that has a derivative, in the shape and dtype of that input. An absent tensor means zeros.
 struct SdpaTangents {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   ConstTensorView q, k, v;
@@ -17,7 +18,7 @@ struct SdpaTangents {
   ConstTensorView sink = {};           // tangent of options.sink
 };
 
-// How out and lse change when the inputs move along `tangents`: the product of the Jacobian and the tangents.
+// Forward mode: computes the derivatives of out and lse along the tangents of the inputs, that is the product of the Jacobian and the tangents.
 struct SdpaJvp {
   ConstTensorView q, k, v;       // as given to the forward pass, in one dtype
   ConstTensorView out, lse;      // as the forward pass wrote them

@@ -18,12 +18,12 @@ class POLYHEAD_OWNER Tensor {
   Tensor() = default;
   Tensor(DType dtype, const Shape& shape);  // zeros
   Tensor(const Tensor& other);
-  // With the shape and dtype of `other` the tensor keeps its memory and the elements are copied there: its views stay valid and show the new
-  // elements, and so does every tensor that shares the memory (share()). Otherwise, and where elements of this tensor share memory with each
-  // other, it gets new memory. If the tensor is a parameter, clear() the workspaces of Parameters::constant afterwards. If it throws, nothing has changed.
+  // If this tensor has the shape and dtype of `other`, the elements are copied into its memory: its views stay valid and show the new elements, and so do
+  // all tensors that share the memory (share()). Otherwise, or if elements of this tensor share memory with each other, this tensor allocates new memory. If
+  // this tensor is a parameter, clear() the workspaces of Parameters::constant afterwards. If the assignment throws, nothing has changed.
   Tensor& operator=(const Tensor& other);
   Tensor(Tensor&& other) noexcept : owner_(std::move(other.owner_)), view_(std::exchange(other.view_, {})) {}  // leaves `other` empty
-  Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of the memory before are no longer valid
+  Tensor& operator=(Tensor&& other) noexcept {  // takes the memory of `other`; views of this tensor's old memory are no longer valid
     owner_ = std::move(other.owner_);
     view_ = std::exchange(other.view_, {});
     return *this;
@@ -36,9 +36,9 @@ class POLYHEAD_OWNER Tensor {
   static Tensor of(const Shape& shape, std::initializer_list<T> values) {
     return of<T>(shape, std::span<const T>(values.begin(), values.size()));
   }
-  // Returns a tensor whose elements are not set, for results of which every element is written.
+  // Returns a tensor whose elements are not set. Use it for results whose elements are all written later.
   static Tensor uninitialised(DType dtype, const Shape& shape);
-  // Returns a tensor on memory that `owner` keeps alive.
+  // Returns a tensor that uses the memory of `view`. `owner` keeps this memory alive.
   static Tensor share(TensorView view, std::shared_ptr<void> owner);
   // Returns the object that keeps the memory alive. Tensor::share(t.view().slice(0, 0, 2), t.owner()) is a tensor on the first two rows of t.
   const std::shared_ptr<void>& owner() const { return owner_; }
@@ -49,7 +49,7 @@ class POLYHEAD_OWNER Tensor {
   static Tensor copy_of(const Tensor& tensor, DType dtype) { return copy_of(tensor.view(), dtype); }
 
   explicit operator bool() const { return static_cast<bool>(view_); }
-  // A view is valid only while its tensor lives. A temporary tensor therefore gives no view: store it in a variable first.
+  // A view is valid only while its tensor lives. A temporary tensor therefore does not convert to a view: store the tensor in a variable first.
   operator TensorView() & { return view_; }             // NOLINT(google-explicit-constructor)
   operator ConstTensorView() const& { return view_; }   // NOLINT(google-explicit-constructor)
   operator TensorView() && = delete;

@@ -14,7 +14,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// With these attributes Clang warns about a view that outlives its tensor.
+// With the attributes POLYHEAD_OWNER and POLYHEAD_POINTER, Clang warns about a view that outlives its tensor.
 #ifdef __clang__
 #define POLYHEAD_OWNER [[gsl::Owner]]
 #define POLYHEAD_POINTER [[gsl::Pointer]]
@@ -73,7 +73,7 @@ class Dims {
   static constexpr int kFew = 6;
 
   [[noreturn]] void refuse_count(int count) const;
-  // One sdpa call copies hundreds of views. With a constant count, kFew, the compiler makes the copy a few vector moves (1 ns).
+  // Copies kFew values if `size` is not larger: with a constant count the compiler copies by a few vector moves (1 ns). One sdpa call copies hundreds of views.
   void take(const Values& values, int size) {
     size_ = size;
     size <= kFew ? std::copy_n(values.begin(), kFew, values_.begin()) : std::copy_n(values.begin(), size, values_.begin());
@@ -86,11 +86,11 @@ class Dims {
 using Shape = Dims;
 using Strides = Dims;
 
-std::int64_t numel(const Shape& shape);            // product of the extents, 1 for rank 0; Error where it exceeds 2^63 - 1
+std::int64_t numel(const Shape& shape);            // product of the extents, 1 for rank 0; Error if the product exceeds 2^63 - 1
 Strides contiguous_strides(const Shape& shape);    // row major
 std::string to_string(const Dims& dims);           // "[2,3,5]"
 
-// Returns the shape that a and b broadcast to by NumPy's rule (right aligned, extents equal or 1); Error otherwise.
+// Returns the shape that a and b broadcast to by NumPy's rule: right aligned, extents equal or 1. Error if a and b do not broadcast.
 Shape broadcast_shapes(const Shape& a, const Shape& b);
 
 // Void is `void` or `const void`. A default-constructed view is absent: it converts to false, has no elements and means "not given".
@@ -101,7 +101,7 @@ class POLYHEAD_POINTER BasicTensorView {
   BasicTensorView(Void* data, DType dtype, const Shape& shape) : BasicTensorView(data, dtype, shape, contiguous_strides(shape)) {}
   // Strides count elements and may be zero or negative; data points at element (0, 0, …).
   BasicTensorView(Void* data, DType dtype, const Shape& shape, const Strides& strides);
-  // From typed memory: TensorView(floats, {2, 3}).
+  // Makes a contiguous view of typed memory: TensorView(floats, {2, 3}).
   template <class T>
     requires(!std::is_void_v<T> && (std::is_const_v<Void> || !std::is_const_v<T>))
   BasicTensorView(T* data, const Shape& shape) : BasicTensorView(data, DTypeOf<std::remove_const_t<T>>::value, shape) {}
@@ -113,7 +113,7 @@ class POLYHEAD_POINTER BasicTensorView {
 
   explicit operator bool() const { return present_; }
   Void* data() const { return data_; }
-  // Error unless T is the view's dtype.
+  // Returns a typed pointer to element (0, 0, …). Error unless T is the view's dtype.
   template <class T>
   auto data() const {
     require_dtype(DTypeOf<std::remove_const_t<T>>::value);
@@ -129,7 +129,7 @@ class POLYHEAD_POINTER BasicTensorView {
   std::int64_t numel() const { return present_ ? polyhead::numel(shape_) : 0; }
   bool is_contiguous() const;
 
-  // Each of these returns another view of the same memory; Error if an argument does not fit the view.
+  // Each of the following functions returns another view of the same memory. Error if an argument does not fit the view.
   BasicTensorView select(int axis, std::int64_t index) const;  // drops the axis
   // Selects every |step|-th index of [first, last), 0 <= first <= last <= extent, step != 0: first, first + step, ... A negative step begins at the
   // end of the range: last - 1, last - 1 + step, ... So slice(axis, 0, extent, -1) reverses the axis.
@@ -137,10 +137,10 @@ class POLYHEAD_POINTER BasicTensorView {
   BasicTensorView transpose(int axis_a, int axis_b) const;
   BasicTensorView permute(std::span<const int> axes) const;
   BasicTensorView move_axis(int from, int to) const;
-  BasicTensorView unsqueeze(int axis) const;              // a new extent of 1 before axis (rank() or -1 appends)
-  BasicTensorView expand(const Shape& shape) const;       // broadcast by zero strides
+  BasicTensorView unsqueeze(int axis) const;              // inserts an axis of extent 1 before `axis` (rank() or -1 appends it)
+  BasicTensorView expand(const Shape& shape) const;       // broadcasts to `shape` by zero strides
   BasicTensorView unflatten(int axis, const Shape& parts) const;  // splits one extent into several with the same product
-  BasicTensorView reshape(const Shape& shape) const;      // Error if strides cannot express it
+  BasicTensorView reshape(const Shape& shape) const;      // Error if no strides give the elements in the new shape
 
  private:
   void require_dtype(DType wanted) const;
@@ -164,7 +164,7 @@ using ConstTensorView = BasicTensorView<const void>;
 extern template class BasicTensorView<void>;
 extern template class BasicTensorView<const void>;
 
-// Copies elements and converts their dtype (floating to floating, integer to integer; Error if one does not fit). Shapes must agree.
+// Copies elements and converts their dtype: floating to floating, or integer to integer. Error if an integer does not fit. Shapes must agree.
 void copy(ConstTensorView from, TensorView to);
 void fill(TensorView to, double value);
 

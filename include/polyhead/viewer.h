@@ -19,8 +19,8 @@ namespace polyhead::viewer {
 struct Tokens {
   std::vector<std::string> pieces;  // as the tokenizer wrote them, "##" included
   std::vector<bool> special = {};   // [pieces] true for tokens such as [CLS], [SEP] and padding, which the page can hide; empty: all false
-  std::vector<int> segment = {};    // [pieces] 0, 1, … for the parts of a text; empty: all 0
-  std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that the model does not know: place, and its characters in the text
+  std::vector<int> segment = {};    // [pieces] the segment of each token, 0, 1, …, for a text of several segments such as a pair of sentences; empty: all 0
+  std::vector<std::pair<std::int64_t, std::string>> unknown = {};  // tokens that are not in the model's vocabulary: index in pieces, and the token's characters in the text
 };
 
 // The effect of switching off one head (its output is set to zero) on a text's embedding.
@@ -38,11 +38,11 @@ struct Measure {
 // Links between query and key words that are known to be right, such as those of a translation. The page outlines them and gives each head's
 // alignment error rate (Och and Ney 2003): with A the head's links, S the sure ones and P the sure and possible ones,
 //   AER = 1 - (|A and S| + |A and P|) / (|A| + |S|).
-// A has a link from each query word to its key word with the largest attention weight, special tokens left out on both sides; known links of
-// special tokens do not count either, though the page outlines them.
+// A has a link from each query word to the key word with the largest attention weight; words that are special tokens have no links in A. Known links of
+// special tokens are outlined but left out of the rate.
 struct Links {
   std::vector<std::pair<std::int64_t, std::int64_t>> sure = {};      // (query, key)
-  std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further ones that are not wrong
+  std::vector<std::pair<std::int64_t, std::int64_t>> possible = {};  // further links that are acceptable but not required
 };
 
 // An image from which a text's tokens are made. The tokens that are not special are its patches, row by row from the top left.
@@ -61,8 +61,8 @@ struct HeadVectors {
   ConstTensorView attend = {};       // broadcasts to [layers,heads,T,S], bool: true where the query may attend to the key; absent: everywhere
 };
 
-// Tells a caller in advance whether render() will keep the q, k and v of a text. render() keeps them for one text after the other while they fit into
-// a budget in bytes; a caller need not compute vectors that do not fit.
+// Predicts whether render() will write the q, k and v of a text into the page. render() writes the vectors of one text after the other while they fit into
+// a budget in bytes. A caller need not compute vectors that do not fit.
 class VectorBudget {
  public:
   explicit VectorBudget(double megabytes) : bytes_(megabytes * 1e6) {}
@@ -78,22 +78,22 @@ struct Text {
   Tokens queries;                   // T rows
   std::optional<Tokens> keys = {};  // S columns; if absent, the queries are also the keys (self attention)
   ConstTensorView attentions;       // attention weights [layers, heads, T, S], floating, any strides
-  // If given, attentions are pooled maps [layers, heads, height, width], as attention_pooled_map() makes them of T queries and S keys, for a text
-  // that is too long for a map of all pairs. Each cell is a block. A mean or a sum is shown as a share: the attention weight that a query of the
-  // block gives to all keys of the block, on average, so that rows sum to 1. The page names what cannot be computed from blocks; special tokens and
-  // segments are not told apart, and links, gate, pair_bias, block_keys and vectors are refused.
+  // If given, attentions are pooled maps [layers, heads, height, width], as attention_pooled_map() computes them from T queries and S keys, for a text
+  // that is too long for a map of all pairs. Each cell is a block of pairs. A mean or a sum is shown as a share: the attention weight that a query of the
+  // block gives to all keys of the block, on average, so that rows sum to 1. The page names what cannot be computed from blocks. Special tokens and
+  // segments are not marked, and links, gate, pair_bias, block_keys and vectors are refused.
   std::optional<Pooling> pooled = {};
   std::string name = {};                  // name of this set of maps, such as "Cross-attention"
   std::vector<Text> tabs = {};            // further sets, each with its own tokens, layers and heads, but without `tabs`; the page shows each in a tab
-  std::string query_axis = {};            // what the rows are, such as "residue i"; empty: "query"
-  std::string key_axis = {};              // what the columns are; empty: "key"
+  std::string query_axis = {};            // the label of the rows, such as "residue i"; empty: "query"
+  std::string key_axis = {};              // the label of the columns; empty: "key"
   std::vector<bool> block_keys = {};      // [S] true: no query may attend to the key, which is shaded; empty: none
   std::optional<Links> links = {};
   std::optional<Image> image = {};        // for self attention: the page shows the image beside the map, tinted by the attention weights of a chosen patch
   ConstTensorView gate = {};              // [layers, heads, T, V] in [0, 1]: the gate that multiplies the heads' outputs; shown as a strip beside the map
   // [layers, heads, T, S] floating: the bias that was added to the scores. The page has a further tab with the attention weights without the bias,
   //   p[t,s] exp(-bias[t,s]) / sum over s' of p[t,s'] exp(-bias[t,s']),
-  // where an attention weight of exactly 0 stays 0. Error where a weight is 0 only because its dtype cannot hold it, or a row does not sum to 1.
+  // where an attention weight of exactly 0 stays 0. Error if an attention weight is 0 only because its dtype cannot hold it, or if a row does not sum to 1.
   ConstTensorView pair_bias = {};
   std::vector<WithoutHead> without = {};  // one entry for each head that was switched off alone; the page shows these heads first
   std::optional<HeadVectors> vectors = {};
@@ -117,21 +117,21 @@ struct Page {
   double vector_megabytes = 4;  // the budget for q, k and v; see VectorBudget
 };
 
-inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // per page; such a page is 90 MB of HTML
+inline constexpr std::int64_t kMaxAttentionWeights = std::int64_t{1} << 26;  // largest number of attention weights in a page; such a page has 90 MB of HTML
 
-// Decides how a page shows each text, given its number of tokens and the number of heads of all layers together. Returns 0 for a text whose maps are
-// shown pair by pair, else the number of blocks along one side of its pooled maps: at most 512, and at most 2^23 blocks over all heads. Texts of more
-// than `most_numbers` attention weights are always pooled. If the page is still too large, the largest of the other texts are pooled, one by one, until all fit. Error
-// if even pooled maps do not fit.
+// Decides how a page shows each text, given each text's number of tokens and the number of heads of all layers together. Returns 0 for a text whose maps are
+// shown pair by pair, else the number of rows and columns of its pooled maps: at most 512, and at most 2^23 blocks over all heads. A text of more
+// than `most_numbers` attention weights is always pooled. If the page is still too large, the largest of the other texts is pooled, then the next, until all
+// texts fit. Error if even pooled maps do not fit.
 std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std::int64_t heads, std::int64_t most_numbers = kMaxAttentionWeights);
 
-// The page as HTML text in UTF-8. Throws Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
-// by more than 1e-3, if all texts together have more than kMaxAttentionWeights, or if an attention weight is not what q, k, bias and mask
-// give, by more than 5e-3. NaN is shown as NaN.
+// Returns the page as HTML text in UTF-8. Error if tokens and attentions have different sizes, if an attention weight or gate is below 0 or above 1
+// by more than 1e-3, if all texts together have more than kMaxAttentionWeights, or if an attention weight differs by more than 5e-3 from the attention
+// weight computed from q, k, bias and mask. NaN is shown as NaN.
 std::string render(const Page& page);
 
-// A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew at
-// each key. It loads nothing from the network.
+// A page in which readers type their own text. The page contains the library, compiled to WebAssembly, with its built-in models, and computes all maps
+// again after each keystroke. It loads nothing from the network.
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
@@ -141,7 +141,7 @@ struct LivePage {
   Language language = Language::readers;
 };
 
-// The page as HTML text in UTF-8. Error if the engine is missing or not compressed by gzip.
+// Returns the page as HTML text in UTF-8. Error if the engine is missing or not compressed by gzip.
 std::string render_live(const LivePage& page);
 
 }  // namespace polyhead::viewer

@@ -13,7 +13,8 @@ struct Visitor {
 };
 }  // namespace detail
 
-// A type whose visit(f) calls f(name, tensor) for each of its tensors: a layer, an optimizer, a type of the caller. Parameter lists and paths do not qualify.
+// A type whose member visit(f) calls f(name, tensor) for each of its tensors: a layer, an optimizer, a type of the caller. A list of parameters and a file
+// path have no such member.
 template <class M>
 concept VisitsTensors = requires(M& module, const detail::Visitor& visitor) { module.visit(visitor); };
 

@@ -1,4 +1,4 @@
-// Memory that calls reuse and, where parameters are constant, a cache of packed parameters. Pass one to calls that are repeated.
+// A workspace holds memory that calls reuse and, if parameters are constant, a cache of packed parameters. Pass a workspace to calls that are repeated.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 #pragma GCC visibility push(default)
 namespace polyhead {
 
-// A call takes its temporary tensors from its workspace and returns them when it ends; tensors in `saved` return when `saved` is destroyed.
-// Later calls reuse the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped at
-// 1.5 x the peak in use. Any number of threads may use one workspace, also after a fork. Results do not depend on it.
+// A call takes the memory of its temporary tensors from its workspace and gives the memory back when it ends; tensors in `saved` give their memory back when
+// `saved` is destroyed. Later calls reuse the memory; new memory costs a page fault per 4 KiB. Copies of a workspace share its memory. Idle memory is capped
+// at 1.5 x the peak in use. Any number of threads may use one workspace, also after a fork. Results do not depend on the workspace.
 //
-// Parameters::constant also caches a copy of each parameter, packed for the kernels, which the first call makes (in float32 for 16-bit
-// parameters). After changing a parameter call clear(): until then calls use the old values, and destroyed parameters stay in memory.
+// With Parameters::constant the first call also caches a copy of each parameter, packed for the kernels (in float32 for 16-bit parameters). After changing a
+// parameter call clear(): until then calls use the old values, and destroyed parameters stay in memory.
 enum class Parameters : std::uint8_t { may_change, constant };
 
 class Workspace {
@@ -25,7 +25,7 @@ class Workspace {
   Workspace(const Workspace&) = default;  // not movable: a moved-from workspace would have no memory
   Workspace& operator=(const Workspace&) = default;
 
-  // The elements are not set. Error if an extent is negative or the size does not fit in memory.
+  // Returns a tensor whose elements are not set. Error if an extent is negative or the size does not fit in memory.
   Tensor tensor(DType dtype, const Shape& shape) const;
   std::int64_t idle_bytes() const;
   void clear() const;  // frees the idle memory, resets the peak and empties the cache of parameters
@@ -38,7 +38,7 @@ class Workspace {
   std::shared_ptr<Pool> pool_;
 };
 
-// A tensor from the workspace if it is not nullptr, else newly allocated. The elements are not set.
+// Returns a tensor from `workspace`, or a newly allocated tensor if `workspace` is nullptr. The elements are not set.
 inline Tensor uninitialised(DType dtype, const Shape& shape, const Workspace* workspace) {
   return workspace != nullptr ? workspace->tensor(dtype, shape) : Tensor::uninitialised(dtype, shape);
 }

@@ -7,13 +7,13 @@
 
 namespace polyhead {
 
-// Offsets along one side of a matrix, where the side may combine several tensor axes: the rows of x [*,width] are all axes but the last. If one
-// stride does not describe all indices, a table holds their offsets (8 bytes each).
+// Offsets of the rows (or of the columns) of a matrix that is a view of a tensor. The rows may combine several tensor axes: the rows of x [*,width] are all
+// axes but the last. If no single stride describes all rows, a table holds their offsets (8 bytes each).
 class Axis {
  public:
   Axis(const Shape& shape, const Strides& strides) : count_(numel(shape)) {
     if (count_ == 0) return;
-    std::int64_t reach = 1;  // indices 0 .. reach - 1 are stride_ apart
+    std::int64_t reach = 1;  // neighbours among the indices 0 .. reach - 1 are stride_ elements apart
     for (int axis = shape.size() - 1; axis >= 0; --axis) {
       if (shape[axis] == 1) continue;
       if (reach == 1) stride_ = strides[axis];
@@ -27,14 +27,14 @@ class Axis {
   }
 
   std::int64_t count() const { return count_; }
-  // Offset of `index` from index 0, in elements.
+  // Returns the offset of `index` from index 0, in elements.
   std::int64_t operator[](std::int64_t index) const {
     return offsets_.empty() ? index * stride_ : offsets_[static_cast<std::size_t>(index)];
   }
   // Neighbouring indices between two multiples of run() are stride() elements apart.
   std::int64_t run() const { return run_; }
   std::int64_t stride() const { return stride_; }
-  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all indices are stride() apart
+  const std::int64_t* table() const { return offsets_.empty() ? nullptr : offsets_.data(); }  // nullptr: all neighbouring indices are stride() apart
 
  private:
   std::int64_t count_;

@@ -40,7 +40,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   for (const std::int64_t step : {1, -1}) {
     Tensor memory = Tensor::of<float>({2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
     const TensorView every_other = memory.view().slice(1, 0, 4, 2), others = memory.view().slice(1, 1, 4, 2);
-    copy(every_other, others.slice(1, 0, 2, step));  // no overlap
+    copy(every_other, others.slice(1, 0, 2, step));  // the views share no element
     EXPECT_EQ(to_doubles(memory), step == 1 ? (Values{0, 0, 2, 2, 4, 4, 6, 6}) : (Values{0, 2, 2, 0, 4, 6, 6, 4}));
   }
   Tensor memory = Tensor::of<float>({5}, {0, 1, 2, 3, 4});
@@ -166,13 +166,13 @@ TEST(Tensor, AssignmentOfSharedMemory) {
   Tensor all = Tensor::of<float>({5}, {1, 2, 3, 4, 5});
   const auto part = [&](std::int64_t first, std::int64_t step) { return Tensor::share(all.view().slice(0, first, first + 3, step), all.owner()); };
   Tensor rows = part(0, 1), later = part(1, 1);
-  rows = later;  // overlapping
+  rows = later;  // the source overlaps the target
   EXPECT_EQ(to_doubles(all), (Values{2, 3, 4, 4, 5}));
   Tensor reversed = part(0, -1);
-  rows = reversed;  // the same memory, backwards
+  rows = reversed;  // the source is the target's memory in reverse order
   EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
   EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
-  // An element that is repeated three times cannot hold three values.
+  // `repeated` has three positions in one element, which cannot hold three different values.
   Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
   repeated = Tensor::copy_of(later);
   EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));

@@ -1,4 +1,4 @@
-// From a dtype at run time to a C++ type at compile time, and the load/store pair of each storage type.
+// Calls a template with the C++ type of a dtype that is known only at run time, and converts elements between their storage type and the type of arithmetic.
 #pragma once
 
 #include "core/text.h"
@@ -21,9 +21,9 @@ inline T load(T x) { return x; }
 inline float load(bf16 x) { return to_float(x); }
 inline float load(f16 x) { return to_float(x); }
 
-// First step from float64 to a 16-bit type. An inexact x becomes the float32 neighbour whose last bit is set (round to odd), so that the
-// second rounding cannot mistake it for a tie (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
-[[gnu::visibility("default")]] float to_float_for_narrowing(double x);  // components call it
+// Rounds float64 to float32 as the first of two steps to a 16-bit type. An x that is no float32 number becomes the neighbouring float32 number whose last bit
+// is set (round to odd), so that the second rounding cannot mistake x for a tie (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+[[gnu::visibility("default")]] float to_float_for_narrowing(double x);  // exported: the libraries of other components call it
 inline float to_float_for_narrowing(float x) { return x; }
 
 template <class T, class A>
@@ -37,7 +37,7 @@ inline T store(A x) {
   }
 }
 
-[[noreturn, gnu::visibility("default")]] void fail_not_floating(DType dtype);  // components call it
+[[noreturn, gnu::visibility("default")]] void fail_not_floating(DType dtype);  // exported: the libraries of other components call it
 
 // Calls f(Type<T>{}) for the storage type of a floating dtype.
 template <class F>

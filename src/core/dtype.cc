@@ -18,7 +18,7 @@ float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(
 
 bf16 to_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // truncation could turn NaN into inf
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // set a bit of the payload, because truncation alone could turn the NaN into infinity
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
@@ -49,7 +49,7 @@ f16 to_f16(float x) {
   const auto with_sign = [&](std::uint32_t rest) { return f16{static_cast<std::uint16_t>(sign | rest)}; };
   if (magnitude > 0x7f800000u) return with_sign(0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return with_sign(0x7c00u);  // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {                            // below 2^-14: adding 0.5 rounds and moves the subnormal's bits to the end
+  if (magnitude < 0x38800000u) {                            // below 2^-14: adding 0.5 rounds, and moves the bits of the subnormal result to the low end
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return with_sign(std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u);
   }

@@ -1,4 +1,4 @@
-// Distance of two names, for messages such as "did you mean".
+// Computes how different two names are, for messages such as "did you mean".
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace polyhead {
 
-// Returns the smallest number of insertions, deletions, replacements and swaps of neighbours that turn a into b, editing no part twice (optimal
-// string alignment distance, after Damerau 1964).
+// Returns the smallest number of insertions, deletions, replacements and swaps of neighbouring characters that turn a into b, where no substring is edited
+// twice (optimal string alignment distance, after Damerau 1964).
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {

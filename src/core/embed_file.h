@@ -1,8 +1,9 @@
-// POLYHEAD_EMBED_FILE(label, path): the file's bytes are read-only data of the program, from label to label_end. The assembler reads the file; a C++ array of its bytes would take
-// the compiler seconds and hundreds of megabytes. A byte after the last one keeps the labels of an empty file apart.
+// POLYHEAD_EMBED_FILE(label, path) puts the bytes of a file into the program's read-only data, from label to label_end. The assembler reads the file, because a
+// C++ array of the bytes would take the compiler seconds and hundreds of megabytes. One more byte follows the file, so that the two labels differ for an empty
+// file.
 #pragma once
 
-#ifdef __wasm__  // wasm needs a section for each file, and sizes of the symbols, without which they are missing from its object files
+#ifdef __wasm__  // wasm needs a section for each file and the sizes of the symbols: symbols without a size are missing from object files
 #define POLYHEAD_EMBED_OPEN(label) ".section .rodata." #label ",\"\",@\n.p2align 4\n.type " #label ",@object\n.type " #label "_end,@object\n"
 #define POLYHEAD_EMBED_CLOSE(label) ".size " #label ", " #label "_end-" #label "\n.size " #label "_end, 1\n.text\n"
 #else

@@ -1,4 +1,4 @@
-// FNV-1a, for hash tables and for choices that must depend on a text alone. Not for security.
+// The hash FNV-1a, for hash tables and for choices that must depend on a text alone. It is not secure against chosen inputs.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace polyhead {
 
-// Returns the hash of `text`. To hash a text in parts, pass the hash of the part before as `hash`.
+// Returns the hash of `text`. To hash a text in pieces, pass the hash of the preceding pieces as `hash`.
 inline std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash;

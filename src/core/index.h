@@ -7,7 +7,7 @@
 
 namespace polyhead {
 
-// The position whose row-major number in `shape` is `index`.
+// Returns the position (one index for each axis) whose row-major number in `shape` is `index`.
 inline Dims position_at(const Shape& shape, std::int64_t index) {
   Dims position = shape;
   for (int axis = shape.size() - 1; axis >= 0; --axis) {
@@ -17,7 +17,7 @@ inline Dims position_at(const Shape& shape, std::int64_t index) {
   return position;
 }
 
-// Offset, in elements, of the position whose row-major number in `shape` is `index`.
+// Returns the offset, in elements, of the position whose row-major number in `shape` is `index`.
 inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::int64_t index) {
   std::int64_t offset = 0;
   for (int axis = shape.size() - 1; axis >= 0; --axis) {
@@ -27,7 +27,7 @@ inline std::int64_t offset_at(const Shape& shape, const Strides& strides, std::i
   return offset;
 }
 
-// Calls f(offsets) for every position of `shape` in row-major order, where offsets[i] is its offset for strides[i].
+// Calls f(offsets) for every position of `shape` in row-major order, where offsets[i] is the offset of the position for strides[i].
 template <std::size_t Count, class F>
 void for_each_offset(const Shape& shape, const std::array<Strides, Count>& strides, const F& f) {
   if (numel(shape) == 0) return;

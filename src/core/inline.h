@@ -1,5 +1,5 @@
-// Marks functions in headers that kernel sources include. The linker keeps one copy of an inline function; if it kept the copy that was
-// compiled for AVX-512, other processors would crash. So each call is expanded (tests/layering/objects.py checks it).
+// POLYHEAD_INLINE marks functions in headers that kernel sources include. The compiler expands every call of such a function, so object files contain no copy
+// of it. Otherwise the linker could keep the copy compiled for AVX-512, and other processors would crash. tests/layering/objects.py checks the object files.
 #pragma once
 
 #define POLYHEAD_INLINE inline __attribute__((always_inline))

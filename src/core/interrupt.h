@@ -1,4 +1,4 @@
-// Lets a caller end an operation that takes seconds: the Python package stops it on Ctrl-C.
+// Lets a caller end an operation that takes seconds. The Python package uses it to end an operation on Ctrl-C.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,14 @@
 #pragma GCC visibility push(default)  // exported: the libraries of other components call these
 namespace polyhead::inline internal {
 
-// Thrown by an interrupted operation. Its outputs may be partly written; no thread works on it any more.
+// Thrown by an interrupted operation. The outputs of the operation may be partly written; no thread writes to them any more.
 class Interrupted : public std::exception {
  public:
   const char* what() const noexcept override;
 };
 
-// Applies to the operations that its thread calls during its lifetime. Between tasks, and between key blocks of backward kernels, that thread calls
-// wanted() about every 0.2 s. After the first true, all threads of the operation stop at their next check, and the operation throws Interrupted.
+// While an InterruptWatch exists, it can end the operations that its thread calls. Between tasks, and between key blocks of backward kernels, that thread calls
+// wanted() about every 0.2 s. When wanted() has returned true, all threads of the operation stop at their next check, and the operation throws Interrupted.
 class InterruptWatch {
  public:
   InterruptWatch(const InterruptWatch&) = delete;
@@ -38,7 +38,7 @@ class InterruptWatch {
   const bool outer_asks_;
 };
 
-// Throws Interrupted if the operation shall end. For loops whose steps take 1 us or more.
+// Throws Interrupted if the InterruptWatch of the operation requests its end. Call it in loops whose steps take 1 us or more.
 void check_interrupt();
 
 }  // namespace polyhead::inline internal
@@ -46,7 +46,7 @@ void check_interrupt();
 
 namespace polyhead::inline internal {
 
-// The watch of the operation that this thread works on; nullptr without one.
+// Returns the InterruptWatch of the operation that this thread works on, or nullptr if the operation has none.
 InterruptWatch* current_watch();
 
 // Returns the time of a clock that is cheap to read and has a resolution of some milliseconds.

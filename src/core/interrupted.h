@@ -1,4 +1,4 @@
-// Tells kernels whether the operation shall end early. Kernel sources include this header, so it has no definitions.
+// Tells kernels whether the operation must end early. Kernel sources include this header, so it has no definitions.
 #pragma once
 
 #pragma GCC visibility push(default)  // exported: the libraries of other components call it

@@ -1,4 +1,4 @@
-// Formats lists for messages and help.
+// Functions that format lists for messages and help texts.
 #pragma once
 
 #include <algorithm>

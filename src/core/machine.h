@@ -1,18 +1,18 @@
-// The properties of the machine that the library uses. A test can replace them, to run as if on another machine.
+// Cache sizes and processor count of the machine, from which the library chooses block sizes. A test can replace them, to run as if on another machine.
 #pragma once
 
 #include <cstdint>
 
 namespace polyhead::inline internal {
 
-// Caches and processors. 0 bytes: that level is missing or not known.
+// The caches and the processors of a machine. A size of 0 bytes means that this cache level is missing or not known.
 struct DescribedMachine {
   std::int64_t data_bytes = 0, second_bytes = 0, third_bytes = 0;  // sizes of one core's first-level data cache, its second level, and the third level
   int processors = 1;
 };
 
-// Replaces what processor and operating system report by `machine`; nullptr ends the replacement. Only tests call this, and not while an operation
-// runs. The pointer is stored, so *machine must outlive its use. tests/support/machines.h sets and resets it.
+// Makes the library use `machine` instead of what processor and operating system report; nullptr ends the replacement. Only tests call this function, while no
+// operation runs. The pointer is stored, so *machine must live until the replacement ends. The class in tests/support/machines.h sets and resets the replacement.
 void describe_machine(const DescribedMachine* machine);
 const DescribedMachine* described_machine();
 

@@ -10,13 +10,13 @@
 namespace polyhead::inline internal {
 namespace {
 
-constexpr std::less<const char*> before;  // a total order, even for pointers into different allocations
+constexpr std::less<const char*> before;  // unlike the operator <, std::less orders pointers into different allocations
 
 bool meet(const MemorySpan& x, const MemorySpan& y) {
   return x.first != x.last && y.first != y.last && before(x.first, y.last) && before(y.first, x.last);
 }
 
-// A view without axes of extent 1, with positive strides, largest stride first. It touches the same memory as the original view.
+// A simpler view of the same bytes: no axes of extent 1, positive strides, largest stride first.
 struct Layout {
   Shape shape;
   Strides strides;
@@ -36,7 +36,7 @@ Layout normalised(ConstTensorView view) {
   return layout;
 }
 
-// True if each stride is at least the range that the axes inside it cover; then no two positions share memory.
+// True if each stride is at least the range that the axes with smaller strides cover; then no two positions share memory.
 bool nested(const Layout& layout) {
   std::int64_t covered = 1;
   for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
@@ -46,7 +46,7 @@ bool nested(const Layout& layout) {
   return true;
 }
 
-// Size in bytes of the view's address range modulo `modulus`. Axes whose strides are multiples of `modulus` do not extend it.
+// Returns the size in bytes of the view's address range modulo `modulus`. Axes whose strides are multiples of `modulus` do not extend this range.
 std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
   const auto element = static_cast<std::int64_t>(info(view.dtype()).size);
   std::int64_t reach = element;
@@ -57,8 +57,8 @@ std::int64_t reach_modulo(ConstTensorView view, std::int64_t modulus) {
   return reach;
 }
 
-// True if the views interleave as different columns of one matrix do: their addresses modulo the row size are then separate ranges. Each
-// stride is tried as the row size.
+// True if the views interleave as different columns of one matrix do. Their addresses modulo the row size are then separate ranges, so the views do not
+// overlap. Each stride is tried as the row size.
 bool interleave(ConstTensorView a, ConstTensorView b) {
   const std::int64_t distance = byte_span(b).first - byte_span(a).first;
   for (const ConstTensorView& view : {a, b}) {
@@ -72,12 +72,12 @@ bool interleave(ConstTensorView a, ConstTensorView b) {
   return false;
 }
 
-// One flag per byte of [first, last).
+// A set of bytes in the memory range [first, last): one flag per byte.
 class Footprint {
  public:
   Footprint(const char* first, const char* last) : first_(first), bytes_(static_cast<std::size_t>(last - first)) {}
 
-  // Marks the view's bytes that lie inside; true if one was marked before.
+  // Marks the view's bytes that lie in the range. Returns true if one of these bytes was already marked.
   bool mark(ConstTensorView view) {
     bool met = false;
     visit(view, [&](std::size_t byte) {
@@ -135,7 +135,7 @@ bool overlaps(const ConstTensorView& a, const ConstTensorView& b) {
 bool overlaps_itself(const ConstTensorView& view) {
   if (!view || view.numel() == 0 || view.is_contiguous() || nested(normalised(view))) return false;
   const MemorySpan span = byte_span(view);
-  // More positions than elements in the span, so two positions share one: for example a relative-position table viewed as [T,S].
+  // The view has more positions than its memory has elements, so two positions share an element: for example a table of distances viewed as [T,S].
   if (view.numel() > (span.last - span.first) / static_cast<std::ptrdiff_t>(info(view.dtype()).size)) return true;
   return Footprint(span.first, span.last).mark(view);
 }
@@ -143,14 +143,14 @@ bool overlaps_itself(const ConstTensorView& view) {
 TensorView distinct_elements(TensorView view) {
   if (!view || view.numel() == 0) return view;
   const Layout layout = normalised(view);
-  Shape shape;  // innermost first
+  Shape shape;  // axes of the result, innermost first
   Strides strides;
   for (int axis = layout.shape.size() - 1; axis >= 0; --axis) {
     const std::int64_t stride = layout.strides[axis], extent = layout.shape[axis];
     if (stride == 0) continue;
     std::int64_t* const inner = shape.size() > 0 ? &shape[shape.size() - 1] : nullptr;
     const std::int64_t step = inner != nullptr ? strides[strides.size() - 1] : 1;
-    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // both axes together cover evenly spaced elements: merge them
+    if (inner != nullptr && stride % step == 0 && stride / step <= *inner) {  // the two axes cover evenly spaced elements: merge them into one axis
       *inner += (extent - 1) * (stride / step);
     } else {
       shape.push_back(extent);
@@ -162,7 +162,7 @@ TensorView distinct_elements(TensorView view) {
 }
 
 void require_no_overlap(std::string_view operation, std::span<const Operand> outputs, std::span<const Operand> inputs) {
-  std::vector<MemorySpan> spans;  // memory of the inputs, then of the outputs
+  std::vector<MemorySpan> spans;  // one for each input, then one for each output
   spans.reserve(inputs.size() + outputs.size());
   for (const Operand& in : inputs) spans.push_back(byte_span(in.view));
   for (const Operand& out : outputs) {

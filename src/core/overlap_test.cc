@@ -10,7 +10,7 @@ namespace {
 
 using test::Random;
 
-// A view of random strides inside `memory`; it may overlap itself.
+// Returns a view with random strides inside `memory`. Positions of the view may share memory.
 TensorView random_view(Random& random, Tensor& memory, DType dtype) {
   const auto size = static_cast<std::int64_t>(info(dtype).size);
   while (true) {
@@ -30,7 +30,7 @@ TensorView random_view(Random& random, Tensor& memory, DType dtype) {
   }
 }
 
-// Returns how often the view touches each byte.
+// Returns for each byte how many positions of the view contain it.
 std::map<const char*, int> bytes_of(ConstTensorView view) {
   std::map<const char*, int> bytes;
   const auto size = static_cast<std::int64_t>(info(view.dtype()).size);
@@ -75,7 +75,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   const TensorView q = packed.view().slice(1, 0, 2), k = packed.view().slice(1, 2, 4), both = packed.view().slice(1, 1, 3);
   EXPECT_FALSE(overlaps(q, k));
   EXPECT_TRUE(overlaps(q, both));
-  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view repeats itself
+  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view has each element nine times
   EXPECT_FALSE(overlaps(q, {}));
   EXPECT_FALSE(overlaps({}, {}));
 }

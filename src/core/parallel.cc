@@ -17,7 +17,7 @@
 namespace polyhead {
 namespace {
 
-// More pieces than threads, so that a thread whose pieces were light (the short rows of a causal mask) takes more of them.
+// There are more pieces than threads, so that a thread whose pieces are short (the short rows of a causal mask) can take more pieces.
 constexpr int kPiecesPerThread = 4;
 
 std::atomic<int> requested_threads{0};
@@ -35,7 +35,7 @@ const DescribedMachine* internal::described_machine() { return described.load(st
 int internal::usable_processors() {
   if (const DescribedMachine* machine = described_machine()) return machine->processors;
 #ifdef __linux__
-  // The affinity mask, which a container or taskset may have narrowed; hardware_concurrency() counts all processors.
+  // Read the affinity mask, because a container or taskset may allow the process fewer processors than hardware_concurrency() returns.
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
@@ -63,7 +63,7 @@ void LimitedThreads::run(std::int64_t count, const std::function<void(std::int64
 }
 
 double internal::longest_thread(std::span<const double> costs, int threads) {
-  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // min-heap of the threads' end times
+  std::vector<double> ends(static_cast<std::size_t>(threads), 0);  // a heap with the smallest end time of a thread on top
   for (const double cost : costs) {
     std::pop_heap(ends.begin(), ends.end(), std::greater<>());
     ends.back() += cost;
@@ -95,17 +95,17 @@ void run_pieces(std::int64_t count, Executor* executor, const std::function<void
   InterruptWatch* const watch = current_watch();
   const auto each = [&](std::int64_t piece) {
     const QuietArithmetic quiet;
-    const WatchedTask watched(watch);  // even if watch is nullptr: a thread that helps another operation must not use its own watch there
+    const WatchedTask watched(watch);  // set it even to nullptr: the thread may have its own watch, which must not end another caller's operation
     if (watch != nullptr) check_interrupt();
     task(piece);
   };
   executor != nullptr ? executor->run(count, each) : run_in_pool(count, num_threads(), each);
 }
 
-// Calls body(first, last). With a watch it cuts the range into parts and checks for an interrupt before each: the first part has `grain` indices,
-// later ones take about kPart nanoseconds.
+// Calls body(first, last). If the operation has an InterruptWatch, the range is cut into shorter ranges with a check for an interrupt before each: the first has
+// `grain` indices, and each later one takes about kPart nanoseconds.
 void run_piece(std::int64_t first, std::int64_t last, std::int64_t grain, const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; long enough that the cost of memory which `body` allocates in each call does not matter
+  constexpr std::int64_t kPart = 100'000'000;  // nanoseconds; this is long beside the memory allocation that each call of `body` may make
   if (current_watch() == nullptr) return body(first, last);
   for (std::int64_t size = std::max<std::int64_t>(grain, 1); first < last;) {
     check_interrupt();
@@ -135,7 +135,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
     const QuietArithmetic quiet;
     return run_piece(0, count, grain, body);
   }
-  // The first (count % pieces) pieces have one index more.
+  // The first (count % pieces) pieces have `size` + 1 indices, all other pieces have `size`.
   const std::int64_t size = count / pieces, longer = count % pieces;
   run_pieces(pieces, executor, [&](std::int64_t piece) {
     const std::int64_t first = piece * size + std::min(piece, longer);
@@ -145,7 +145,7 @@ void internal::parallel_for(std::int64_t count, std::int64_t grain, Executor* ex
 
 void internal::parallel_pieces(std::span<const std::int64_t> bounds, Executor* executor,
                                const std::function<void(std::int64_t first, std::int64_t last)>& body) {
-  (void)threads_of(executor);  // throws for a wrong number of threads, whatever the size of the problem
+  (void)threads_of(executor);  // throws if the executor has less than one thread, even for problems that need no threads
   const auto piece = [&](std::int64_t i) { body(bounds[static_cast<std::size_t>(i)], bounds[static_cast<std::size_t>(i) + 1]); };
   run_pieces(static_cast<std::int64_t>(bounds.size()) - 1, executor, piece);
 }

@@ -35,7 +35,7 @@ using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(300);
 #ifdef __SANITIZE_THREAD__
-constexpr bool kThreadSanitizer = true;  // ThreadSanitizer has a thread of its own and does not let a forked child make more
+constexpr bool kThreadSanitizer = true;  // ThreadSanitizer starts a thread itself and does not let a forked child start threads, so tests of fork are skipped
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
@@ -123,7 +123,7 @@ class EndsAt : public InterruptWatch {
 
 void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
-// The work never ends by itself: each task of 5 ms is followed by another.
+// The tasks of 5 ms are practically endless in number, so only the interrupt can end the call.
 TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   for (const int threads : {1, 3}) {
@@ -153,7 +153,7 @@ TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   }
 }
 
-// The body itself does not check for an interrupt: parallel_for cuts the pieces into parts and checks between them.
+// The body does not check for an interrupt. parallel_for must cut the pieces into shorter ranges and check between them.
 TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
@@ -288,9 +288,9 @@ TEST_F(ParallelFor, AllPiecesMayThrow) {
   EXPECT_THROW(parallel_for(16, 1, nullptr, [](std::int64_t, std::int64_t) { throw std::runtime_error("each"); }), std::runtime_error);
 }
 
-// Flush-to-zero and rounding are the caller's choice, and results may not depend on which thread computes them.
+// The caller may have set flush-to-zero or a rounding mode. Workers must use the same settings, or results would depend on the thread that computes them.
 TEST_F(ParallelFor, PiecesSeeTheFloatingPointEnvironmentOfTheCaller) {
-  ASSERT_TRUE(two_pieces_meet());  // workers exist already and were made under the default environment
+  ASSERT_TRUE(two_pieces_meet());  // starts the workers under the default floating-point environment
   std::fesetround(FE_UPWARD);
   std::atomic<int> begun{0}, upward{0};
   parallel_for(2, 1, nullptr, [&](std::int64_t, std::int64_t) {
@@ -345,7 +345,7 @@ TEST_F(ParallelFor, AnExecutorOfAnyMoreThreadsWorks) {
   }
 }
 
-// Raises FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
+// Raises the floating-point exceptions FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
 void raise_exceptions() {
   volatile double zero = 0, large = 1e300, nan = zero / zero, infinity = 1 / zero, overflow = large * large;
   (void)nan, (void)infinity, (void)overflow;
@@ -376,7 +376,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
     feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
     parallel_for(100, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
     parallel_for(1, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
-    if (!inside) raise_exceptions();  // the caller's own arithmetic has its traps again
+    if (!inside) raise_exceptions();  // after the operation the caller's traps are active again
     return 7;
   };
   EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
@@ -386,7 +386,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
 }
 #endif
 
-// The children count /proc/self/task from a fresh start: fork leaves them only the thread that called it.
+// The test counts threads (/proc/self/task) in forked children, because a child starts with a single thread.
 TEST_F(ParallelFor, NoThreadIsMadeBeforeItIsNeeded) {
   if (kThreadSanitizer) GTEST_SKIP();
   EXPECT_EQ(status_of_child([] {
@@ -415,7 +415,7 @@ TEST_F(ParallelFor, AChildOfAChildComputes) {
   EXPECT_EQ(status_of_child([] { return two_pieces_meet() ? status_of_child([] { return two_pieces_meet() ? 0 : 1; }) : 2; }), 0);
 }
 
-// A fork must be safe whatever other threads do at that moment, for example while they hold locks.
+// A fork must be safe whatever other threads do at that moment. They may for example hold locks.
 TEST_F(ParallelFor, AForkWhileOthersComputeDoesNotHang) {
   if (kThreadSanitizer) GTEST_SKIP();
   std::atomic<bool> done{false};
@@ -437,7 +437,7 @@ TEST_F(ParallelFor, AForkWhileOthersComputeDoesNotHang) {
   other.join();
 }
 
-// exit() in the child runs the destructors, which may not wait for threads that only the parent has.
+// exit() in the child runs the destructors. They may not wait for threads that exist only in the parent.
 TEST_F(ParallelFor, AForkedChildMayExit) {
   if (kThreadSanitizer) GTEST_SKIP();
   ASSERT_TRUE(two_pieces_meet());
@@ -487,8 +487,8 @@ TEST(Parallel, PiecesOfTheCallerAreThoseOfTheCaller) {
 TEST(Parallel, LongestThreadTakesAPieceAsSoonAsItIsFree) {
   const double costs[] = {4, 3, 3, 2, 2};
   EXPECT_EQ(longest_thread(costs, 1), 14);
-  EXPECT_EQ(longest_thread(costs, 2), 8);  // 4 + 2 + 2 beside 3 + 3
-  EXPECT_EQ(longest_thread(costs, 3), 5);  // 4, 3 + 2, 3 + 2
+  EXPECT_EQ(longest_thread(costs, 2), 8);  // one thread takes 4 + 2 + 2, the other 3 + 3
+  EXPECT_EQ(longest_thread(costs, 3), 5);  // the threads take 4, 3 + 2 and 3 + 2
   EXPECT_EQ(longest_thread(costs, 9), 4);
   EXPECT_EQ(longest_thread({}, 9), 0);
 }
@@ -499,7 +499,7 @@ TEST(Parallel, LongestShareIsThatOfParallelFor) {
   EXPECT_EQ(longest_share(128, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 1, 64), 2);
   EXPECT_EQ(longest_share(100, 51, 4), 100);  // one piece
-  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces, the first of 2
+  EXPECT_EQ(longest_share(17, 1, 4), 5);      // 16 pieces; the first has 2 indices, the others 1
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Philox 4x32-10, a counter-based generator (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
+// Philox 4x32-10, a random number generator whose result is a function of a counter (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1,
+// 2, 3").
 #pragma once
 
 #include <array>
@@ -10,18 +11,18 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 
 PhiloxBlock philox4x32(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
 
-// Returns a uniform number in [0,1), a multiple of 2^-53, from two words of a block.
+// Returns a uniform number in [0,1), a multiple of 2^-53, from two 32-bit words of a PhiloxBlock.
 inline double uniform_double(std::uint32_t high, std::uint32_t low) {
   return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
 }
 
-// Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a block: the counter is
-// (s / 4, t, n, b) and key s uses word s % 4, so that a kernel draws four or sixteen keys at a time.
+// Decides for every (b, n, t, s) whether dropout keeps the probability. Four neighbouring keys share a PhiloxBlock: its counter is
+// (s / 4, t, n, b), and key s uses word s % 4, so that a kernel draws the bits of four or sixteen keys at a time.
 class DropoutBits {
  public:
   DropoutBits(double p, std::uint64_t seed);
 
-  // keep[i] = 1 if dropout keeps key first + i, else 0.
+  // Writes keep[i] = 1 if dropout keeps the probability of key first + i, else 0.
   void row(std::int64_t b, std::int64_t n, std::int64_t t, std::int64_t first, std::int64_t count, std::uint8_t* keep) const;
 
  private:
@@ -29,7 +30,7 @@ class DropoutBits {
   std::array<std::uint32_t, 2> key_;
 };
 
-// 1/(1 - p), and 0 for p = 1, which keeps nothing.
+// The factor of the probabilities that dropout keeps: 1/(1 - p). For p = 1 none are kept, and the result is 0.
 inline double dropout_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 }  // namespace polyhead

@@ -9,7 +9,7 @@
 namespace polyhead {
 namespace {
 
-// Random123's known answers for philox4x32-10 (kat_vectors).
+// The expected numbers are the known answers for philox4x32-10 in the library Random123 (file kat_vectors).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));

@@ -14,13 +14,13 @@ namespace {
 
 std::atomic<bool> ending{false};
 
-// Never deleted: another thread may still be inside a call when the process ends.
+// The pool is never deleted, because another thread may still be inside a call when the process ends.
 std::atomic<ThreadPool*> pool{nullptr};
 ThreadPool* abandoned = nullptr;  // in a forked child: the parent's pool, kept reachable so that leak checkers do not report it
 
 struct PoolLifetime {
   PoolLifetime() {
-    // A forked child has no workers, and a lock may be held by a thread that exists only in the parent. It starts with a new pool.
+    // A forked child starts with a new pool: the old pool has no workers in the child, and its lock may be held by a thread that exists only in the parent.
     pthread_atfork(nullptr, nullptr, [] {
       if (ThreadPool* old = pool.exchange(nullptr)) abandoned = old;
     });

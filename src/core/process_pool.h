@@ -6,11 +6,11 @@
 
 namespace polyhead::inline internal {
 
-// Processors of the machine, at least 1.
+// Returns the number of processors of the machine, at least 1.
 int hardware_threads();
-// Calls task(i) once for each i in [0, count), on at most `threads` threads; ThreadPool::run has the rules.
+// Calls task(i) once for each i in [0, count), on at most `threads` threads. Exceptions are handled as in ThreadPool::run.
 void run_in_pool(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);
-// True when the process ends and has no workers any more.
+// Returns true when the process is ending and its workers have already been joined.
 bool pool_has_ended();
 
 }  // namespace polyhead::inline internal

@@ -15,10 +15,10 @@ namespace {
 
 constexpr float kLargest = 127;
 
-// Rounds to the nearest integer, ties to even, for |x| below 2^22: float32 sums of this size have no bits for a fraction.
+// Rounds to the nearest integer, ties to even, for |x| below 2^22: the float32 number x + 1.5 x 2^23 has no bits for a fraction, so the addition rounds x.
 float nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
-// Writes x / scale; returns the scale.
+// Writes x / scale, rounded to int8, and returns the scale.
 float quantize_row(const std::vector<float>& x, std::int8_t* to, std::int64_t stride) {
   float largest = 0, non_finite = 0;
   for (const float value : x) largest = std::max(largest, std::abs(value)), non_finite += value * 0;

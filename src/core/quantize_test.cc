@@ -1,4 +1,4 @@
-// Tests int8 rows with a scale: the error bound, rounding, special rows, strides and what is refused.
+// Tests quantize_rows(): the error bound, rounding, rows of zeros, NaN or infinity, strides, and the arguments that it refuses.
 #include "polyhead/quantize.h"
 
 #include <gmock/gmock.h>

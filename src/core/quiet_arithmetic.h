@@ -1,5 +1,5 @@
-// Disables floating-point traps during an operation. Vector kernels also compute lanes that no result uses (masked keys, ends of rows) and that may
-// hold infinity or NaN. If the caller has enabled traps (feenableexcept), such lanes would raise SIGFPE although every result is finite.
+// Disables floating-point traps during an operation. Vector kernels also compute elements that no result uses (masked keys, ends of rows), and these may
+// hold infinity or NaN. If the caller has enabled traps (feenableexcept), such elements would raise SIGFPE although every result is finite.
 #pragma once
 
 #include <cfenv>

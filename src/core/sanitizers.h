@@ -1,9 +1,10 @@
-// True when built with AddressSanitizer.
+// kAddressSanitizer is true when the library is built with AddressSanitizer.
 #pragma once
 
 namespace polyhead {
 
-// Allocators then leave no slack beyond a block and reuse no block, so that AddressSanitizer finds reads past the end and after free.
+// If kAddressSanitizer is true, allocators allocate exactly the requested bytes and never reuse memory, so that AddressSanitizer finds reads past the end and
+// reads after free.
 #if defined(__SANITIZE_ADDRESS__)  // GCC
 inline constexpr bool kAddressSanitizer = true;
 #elif defined(__has_feature)  // Clang; a nested #if, because other compilers cannot parse the call

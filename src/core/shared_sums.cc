@@ -20,7 +20,7 @@ SharedSums::SharedSums(TensorView target, DType arithmetic) : target_(target) {
 SharedSums::SharedSums(TensorView target, Memory) : target_(target) { allocate(target.dtype()); }
 
 void SharedSums::allocate(DType arithmetic) {
-  if (!overlaps_itself(target_)) {  // sum in a dense copy: the address range of a slice may be far larger than its elements
+  if (!overlaps_itself(target_)) {  // sum in a dense tensor: the address range of a slice may be far larger than the slice's elements
     memory_ = Tensor(arithmetic, target_.shape());
     view_ = memory_.view();
   } else {

@@ -10,13 +10,13 @@ namespace polyhead {
 class SharedSums {
  public:
   explicit SharedSums(TensorView target, DType arithmetic = DType::f64);  // sets the sums to 0
-  // Returns new sums of the same shape, all 0 and in their own memory, for add_to().
+  // Returns new sums of the same shape, all 0 and in separate memory. add_to() adds them to the sums of `whole`.
   static SharedSums part_of(const SharedSums& whole) { return SharedSums(whole.view_, Memory::own); }
   SharedSums(SharedSums&&) = default;
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
-  // The sums, in the shape of the target.
+  // Returns the sums, in the shape of the target.
   const TensorView& view() const { return view_; }
   void store() const;  // writes the sums to the target, rounded once
   void add_to(const SharedSums& whole, Executor* executor) const;

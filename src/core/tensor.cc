@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
 
-// Blocks below this size are aligned by hand: the aligned operator new takes three times as long. 0 under AddressSanitizer, so that it
-// detects every access past the end.
+// Memory blocks below this size come from the ordinary operator new and are aligned here: the aligned operator new takes three times as long. The size is 0
+// with AddressSanitizer: bytes added for the alignment would hide accesses past the end.
 constexpr std::size_t kSmall = kAddressSanitizer ? 0 : 16 << 10;
 
-// Use huge pages from this size on: with pages of 4 KiB, page faults on a large new result take a quarter of the layer's time.
+// Tensors of kHuge bytes or more use huge pages: with pages of 4 KiB, page faults on a large new result take a quarter of the layer's time.
 constexpr std::size_t kHugePage = std::size_t{1} << 21, kHuge = 2 * kHugePage;
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
@@ -36,7 +36,7 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   constexpr std::size_t kStagger = 4096 + 256, kPlaces = 16;
   const std::size_t offset = count.fetch_add(1, std::memory_order_relaxed) % kPlaces * kStagger, all = bytes + kPlaces * kStagger;
   void* memory = ::operator new(all, std::align_val_t{kHugePage});
-#if defined(MADV_HUGEPAGE) && defined(__linux__)  // other systems may declare it alone
+#if defined(MADV_HUGEPAGE) && defined(__linux__)  // other systems may declare MADV_HUGEPAGE without supporting huge pages
   madvise(memory, all / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint: if it fails, pages have 4 KiB
 #endif
   return {static_cast<char*>(memory) + offset, [memory](void*) { ::operator delete (memory, std::align_val_t{kHugePage}); }};

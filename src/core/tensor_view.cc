@@ -66,7 +66,7 @@ BasicTensorView<Void> BasicTensorView<Void>::slice(int axis, std::int64_t first,
   BasicTensorView result = *this;
   result.shape_[at] = 0;
   if (first == last) return result;
-  // A negative step starts at the last element of the range. Negated as unsigned, because -INT64_MIN does not fit in int64.
+  // A negative step starts at the last element of the range. |step| is computed as unsigned, because -INT64_MIN does not fit in int64.
   const std::uint64_t size = step < 0 ? 0 - static_cast<std::uint64_t>(step) : static_cast<std::uint64_t>(step);
   result.shape_[at] = static_cast<std::int64_t>(static_cast<std::uint64_t>(last - first - 1) / size) + 1;
   if (result.shape_[at] > 1) result.strides_[at] = strides_[at] * step;

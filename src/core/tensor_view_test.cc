@@ -12,7 +12,7 @@ using test::to_doubles;
 
 using Values = std::vector<double>;
 
-// 0, 1, 2, … in row-major order.
+// Returns an int64 tensor with the elements 0, 1, 2, … in row-major order.
 Tensor counting(const Shape& shape) {
   Tensor tensor(DType::i64, shape);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data<std::int64_t>()[i] = i;
@@ -80,7 +80,7 @@ TEST(Shape, BroadcastsByNumPysRule) {
   EXPECT_NE(error_message([] { broadcast_shapes({2}, {0}); }), "");
 }
 
-// A view of a temporary tensor would dangle after the statement.
+// Whether the expression `tensor.view()` compiles. It must not compile for a temporary tensor, whose view would dangle after the statement.
 template <class T>
 concept GivesAView = requires(T tensor) { static_cast<T>(tensor).view(); };
 static_assert(std::is_convertible_v<Tensor&, TensorView> && std::is_convertible_v<const Tensor&, ConstTensorView>);
@@ -255,7 +255,7 @@ TEST(TensorView, ReshapeSucceedsExactlyWhereStridesExist) {
     const Tensor values = counting(from);
     copy(values, memory);
     ConstTensorView view = memory;
-    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // a repeated row
+    if (view.rank() > 0 && random.integer(0, 3) == 0) {  // sometimes repeat a row by a zero stride
       const int axis = static_cast<int>(random.integer(0, view.rank() - 1));
       view = view.slice(axis, 0, 1).expand(from);
     }

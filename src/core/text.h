@@ -1,4 +1,4 @@
-// Builds messages from parts. iostreams are not used, because their numbers depend on the process' locale.
+// Builds messages from texts, numbers, shapes and dtypes. iostreams are not used, because they format numbers by the process' locale.
 #pragma once
 
 #include <concepts>
@@ -12,8 +12,8 @@
 
 namespace polyhead::inline internal {
 
-// One part of a message: a text, a number, a shape or a dtype. It refers to texts and shapes, so it may not outlive the expression that makes
-// it. Messages have one type of part because a function for each combination of parts took a tenth of the library's time to compile.
+// One part of a message: a text, a number, a shape or a dtype. A MessagePart points to its text or shape, so it may not outlive the expression that makes
+// it. All parts have this one type, because a template function for each combination of types took a tenth of the library's compile time.
 class MessagePart {
  public:
   MessagePart(std::string_view text, std::string_view second = {}) : kind_(Kind::text), second_(second) { value_.text = text; }
@@ -67,7 +67,7 @@ std::string join_parts(std::initializer_list<MessagePart> parts);
 std::string size_text(std::int64_t bytes);
 #pragma GCC visibility pop
 
-// cat("k is ", shape, "; H = ", 64)
+// Returns the parts joined to one text: cat("k is ", shape, "; H = ", 64) is "k is [2,3]; H = 64" for a shape [2,3].
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   return join_parts({MessagePart(parts)...});

@@ -11,9 +11,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Waking a sleeping thread takes 5 us on bare metal and 50 us in a virtual machine. An idle worker spins for about that long
-// before it sleeps, so it never wastes more time than a wake-up costs. A caller waits only for pieces that are already running, once per
-// call, so it may spin longer.
+// Waking a sleeping thread takes 5 us on bare metal and 50 us in a virtual machine. An idle worker spins for about 50 us before it sleeps, so it never wastes
+// more time than a wake-up costs. A caller waits once per call, for pieces that are already running, so it may spin longer.
 constexpr microseconds kWorkerSpin{50};
 constexpr microseconds kCallerSpin{200};
 
@@ -46,7 +45,7 @@ struct ThreadPool::Job {
   std::atomic<int> helpers{0};  // workers inside run(); written under the pool's mutex
   std::atomic<bool> failed{false};
   std::exception_ptr error{};
-  std::fenv_t environment{};  // the caller's rounding and flush-to-zero: workers use them too, so that no result depends on the thread
+  std::fenv_t environment{};  // the caller's rounding mode and flush-to-zero; workers use the same settings, so that no result depends on the thread
 
   bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
 
@@ -110,7 +109,7 @@ void ThreadPool::work() {
   }
 }
 
-// Returns the newest job that needs a worker: it may be a nested call for which an older job waits.
+// Returns the newest job that needs a worker. The newest job comes first because it may be a nested call, for which an older job waits.
 ThreadPool::Job* ThreadPool::find_job() {
   for (auto job = jobs_.rbegin(); job != jobs_.rend(); ++job) {
     if ((*job)->has_work() && busy_ < (*job)->threads - 1) return *job;
@@ -140,7 +139,7 @@ void ThreadPool::stop() {
   }
   posted_.notify_all();
   for (std::thread& worker : workers) {
-    // If a task ends the process, this runs on its worker, which cannot join itself.
+    // If a task ends the process, this code runs on the worker of that task, and a thread cannot join itself.
     worker.get_id() == std::this_thread::get_id() ? worker.detach() : worker.join();
   }
 }

@@ -1,4 +1,4 @@
-// The library's own threads. docs/decisions/0002-threads.md says why they are not OpenMP's or oneTBB's.
+// The library's own threads. docs/decisions/0002-threads.md says why the library does not use the threads of OpenMP or oneTBB.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class ThreadPool {
   ~ThreadPool() { stop(); }
 
   // Calls task(i) once for each i in [0, count), on the caller and at most threads - 1 workers. If a task throws, tasks that have not
-  // begun are skipped and the exception is rethrown when the running ones have ended.
+  // begun are skipped, and run() rethrows the exception when the running tasks have ended.
   void run(std::int64_t count, int threads, const std::function<void(std::int64_t)>& task);
 
   // Ends and joins the workers; later calls run on the calling thread only.
@@ -35,7 +35,7 @@ class ThreadPool {
   Job* find_job();
   void wait_for_job(std::unique_lock<std::mutex>& lock);
 
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;  // guards the members below, except posts_, which is atomic
   std::condition_variable posted_, helped_;
   std::vector<std::thread> workers_;
   std::vector<Job*> jobs_;  // oldest first, so a nested call's job comes after the outer call's

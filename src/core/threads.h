@@ -1,4 +1,4 @@
-// Locks and threads as the library uses them. A build with POLYHEAD_THREADS=OFF (WebAssembly) has one thread: nothing is locked there.
+// The types of locks and threads that the library uses. In a build with POLYHEAD_THREADS=OFF (WebAssembly) there is one thread, and the locks do nothing.
 #pragma once
 
 #ifdef POLYHEAD_NO_THREADS

@@ -15,15 +15,15 @@ namespace polyhead {
 
 namespace {
 
-constexpr std::int64_t kLeastKept = 16 << 10;  // bytes; smaller blocks are not kept, because allocating them is fast
+constexpr std::int64_t kLeastKept = 16 << 10;  // bytes; smaller memory blocks are freed at once, because allocating them again is fast
 
 struct Block {
   std::shared_ptr<void> memory;
   std::int64_t bytes = 0;
-  bool counted = false;  // included in the pool's in_use
+  bool counted = false;  // true: the pool's in_use includes this block
 };
 
-// Cached result for the parameter `view`. `owner` keeps the parameter's memory alive, so that no other parameter can get the same address.
+// A cached result for the parameter `view`. `owner` keeps the parameter's memory alive, so that no other parameter can get the same address.
 struct CacheEntry {
   ConstTensorView view;
   std::shared_ptr<void> owner;
@@ -43,12 +43,12 @@ struct Workspace::Pool {
   const Parameters parameters;
   std::atomic<std::uint64_t> generation{0};  // clear() increments it, which invalidates older entries even if clear() cannot get the lock
   Mutex mutex;
-  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and the use
-  std::vector<Block> idle;  // oldest first
+  std::map<std::pair<const void*, const void*>, CacheEntry> cache;  // key: address of the parameter, and `use` as in cached_parameter()
+  std::vector<Block> idle;  // unused memory blocks, oldest first
   std::int64_t idle_bytes = 0, most = 0;
-  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is its peak
+  std::atomic<std::int64_t> in_use{0};  // bytes; atomic, because release() updates it without the lock. `most` is the peak of in_use
 
-  // Fails after 1,000 attempts: in a process that was forked while another thread held the lock, nobody will ever release it.
+  // Gives up after 1,000 attempts: in a process that was forked while another thread held the lock, no thread will ever release the lock.
   Lock lock() {
     constexpr int kPatience = 1000;
     Lock held(mutex, std::try_to_lock);
@@ -59,7 +59,7 @@ struct Workspace::Pool {
     return held;
   }
 
-  // Returns the smallest idle block that fits and is at most twice as large, after adding it to in_use; else a block without memory.
+  // Returns the smallest idle block of at least `bytes` and at most twice as many, after adding it to in_use. If there is none, returns a block without memory.
   Block acquire(std::int64_t bytes) {
     Block block{nullptr, bytes};
     const auto held = lock();
@@ -120,8 +120,8 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t extent) { return extent >= 0; }) &&
                     !__builtin_mul_overflow(numel(shape), static_cast<std::int64_t>(info(dtype).size), &bytes);
   if (!fits || bytes < kLeastKept) return Tensor::uninitialised(dtype, shape);
-  // Returns the block to the pool when the tensor's last owner is destroyed. The pool may itself hold such a tensor in its cache of
-  // parameters, so the pointer to the pool is weak.
+  // Gives the memory block back to the pool when the last owner of the tensor's memory is destroyed. The pool's cache of parameters may itself hold such a
+  // tensor, so the pointer to the pool is weak.
   struct Lease {
     explicit Lease(const std::shared_ptr<Pool>& of) : pool(of) {}
     Lease(const Lease&) = delete;
@@ -140,7 +140,7 @@ Tensor Workspace::tensor(DType dtype, const Shape& shape) const {
   }
   void* memory = lease->block.memory.get();
 #ifndef NDEBUG
-  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // as in Tensor::uninitialised
+  std::memset(memory, 0xff, static_cast<std::size_t>(bytes));  // NaN in every floating type, so that tests notice elements that were never written
 #endif
   return Tensor::share(TensorView(memory, dtype, shape), std::shared_ptr<void>(lease, memory));
 }

@@ -61,10 +61,10 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each block is too large for the memory of the earlier blocks
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each tensor is larger than the earlier ones, so it cannot reuse their memory
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
-    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest blocks are dropped, not the last
+    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the pool drops its oldest memory blocks, not this newest one
   }
   EXPECT_GE(workspace.idle_bytes(), kMany);
 }
@@ -103,14 +103,14 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two threads free their tensors at once, and one finds the lock taken. Its block must not count as in use for ever, or the bound on idle memory
-// would grow each time.
+// Two threads free their tensors at once, and one of the threads finds the lock taken. The memory of its tensor must not count as in use for ever, or the
+// bound on idle memory would grow each time.
 TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   const Workspace workspace;
   for (int round = 0; round < 3; ++round) {
     Tensor tensor = workspace.tensor(DType::u8, {kMany}), lost = workspace.tensor(DType::u8, {kMany});
     std::thread holder([&] {
-      hold_next_allocation = true;  // the allocation under the lock
+      hold_next_allocation = true;  // the next allocation happens while this thread holds the lock
       tensor = Tensor();
     });
     while (!holding) std::this_thread::yield();
@@ -125,7 +125,7 @@ TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   }
 }
 
-// The child may have been forked while a thread that exists only in the parent held the lock.
+// The fork may happen while another thread holds the workspace's lock. That thread does not exist in the child, so no thread there releases the lock.
 TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
   const Workspace workspace;
   std::atomic<bool> done{false};

@@ -1,7 +1,7 @@
 // Computes c = a b for bfloat16 pairs with AMX: one instruction multiplies 16 rows x 16 pairs by 16 pairs x 16 columns. For kernel sources only.
 // Operands are read 16 rows and kTermBlock terms at a time, whatever their sizes. Terms are padded with zeros. Padding of rows and columns may hold
-// anything, because it affects only rows and columns of c that are not stored. A block of terms is summed from 0 before it is added to c, so the bits
-// of a sum depend on where blocks begin: callers begin at multiples of kTermBlock.
+// anything, because it affects only rows and columns of c that are not stored. Each kTermBlock terms are summed from 0 before they are added to c, so the bits
+// of a sum depend on which terms are summed together: callers begin at multiples of kTermBlock.
 #pragma once
 
 #include "cpu/tile.h"
@@ -9,18 +9,18 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The AMX tiles of a kernel; NoTiles if its operands are not multiplied by AMX.
+// Tiles<Operand> is the type of a kernel's AMX tiles: AmxTiles, or NoTiles if the operands are not multiplied by AMX.
 struct NoTiles {};
 template <class Operand>
 inline constexpr bool kUsesAmx = kHasAmx && std::is_same_v<Operand, Bf16Pair>;
 template <class Operand>
 using Tiles = std::conditional_t<kUsesAmx<Operand>, AmxTiles, NoTiles>;
 
-// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the block of b that begins at term k. Four products of 16 cycles each hide five
-// loads of 8 cycles each.
+// Computes 16 rows x `Columns` vectors of c. b_of(k) returns the address of the tile of b that begins at term k. The five loads of a step, 8 cycles each, run
+// during its four products of 16 cycles each.
 template <int Columns, class F>
 void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std::int64_t a_stride, const F& b_of, std::int64_t b_stride, float* c, std::int64_t c_stride) {
-  static_assert(Columns <= 4);  // four registers of sums, one of a, three of b
+  static_assert(Columns <= 4);  // the eight tile registers hold four tiles of sums, one of a and three of b
   [&]<int... j>(std::integer_sequence<int, j...>) {
     (tiles.template zero<j>(), ...);
     for (std::int64_t k = 0; k < depth; k += kTermBlock) {
@@ -32,8 +32,8 @@ void multiply_block(AmxTiles& tiles, std::int64_t depth, const Bf16Pair* a, std:
   }(std::make_integer_sequence<int, Columns>{});
 }
 
-// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. After each block calls f(count, row, column), where `count`
-// is the block's number of vectors.
+// Computes each block of c into the memory that to(row, column) returns, with rows `stride` apart. After each block, f(count, row, column) is called, where
+// `count` is the block's number of vectors.
 template <class To, class F>
 void multiply_blocks(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors, const To& to, std::int64_t stride, const F& f) {
   for (int done = 0; done < vectors; done += kTileVectors) {
@@ -54,7 +54,8 @@ inline void multiply_whole_blocks(AmxTiles& tiles, const Product<float, Bf16Pair
   multiply_blocks(tiles, product, rows, vectors, to, product.c_stride, [](auto, int, std::int64_t) {});
 }
 
-// Stores `rows` rows of `Columns` vectors of the product as its members say. Rows of `sums` are kTileVectors vectors apart.
+// Stores `rows` rows of `Columns` vectors of sums in product.c, with the scale and the addition that the members of `product` request. Rows of `sums` are
+// kTileVectors vectors apart.
 template <int Columns>
 void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int row, int rows, std::int64_t column) {
   for (const int end = row + rows; row < end; ++row, sums += kTileVectors * kLanes<float>) {
@@ -64,7 +65,7 @@ void store_sums(const Product<float, Bf16Pair>& product, const float* sums, int 
   }
 }
 
-// Does the work of multiply() (cpu/tile.h) for an a that is not transposed.
+// Does the work of multiply() (cpu/tile.h) if a is not transposed.
 inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   alignas(64) float sums[kRowBlock * kTileVectors * kLanes<float>];
   multiply_blocks(tiles, product, rows, vectors, [&](int, std::int64_t) { return sums; }, kTileVectors * kLanes<float>, [&](auto count, int row, std::int64_t column) {
@@ -72,25 +73,25 @@ inline void multiply_by_tiles(AmxTiles& tiles, const Product<float, Bf16Pair>& p
   });
 }
 
-// Up to 2 x 2 tiles of sums in registers 0 to 3: register i has row i % 2 and column i / 2. A register is stored just before it is set again, because a store
-// directly after the last product waits for it, and all later products wait for the store.
+// Up to 2 x 2 tiles of sums in the tile registers 0 to 3: register i holds the tile in row i % 2 and column i / 2. A register is stored only when it is needed
+// for other sums: a store directly after the register's last product would wait for this product, and later products would wait for the store.
 class TileSums {
  public:
   explicit TileSums(AmxTiles& tiles) : tiles_(tiles) {}
 
-  // Makes the next add() begin the sums of other tiles. next_row, next_column: distances between the tiles of c.
+  // Makes the next add() begin the sums of other tiles of c, at `c`. next_row and next_column are the distances between the tiles of c.
   POLYHEAD_INLINE void begin(float* c, std::int64_t stride, std::int64_t next_row, std::int64_t next_column) {
     earlier_ = now_, now_ = {c, stride, next_row, next_column, 0, 0};
   }
 
-  // Adds the products of one block of terms. The tiles of a and of b are next_a and next_b apart. kAdd: the sums begin with what c holds, else with 0.
+  // Adds the products of one block of terms. Tiles of a are next_a apart, tiles of b next_b. If kAdd, the sums begin with the values in c, else with 0.
   template <int Rows, int Columns, bool kAdd>
   POLYHEAD_INLINE void add(const Bf16Pair* a, std::int64_t a_stride, std::int64_t next_a, const Bf16Pair* b, std::int64_t b_stride, std::int64_t next_b) {
     now_.rows == 0 ? add_tiles<Rows, Columns, true, kAdd>(a, a_stride, next_a, b, b_stride, next_b) : add_tiles<Rows, Columns, false, kAdd>(a, a_stride, next_a, b, b_stride, next_b);
     now_.rows = Rows, now_.columns = Columns;
   }
 
-  // Stores the last sums.
+  // Stores the sums that are still in registers.
   void finish() {
     earlier_ = now_, now_ = {};
     store<0>(), store<1>(), store<2>(), store<3>();
@@ -120,7 +121,7 @@ class TileSums {
     if constexpr (Rows == 2 && Columns == 2) tiles_.template multiply<3, 5, 7>();
   }
 
-  // Stores the earlier sums of a register and, if it is in use, sets it to the initial sums.
+  // Stores the sums that the register holds from the earlier tiles, and, if kUsed, sets the register to the initial sums of the new tiles.
   template <int kTile, bool kUsed, bool kBegin, bool kAdd>
   POLYHEAD_INLINE void set() {
     if constexpr (kBegin) store<kTile>();
@@ -142,14 +143,14 @@ class TileSums {
   Place now_, earlier_;
 };
 
-// Calls f with the number of rows and of columns of tiles to compute next: 2, or 1 if no more are left.
+// Calls f with the number of tile rows and of tile columns to compute at a time: each is 2, or 1 if only one is left.
 template <class F>
 POLYHEAD_INLINE void with_tiles(std::int64_t rows, std::int64_t columns, const F& f) {
   with_count<2>(rows > 1 ? 2 : 1, [&](auto of_rows) { with_count<2>(columns > 1 ? 2 : 1, [&](auto of_columns) { f(of_rows, of_columns); }); });
 }
 
-// c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is read past the
-// first-level cache.
+// Computes c = a b for up to 32 rows. c has memory for 16 or 32 rows. The last sums are in c only after the next product or sums.finish(). b is loaded without
+// being stored in the first-level cache.
 inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   for (int i = 0; i < rows && product.depth == 0; ++i) {
     for (int j = 0; j < vectors; ++j) store_vector<float>(Vector<float>{}, product.c + i * product.c_stride + j * kLanes<float>);
@@ -164,7 +165,7 @@ inline void multiply_unit(TileSums& sums, const Product<float, Bf16Pair>& produc
   }
 }
 
-// Does the work of multiply() (cpu/tile.h) for at most 32 rows of an a that is not transposed.
+// Does the work of multiply() (cpu/tile.h) for at most 32 rows if a is not transposed.
 inline void multiply_unit_and_store(TileSums& sums, const Product<float, Bf16Pair>& product, int rows, int vectors) {
   constexpr std::int64_t kStride = kTileVectors * kLanes<float>;
   alignas(64) float tiles[2 * kRowBlock * kStride];

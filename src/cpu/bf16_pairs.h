@@ -1,5 +1,5 @@
-// bfloat16 in pairs, as the instructions that multiply bfloat16 read them: a word holds terms 2i and 2i + 1 of a sum, and one instruction adds
-// both products to a float32. For kernel sources only.
+// Pairs of bfloat16 numbers, the operands of the instructions that multiply bfloat16. A 32-bit word holds the factors of terms 2i and 2i + 1 of a sum, and one
+// instruction adds both products to a float32. For kernel sources only.
 #pragma once
 
 #include "cpu/storage.h"
@@ -9,10 +9,10 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 struct __attribute__((may_alias)) Bf16Pair {
-  std::int32_t bits;  // the first term in the lower half
+  std::int32_t bits;  // the factor of the first term is in the lower half
 };
 
-// A vector of factors: of pairs, or of the compute type T. B is the storage type of the factors in memory.
+// The type of a vector of factors: a vector of words if B is Bf16Pair, else a vector of T. B is the type of the factors in memory.
 template <class T, class B>
 using FactorVector = std::conditional_t<std::is_same_v<B, Bf16Pair>, Vector<std::int32_t>, Vector<T>>;
 
@@ -29,7 +29,7 @@ POLYHEAD_INLINE Vector<float> broadcast_factor(float x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<double> broadcast_factor(double x) { return broadcast(x); }
 POLYHEAD_INLINE Vector<std::int32_t> broadcast_factor(Bf16Pair x) { return broadcast(x.bits); }
 
-// sum += a b
+// Adds a b to sum.
 template <class T>
 POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<T> a, Vector<T> b) {
   sum += a * b;
@@ -39,7 +39,8 @@ POLYHEAD_INLINE void add_product(Vector<T>& sum, Vector<std::int32_t> a, Vector<
   sum = multiply_bf16_pairs(sum, a, b);
 }
 
-// Rows and terms of an AMX tile; 1 without AMX. Terms are padded with zeros to whole blocks, and rows are allocated to whole blocks.
+// The number of rows and of pairs of terms in an AMX tile; 1 without AMX. Terms are padded with zeros to whole tiles, and memory is allocated for whole tiles
+// of rows.
 inline constexpr int kRowBlock = kHasAmx ? 16 : 1, kTermBlock = kHasAmx ? 16 : 1;
 
 // Returns the number of pairs for `terms` terms, padding included.
@@ -49,7 +50,7 @@ POLYHEAD_INLINE Bf16Pair bf16_pair(bf16 first, bf16 second) { return {static_cas
 
 POLYHEAD_INLINE bool is_finite(bf16 x) { return (x.bits & 0x7f80u) != 0x7f80u; }
 
-// Replaces NaN and infinite halves by 0. Sets non_finite in the lanes where it did.
+// Replaces NaN and infinite halves of words by 0, and sets non_finite in the lanes of such words.
 POLYHEAD_INLINE Vector<std::int32_t> finite_halves(Vector<std::int32_t> words, Vector<std::int32_t>& non_finite) {
   const Vector<std::int32_t> exponent = words & 0x7f807f80, low = (exponent & 0xffff) == 0x7f80, high = (exponent >> 16) == 0x7f80;
   non_finite |= low | high;
@@ -62,7 +63,7 @@ POLYHEAD_INLINE bool any_lane(Vector<std::int32_t> lanes) {
   return any != 0;
 }
 
-// Packs a row of `width` elements into pairs of neighbours, times a power of two; an odd last element is paired with 0.
+// Multiplies a row of `width` elements by `factor`, a power of two, and packs neighbours into pairs. An odd last element is paired with 0.
 POLYHEAD_INLINE void pack_bf16_neighbours(const bf16* from, std::int64_t stride, std::int64_t width, float factor, Bf16Pair* to) {
   const auto scaled = [=](bf16 x) __attribute__((always_inline)) {
     bf16 y;
@@ -81,7 +82,7 @@ POLYHEAD_INLINE void pack_bf16_neighbours(const bf16* from, std::int64_t stride,
   for (d = (width + 1) / 2; d < bf16_pairs_of(width); ++d) to[d] = {};
 }
 
-// Packs `count` rows of `width` elements into pairs of rows [bf16_pairs_of(count), padded]: column d of rows 2i and 2i + 1. Columns after `width` and
+// Packs `count` rows of `width` elements into pairs [bf16_pairs_of(count), padded]: pair (i, d) holds column d of rows 2i and 2i + 1. Columns after `width` and
 // missing rows are 0. NaN and infinities become 0. Returns true if all elements were finite.
 POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t count, std::int64_t width,
                                std::int64_t padded, Bf16Pair* to) {
@@ -112,7 +113,8 @@ POLYHEAD_INLINE bool pack_bf16_rows(const bf16* from, std::int64_t row_stride, s
   return non_finite_rest == 0 && !any_lane(non_finite);
 }
 
-// Packs `count` rows into panels [panel, pairs, keys of a panel]: pair i of each row. The last vector of rows is padded with 0.
+// Packs `count` rows (keys) into panels [panel, pair, key of the panel], where pair i of a key holds its elements 2i and 2i + 1. The last vector of keys is
+// padded with 0.
 inline void pack_bf16_transposed(const bf16* from, std::int64_t row_stride, std::int64_t column_stride, std::int64_t count, std::int64_t width,
                             int panel_rows, Bf16Pair* panels) {
   constexpr int kWidth = kLanes<float>;
@@ -143,8 +145,8 @@ inline void pack_bf16_transposed(const bf16* from, std::int64_t row_stride, std:
   }
 }
 
-// Rounds a row of float32, whole vectors [begin, end), times a factor, into pairs of neighbours. Returns the sum of the rounded elements; its bits do
-// not depend on zeros before and after the range. The pairs of one vector before `begin` may be written, too.
+// Multiplies the whole vectors [begin, end) of a float32 row by `factor`, rounds the products to bfloat16 and packs neighbours into pairs. Returns the sum of the
+// rounded elements, whose bits do not depend on zeros before and after the range. The pairs of one vector before `begin` may be written, too.
 POLYHEAD_INLINE float round_to_bf16(const float* from, std::int64_t begin, std::int64_t end, float factor, Bf16Pair* to) {
   constexpr std::int64_t kWidth = kLanes<float>;
   const Vector<std::int32_t> ones = broadcast(0x3f803f80);
@@ -158,7 +160,7 @@ POLYHEAD_INLINE float round_to_bf16(const float* from, std::int64_t begin, std::
   return sum_of_lanes<float>(sum);
 }
 
-// Rounds two rows of float32 into pairs: a pair has column s of both rows. second == nullptr: the second row is 0.
+// Rounds two rows of float32 to bfloat16 and packs them into pairs: pair s holds column s of both rows. second == nullptr: the second row is 0.
 POLYHEAD_INLINE void round_rows_to_bf16(const float* first, const float* second, std::int64_t begin, std::int64_t end, Bf16Pair* to) {
   for (; begin < end; begin += kLanes<float>) {
     const Vector<float> b = second == nullptr ? Vector<float>{} : load_vector(second + begin);

@@ -1,4 +1,4 @@
-// Tests block sizes for described machines. Results must have the same bits with all of these sizes.
+// Tests the block sizes for machines with other caches, and that results have the same bits with all of these sizes.
 #include "cpu/block_sizes.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +85,7 @@ TEST(BlockSizes, OfEachMachineFitItsCache) {
   });
 }
 
-// Computes f with one thread on this machine, then as on each described machine with its number of threads, and compares the results.
+// Computes f with one thread on this machine, then with the block sizes and the thread count of each other machine in the list, and compares the results.
 template <class F>
 void expect_same_bits_on_each_machine(const F& f) {
   const std::vector<Tensor> expected = [&] {

@@ -1,4 +1,4 @@
-// Caches of the machine, as the operating system lists them.
+// Reads the caches of the machine from the operating system.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace polyhead::cpu {
 
-// Returns the caches that Linux lists in a folder such as /sys/devices/system/cpu/cpu0/cache: index0/level, size, type and shared_cpu_list. Empty if
-// there is no such folder; a cache whose size cannot be read is left out.
+// Returns the caches that Linux lists in a folder such as /sys/devices/system/cpu/cpu0/cache, in the files index0/level, size, type and shared_cpu_list. A cache
+// whose size cannot be read is left out. The result is empty if there is no such folder.
 std::vector<CpuCache> listed_caches(const std::string& folder);
 
 std::vector<CpuCache> caches_of(const DescribedMachine& machine);

@@ -6,8 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// 2^f - 1 = f (c1 + f (c2 + ...)) for f in [-1/2, 1/2]: minimax polynomials for which 2^0 is exactly 1. `error` is the largest relative
-// error of 2^f.
+// The constants of minimax polynomials 2^f - 1 = f (c1 + f (c2 + ...)) for f in [-1/2, 1/2]. With this form 2^0 is exactly 1. The comments name the largest
+// relative error of 2^f.
 template <class T>
 struct PowerOfTwo;
 template <>
@@ -27,7 +27,7 @@ struct PowerOfTwo<double> {  // error 2e-17
   static constexpr int mantissa = 52;
 };
 
-// f becomes 2^f - 1. `kCount` vectors at once hide each other's latency.
+// Replaces f by 2^f - 1. The loop computes `kCount` vectors at once, so that the processor need not wait for the result of each instruction.
 template <class T, int kCount>
 POLYHEAD_INLINE void power_of_two_minus_1(Vector<T> (&f)[kCount]) {
   using P = PowerOfTwo<T>;
@@ -50,8 +50,8 @@ POLYHEAD_INLINE Vector<T> power_of_two_minus_1(Vector<T> f) {
   return one[0];
 }
 
-// exp(factor x) = 2^(high x + low x) with high + low = factor log2(e). The factor has two parts, because the rounding of a single one would
-// be the largest error.
+// The factor of exp(factor x) = 2^(high x + low x), where high + low = factor log2(e). It is stored as a sum of two numbers, because the rounding of a single
+// number would cause the largest error of the result.
 template <class T>
 struct ExpFactor {
   explicit ExpFactor(T of_x)
@@ -61,9 +61,9 @@ struct ExpFactor {
   T factor, high, low;
 };
 
-// x becomes exp(factor x), for factor x <= 64; exactly 0 for -infinity and wherever the result would be subnormal, NaN for NaN. factor x
-// log2(e) = n + f with n an integer: adding 1.5 * 2^(number of mantissa bits) rounds to n and leaves it in the lowest bits; a shift moves
-// it to the exponent.
+// Replaces x by exp(factor x), for factor x <= 64. The result is exactly 0 for -infinity and where it would be subnormal, and NaN for NaN.
+// Method: factor x log2(e) = n + f with n an integer. Adding 1.5 * 2^(number of mantissa bits) rounds the number to n and leaves n in the lowest bits; a shift
+// moves n to the exponent bits.
 template <class T, int kCount>
 POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>& factor) {
   using P = PowerOfTwo<T>;
@@ -75,8 +75,8 @@ POLYHEAD_INLINE void exp_of_negative(Vector<T> (&x)[kCount], const ExpFactor<T>&
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) {
     if constexpr (kFused) {
-      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // compiled to FMAs; the first difference is exact
-    } else {  // ln 2 in two parts; n times the first is exact (Cody and Waite 1980)
+      f[j] = (x[j] * factor.high - n[j]) + x[j] * factor.low;  // compiled to fused multiply-adds, so that the first difference is exact
+    } else {  // ln 2 is a sum of two numbers; n times the first number is exact (Cody and Waite 1980)
       f[j] = ((x[j] * factor.factor - n[j] * P::ln2_high) - n[j] * P::ln2_low) * P::log2_e;
     }
   }
@@ -99,9 +99,9 @@ POLYHEAD_INLINE Vector<T> exp_of_negative(Vector<T> x, const ExpFactor<T>& facto
   return one[0];
 }
 
-// power_of_difference(): x becomes 2^(factor x - reference), for results up to 2^64; 0 instead of subnormal results. It takes fewer
-// instructions than exp_of_negative() and is as exact, except that the caller rounds `reference`. It needs FMA: otherwise the product would
-// have the rounding error of a whole score.
+// power_of_difference() replaces x by 2^(factor x - reference), for results up to 2^64; results that would be subnormal are 0. It needs fewer instructions than
+// exp_of_negative() and is as exact, except that the caller has rounded `reference`. It needs a fused multiply-add: otherwise the product would be rounded
+// before the subtraction, and the rounding error of a large score would be an error of the exponent.
 template <class T>
 inline constexpr bool kHasPowerOfDifference = kFused && std::is_same_v<T, float>;
 
@@ -110,7 +110,7 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
   for (int j = 0; j < kCount; ++j) x[j] = x[j] * factor - reference;
   if constexpr (kHasElementary) {
-    // x = n + f with 0 <= f < 1. 2^f = 1 + f (c1 + f (c2 + ...)), minimax: error 2e-9.
+    // x = n + f with 0 <= f < 1, and 2^f = 1 + f (c1 + f (c2 + ...)), a minimax polynomial with relative error 2e-9.
     constexpr float c[] = {1, 0x1.62e42cp-1f, 0x1.ebfd58p-3f, 0x1.c68912p-5f, 0x1.3d0b92p-7f, 0x1.46d64cp-10f, 0x1.c54174p-13f};
     constexpr int kTerms = 7;
     Vector<float> f[kCount], power[kCount];
@@ -124,12 +124,12 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) x[j] = times_power_of_two(power[j], x[j]);
   } else {
-    // Adding 1.5 * 2^23 + 127 leaves n + 127, the exponent of 2^n, in the lowest bits; n = -127 gives 0.
+    // Adding 1.5 * 2^23 + 127 to n leaves n + 127, the exponent field of 2^n, in the lowest bits. n = -127 gives the number 0.
     constexpr float kMagic = PowerOfTwo<float>::magic + PowerOfTwo<float>::bias;
     Vector<float> shifted[kCount];
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
-      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // this order of arguments keeps NaN
+      x[j] = larger(broadcast(-PowerOfTwo<float>::bias), x[j]);  // larger() returns its second argument if one is NaN, so a NaN in x stays
       shifted[j] = x[j] + kMagic;
       x[j] -= shifted[j] - kMagic;
     }
@@ -140,7 +140,7 @@ POLYHEAD_INLINE void power_of_difference(Vector<float> (&x)[kCount], float refer
   }
 }
 
-// x becomes exp(factor (x - reference)), for results up to e^64; 0 for -infinity and tiny results, NaN for NaN.
+// Replaces x by exp(factor (x - reference)), for results up to e^64. The result is 0 for -infinity and where it would be subnormal, and NaN for NaN.
 template <int kCount, class V, class T>
 POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFactor<T>& factor) {
 #pragma GCC unroll 4
@@ -152,11 +152,11 @@ POLYHEAD_INLINE void exp_of_difference(V (&x)[kCount], T reference, const ExpFac
   }
 }
 
-// tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). Computed from e - 1, so that small x keep their relative accuracy.
+// tanh(x) = sign(x) (1 - e)/(1 + e) with e = exp(-2|x|). The code computes e - 1 directly, so that the relative error stays small for small x.
 template <class T>
 POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   using P = PowerOfTwo<T>;
-  constexpr T kOne = 25;  // tanh is 1 in float64 from 19.1 on
+  constexpr T kOne = 25;  // |x| is limited to 25, because tanh(x) rounds to 1 in float64 from x = 19.1 on
   const Vector<T> magnitude = x < T{0} ? -x : x;
   const Vector<T> bounded = magnitude > kOne ? broadcast(kOne) : magnitude;
   const Vector<T> y = bounded * (-2 * P::log2_e);
@@ -169,7 +169,7 @@ POLYHEAD_INLINE Vector<T> tanh(Vector<T> x) {
   return x < T{0} ? -result : result;
 }
 
-// log(x) for normal x > 0; NaN for NaN, infinity for infinity. x = 2^n m with m in [sqrt(1/2), sqrt(2)): log m = 2 artanh((m - 1)/(m + 1)).
+// log(x) for normal x > 0, NaN and infinity. With x = 2^n m and m in [sqrt(1/2), sqrt(2)), log x = n log 2 + 2 artanh((m - 1)/(m + 1)).
 template <class T>
 POLYHEAD_INLINE Vector<T> log(Vector<T> x) {
   using P = PowerOfTwo<T>;

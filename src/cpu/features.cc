@@ -13,7 +13,7 @@
 namespace polyhead {
 namespace {
 
-// Returns the first line of a small text file; empty if it cannot be read.
+// Returns the first line of a small text file, or an empty text if the file cannot be read.
 std::string first_line(const std::string& path) {
   std::string line;
   if (std::FILE* file = std::fopen(path.c_str(), "r")) {
@@ -23,7 +23,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// A decimal number, optionally with the unit K, M or G (powers of 1024) as in Linux' cache sizes ("48K"); 0 for any other unit.
+// Reads a size in bytes: a decimal number, optionally with the unit K, M or G (powers of 1024) as in Linux' cache sizes ("48K"). Returns 0 for any other unit.
 std::int64_t parse_bytes(const std::string& text) {
   std::int64_t value = 0;
   for (const char c : text) {
@@ -55,7 +55,7 @@ int count_list(const std::string& text) {
   return count;
 }
 
-// Asks the C library for cache sizes, for operating systems that do not list caches in /sys.
+// Returns the cache sizes that the C library reports. It serves operating systems that do not list caches in /sys.
 std::vector<CpuCache> library_caches() {
   std::vector<CpuCache> caches;
 #ifdef _SC_LEVEL1_DCACHE_SIZE

@@ -31,7 +31,7 @@ TEST(Device, CachesHaveASizeAndAKind) {
   }
 }
 
-// A folder like Linux' /sys/devices/system/cpu/cpu0/cache.
+// A temporary folder with the files of Linux' /sys/devices/system/cpu/cpu0/cache.
 class CacheFolder {
  public:
   CacheFolder() {
@@ -114,7 +114,7 @@ TEST(Device, RowsAreNamedOnceAndImplyEachOther) {
 #if defined(__x86_64__)
 TEST(Device, EveryX8664MachineHasSse2) { EXPECT_TRUE(has_instruction_set(detect_cpu(), "sse2")); }
 
-// Linux reads the same registers with its own code and uses the same names.
+// Compares has_instruction_set() with /proc/cpuinfo, where Linux lists the instruction sets under the same names.
 TEST(Device, AgreesWithTheKernel) {
   std::ifstream file("/proc/cpuinfo");
   std::string line, name;

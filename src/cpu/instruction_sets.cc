@@ -18,10 +18,10 @@ namespace {
 
 enum Register : std::uint8_t { eax, ebx, ecx, edx };
 
-// Parts of the state that the operating system must save at a task switch (XCR0; Intel SDM volume 1, section 13.3).
+// Registers that the operating system must save at a task switch, as bits of XCR0 (Intel SDM volume 1, section 13.3): 256-bit, 512-bit and tile registers.
 constexpr std::uint64_t kNone = 0, kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
 
-// One row per instruction set: its bit in cpuid (Intel SDM volume 2, CPUID) and the state that it needs.
+// One row per instruction set: its bit in the answer of cpuid (Intel SDM volume 2, CPUID) and the registers that the operating system must save.
 struct Row {
   std::string_view name, adds;
   std::uint32_t leaf, subleaf;
@@ -51,7 +51,7 @@ struct Answer {
   unsigned int registers[4] = {};
 };
 
-// Returns zeros for a leaf that the processor does not have.
+// Returns the answer of the cpuid instruction, or zeros if the processor does not have this leaf.
 Answer cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
   Answer a;
   if (__get_cpuid_count(leaf, subleaf, &a.registers[eax], &a.registers[ebx], &a.registers[ecx], &a.registers[edx]) == 0) return {};
@@ -92,7 +92,7 @@ std::vector<InstructionSet> instruction_sets() {
   const std::uint64_t saved = saved_state();
   std::vector<InstructionSet> sets;
   for (const Row& row : kRows) {
-    // Subleaf 1 of leaf 7 exists only if subleaf 0 says so; otherwise the processor returns data of another leaf.
+    // Subleaf 1 of leaf 7 exists only if subleaf 0 says so. Without this check, a processor that lacks the subleaf would return data of another leaf.
     const bool exists = row.subleaf == 0 || cpuid(row.leaf, 0).registers[eax] >= row.subleaf;
     sets.push_back({row.name, row.adds, exists && bit(cpuid(row.leaf, row.subleaf), row.in, row.bit) && (saved & row.state) == row.state});
   }

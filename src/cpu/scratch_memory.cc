@@ -17,25 +17,25 @@ namespace {
 using Block = ScratchMemory::Block;
 using Blocks = std::array<Block, 3>;
 
-// Blocks are aligned to a page. At other offsets, attention of 64 queries and keys takes 10 % longer if the kernel's stores and its loads
-// of the inputs are a multiple of 4096 bytes apart.
+// Memory blocks are aligned to a page. Without this, the addresses that a kernel stores to could be a multiple of 4096 bytes away from the inputs that it loads,
+// and attention of 64 queries and keys would take 10 % longer.
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::align_val_t kPage{kPageBytes};
-// Largest block that is kept, in bytes. Calls that need more take 1 ms or longer, so a new allocation does not matter.
+// Largest memory block that a thread keeps, in bytes. Calls that need a larger block take 1 ms or longer, so that the time of an allocation does not matter.
 constexpr std::size_t kMostKept = 256 << 10;
-constexpr bool kKeep = !kAddressSanitizer;  // off under AddressSanitizer, which then reports use of a freed block
+constexpr bool kKeep = !kAddressSanitizer;  // with AddressSanitizer blocks are freed at once, so that it reports the use of a freed block
 
 thread_local constinit Blocks kept{};
 thread_local constinit bool freed_at_exit = false;
 
 #ifdef POLYHEAD_NO_THREADS
-// The only thread keeps its blocks until the process ends.
+// In a build without threads, the only thread keeps its memory blocks until the process ends.
 struct ThreadExit {
   bool covers_this_thread() { return freed_at_exit = true; }
 } thread_exit;
 #else
-// Frees a thread's kept blocks when the thread ends. A thread_local with a destructor would do so too, but glibc ends the process if it has
-// no memory to register the destructor.
+// Frees a thread's kept memory blocks when the thread ends. A thread_local variable with a destructor is not used for this, because glibc ends the process if
+// there is no memory to register the destructor.
 struct ThreadExit {
   ThreadExit() : valid(pthread_key_create(&key, free_blocks) == 0) {}
   ~ThreadExit() {
@@ -73,7 +73,7 @@ ScratchMemory::ScratchMemory(std::int64_t bytes, const Workspace* workspace) : b
 ScratchMemory::~ScratchMemory() {
   if (block_.memory == nullptr || shared_) return;
   if (kKeep && block_.bytes <= kMostKept && thread_exit.covers_this_thread()) {
-    // Free the smallest block: a larger one serves more calls.
+    // Free the smallest block, because a larger block serves more calls.
     Block& least = *std::min_element(kept.begin(), kept.end(), [](const Block& a, const Block& b) { return a.bytes < b.bytes; });
     if (least.bytes < block_.bytes) std::swap(least, block_);
   }

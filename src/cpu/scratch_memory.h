@@ -1,4 +1,4 @@
-// Scratch memory for one thread, aligned to a page.
+// ScratchMemory is the scratch memory that one thread needs for a kernel call. It is aligned to a page.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace polyhead::cpu {
 
-// Each thread keeps up to three small blocks for its next calls, because allocating aligned memory takes longer than the arithmetic of a
-// small call. Larger blocks come from the workspace if one is given.
+// Each thread keeps up to three small memory blocks for its next calls, because allocating aligned memory takes longer than the arithmetic of a
+// small call. Larger memory comes from the workspace if one is given.
 class ScratchMemory {
  public:
   explicit ScratchMemory(std::int64_t bytes, const Workspace* workspace = nullptr);

@@ -1,4 +1,4 @@
-// Tests which blocks of scratch memory a thread keeps.
+// Tests which memory blocks a thread keeps for later calls, and that the blocks are freed when the thread ends.
 #include "cpu/scratch_memory.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace {
 
-std::atomic<int> aligned_blocks{0};  // number of blocks in use in the whole process
+std::atomic<int> aligned_blocks{0};  // number of aligned allocations that the process has not freed
 
 }  // namespace
 
@@ -58,7 +58,7 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
 TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
 TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
-  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer is to see who reads on in a block that was given back: nothing is kept under it";
+  if (kAddressSanitizer) GTEST_SKIP() << "with AddressSanitizer no memory blocks are kept, so that it can report reads of freed memory";
   std::thread([] {  // a new thread has no kept blocks
     void* first = nullptr;
     {
@@ -78,7 +78,7 @@ TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
   EXPECT_EQ(aligned_blocks, before);
 }
 
-// The thread's object is created before its kept blocks, so its destructor runs after they were freed.
+// The test's thread_local object is created before the thread keeps memory blocks. Its destructor runs after the blocks were freed and uses scratch memory again.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
   struct Late {
     ~Late() {
@@ -108,9 +108,9 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
   EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
 }
 
-// Registering the destructor of the kept blocks needs memory, too.
+// To free its blocks at its end, a thread must register a function, and this needs memory. Without memory the thread must keep no blocks.
 TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
-  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process that finds no memory";
+  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process in which an allocation fails";
   const auto body = [] {
     std::thread([] {
       std::optional<ScratchMemory> block(1000);
@@ -122,7 +122,7 @@ TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
         while (taken != nullptr);
       }
       block.reset();
-      _exit(0);  // exit() would need memory
+      _exit(0);  // exit() would allocate memory, which fails here
     }).join();
     return 1;
   };

@@ -16,13 +16,13 @@ std::atomic<bool> tiles_are_refused{false};
 
 bool has_tiles(const KernelSet& set) { return set.needs.find("amx_tile") != std::string_view::npos; }
 
-// Returns the reason why the operating system refuses AMX tiles, or an empty text. Asks it once.
+// Requests AMX tiles from the operating system, in the first call only. Returns the reason of a refusal, or an empty text.
 const std::string& refusal_of_tiles() {
   static const std::string reason = ask_for_tiles();
   return reason;
 }
 
-// Returns `set`. Error if it needs AMX tiles and the operating system refuses them.
+// Returns `set`. Error if the set needs AMX tiles and the operating system refuses them.
 const KernelSet& permitted(const KernelSet& set) {
   if (has_tiles(set) && !refusal_of_tiles().empty()) fail(ErrorCode::unsupported, "the instruction set '", set.name, "' was asked for and ", refusal_of_tiles());
   return set;
@@ -34,7 +34,8 @@ struct Preferred {
   bool asked_for;
 };
 
-// Reads the environment once: a later change must not switch kernels in the middle of a program.
+// Returns the sets that the environment or the processor prefers. The environment is read once, because a later change must not switch kernels in a running
+// program.
 const Preferred& preferred() {
   static const Preferred sets = []() -> Preferred {
     const char* name = std::getenv("POLYHEAD_ISA");
@@ -55,7 +56,7 @@ const Cpu& this_cpu() {
 }
 
 std::span<const KernelSet> kernel_sets() {
-  enum : std::size_t {  // places
+  enum : std::size_t {  // the index of each set in kernel_sets()
 #define POLYHEAD_ISA_ROW(name, base, needs, vendor) place_of_##name,
 #include "cpu/isa_rows.h"
 #undef POLYHEAD_ISA_ROW

@@ -1,4 +1,4 @@
-// The instruction sets that kernels are compiled for, the choice of the set in use, and its kernels.
+// Lists the instruction sets that kernels are compiled for, chooses the set in use, and returns the kernels of a set.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace polyhead::cpu {
 
-// A row of cmake/isa.cmake.
+// An instruction set that kernels are compiled for: a row of cmake/isa.cmake.
 struct KernelSet {
   std::string_view name;
   std::string_view needs;  // names of InstructionSet, separated by spaces
@@ -25,29 +25,31 @@ struct KernelSet {
 
 std::span<const KernelSet> kernel_sets();  // in order of preference; the last runs on every processor
 
-const Cpu& this_cpu();  // result of detect_cpu(), stored: cpuid takes tens of microseconds under a hypervisor
+const Cpu& this_cpu();  // the result of detect_cpu(), which is called once, because cpuid takes tens of microseconds under a hypervisor
 
-// Returns the words of `needs` that the processor lacks; empty if it can run the set.
+// Returns the words of `needs` that the processor lacks, or an empty text if the processor can run the set.
 std::string missing_for(const KernelSet& set, const Cpu& cpu);
 
-// Returns the reason why the set is never the default on this processor; empty if it may be.
+// Returns the reason why the set is never the default on this processor, or an empty text if it may be the default.
 std::string passed_over(const KernelSet& set, const Cpu& cpu);
 
 enum class Tiles : std::uint8_t { allowed, refused };
 
-// Returns the set named `forced`. If `forced` is empty, returns the first set that is not passed over; if AMX tiles are refused, only sets without them count.
-// Error for an unknown name and for a set that the processor cannot run. Depends on its arguments only, so that tests can describe other machines.
+// Returns the set named `forced`. If `forced` is empty, returns the first set that may be the default (passed_over() is empty); with Tiles::refused, sets that
+// need AMX tiles are left out. Error for an unknown name and for a set that the processor cannot run. The result depends only on the arguments, so tests can
+// describe other machines.
 const KernelSet& select_kernels(std::span<const KernelSet> sets, const Cpu& cpu, std::string_view forced, Tiles tiles = Tiles::allowed);
 
-// Returns the set given to set_kernel_instruction_set(), else that in the environment variable POLYHEAD_ISA, else the first that is not passed over.
+// Returns the set given to set_kernel_instruction_set(); without such a call, the set that the environment variable POLYHEAD_ISA names; without the variable,
+// the first set that may be the default.
 const KernelSet& current_kernels();
 
-// Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests them from Linux.
-// Afterwards Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next
-// set without them is the current one from then on. Both sets have the same base, so the other kernels stay the same.
+// Returns the current set for operations that multiply bfloat16 pairs. If the set has AMX tiles, the first such operation requests the tiles from Linux. After
+// a request Linux refuses small signal stacks in this process, so programs without bfloat16 make no request. If Linux refuses the tiles, the next set without
+// tiles is the current set from then on. Both sets have the same base, so all other kernels stay the same.
 const KernelSet& current_kernels_for_pairs();
 
-// Returns the kernels of one kind for a set. Each kind has its own table in a source that CMakeLists.txt generates, so that a program links only the
+// Returns the kernels of one kind for a set. CMakeLists.txt generates a source with one table for each kind of kernels, so that a program links only the
 // kernels of the operations that it calls.
 template <class Kernels>
 const Kernels& kernels_of(const KernelSet& set);

@@ -1,4 +1,4 @@
-// Tests which kernels described machines get.
+// Tests which kernels are chosen on machines that the test describes.
 #include "cpu/select.h"
 
 #include <gmock/gmock.h>
@@ -41,9 +41,9 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
 }
 
 #if defined(__x86_64__)
-// Describes a machine by its vendor and the names of its instruction sets.
+// Returns a Cpu of the given vendor with the given instruction sets.
 Cpu known(std::string_view vendor, std::string_view sets) {
-  static std::set<std::string, std::less<>> names;  // memory of the names in the Cpu
+  static std::set<std::string, std::less<>> names;  // owns the names that the returned Cpu points to
   Cpu cpu;
   cpu.vendor = vendor;
   std::istringstream words{std::string(sets)};
@@ -56,7 +56,7 @@ constexpr std::string_view kSkylake = "sse2 avx2 fma f16c avx512f avx512bw avx51
 
 // Tests the choice among the kernels of this build for processors of every generation.
 TEST(Select, KnownMachines) {
-  // The expectations below hold only if all sets were compiled.
+  // The expected sets are right only if the kernels of all instruction sets were compiled.
   if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
   struct Row {
     const char* name;
@@ -83,7 +83,7 @@ TEST(Select, SaysWhyASetIsPassedOver) {
   EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // requested by name
 }
 
-// why_not_used is empty for the set in use and not empty for all others.
+// KernelInstructionSet::why_not_used must be empty for the instruction set in use, and a reason for all other sets.
 TEST(Select, TellsWhyTheOthersAreNotInUse) {
   const auto expect = [](std::string_view used) {
     for (const KernelInstructionSet& set : kernel_instruction_sets()) EXPECT_EQ(set.why_not_used.empty(), set.name == used) << set.name << ": " << set.why_not_used;
@@ -105,7 +105,7 @@ TEST(Select, TellsWhyTheOthersAreNotInUse) {
 TEST(Select, EverythingThatARowNeedsIsAskedOfTheProcessor) {
   const Cpu here = detect_cpu();
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    for (const InstructionSet& row : here.instruction_sets) {  // this machine without one of its instruction sets
+    for (const InstructionSet& row : here.instruction_sets) {  // describe this machine without one of its instruction sets
       Cpu other = here;
       for (InstructionSet& changed : other.instruction_sets) changed.available = changed.name != row.name;
       const bool needed = (" " + std::string(set.needs) + " ").find(" " + std::string(row.name) + " ") != std::string::npos;

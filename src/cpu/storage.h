@@ -1,5 +1,4 @@
-// Converts rows of any storage type and stride to and from contiguous rows of the compute type T: double for float64 storage, else float.
-// For kernel sources only.
+// Converts rows of any dtype and stride to contiguous rows of the compute type T, and back. T is double for float64 tensors, else float. For kernel sources only.
 #pragma once
 
 #include "cpu/vector.h"
@@ -12,7 +11,7 @@ namespace {
 template <class T>
 inline constexpr DType kOwnStorage = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// Calls f with `data` as a pointer to its storage type. T is the compute type of dtype.
+// Calls f(pointer), where the pointer is `data` converted to the C++ type of dtype. T is the compute type of dtype.
 template <class T, class F>
 POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, double>) {
@@ -26,7 +25,7 @@ POLYHEAD_INLINE auto with_storage(DType dtype, const void* data, const F& f) {
   }
 }
 
-// Does the work of with_storage() for k and v, which may also be int8.
+// Does the work of with_storage() for k and v, whose dtype may also be int8.
 template <class T, class F>
 POLYHEAD_INLINE auto with_key_storage(DType dtype, const void* data, const F& f) {
   if constexpr (std::is_same_v<T, float>) {
@@ -39,14 +38,14 @@ POLYHEAD_INLINE float widen(float x) { return x; }
 POLYHEAD_INLINE double widen(double x) { return x; }
 POLYHEAD_INLINE float widen(std::int8_t x) { return x; }
 POLYHEAD_INLINE float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
-// The exponent is rebiased by a multiplication, which also makes subnormals normal; infinity and NaN keep all exponent bits.
+// Converts float16 to float32. A multiplication by a power of two corrects the exponent, for subnormal numbers too. Infinity and NaN keep an exponent of all ones.
 POLYHEAD_INLINE float widen(f16 x) {
   const std::uint32_t magnitude = (x.bits & 0x7fffu) << 13, sign = (x.bits & 0x8000u) << 16;
   const std::uint32_t finite = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112f);
   return __builtin_bit_cast(float, ((x.bits & 0x7c00u) == 0x7c00u ? magnitude | 0x7f800000u : finite) | sign);
 }
 
-// Elements of narrow storage as vectors of float32: `load` widens neighbours; `of_word<i>` widens element i of the word in each lane.
+// Reads elements of a narrow type as vectors of float32: `load` widens neighbouring elements; `of_word<i>` widens element i of the 32-bit word in each lane.
 template <class Storage>
 struct Narrow;
 
@@ -98,7 +97,7 @@ POLYHEAD_INLINE void narrow(float x, bf16* to) {  // rounds to nearest even; NaN
   to->bits = static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
-// to[i] = factor * from[i * stride]
+// Sets to[i] to factor * from[i * stride].
 template <class T, class Storage>
 POLYHEAD_INLINE void widen_row(const Storage* from, std::int64_t stride, std::int64_t count, T factor, T* to) {
   if (stride == 1) {
@@ -112,7 +111,7 @@ POLYHEAD_INLINE void widen_row(const Storage* from, std::int64_t stride, std::in
   }
 }
 
-// to[i * stride] = factor * from[i]
+// Sets to[i * stride] to factor * from[i], rounded to Storage.
 template <class T, class Storage>
 POLYHEAD_INLINE void narrow_row(const T* from, std::int64_t count, T factor, Storage* to, std::int64_t stride) {
   if (stride == 1) {
@@ -130,13 +129,13 @@ POLYHEAD_INLINE void narrow_row(DType dtype, const T* from, std::int64_t count, 
   });
 }
 
-// to[i * stride] += from[i]
+// Adds from[i] to to[i * stride], for i in [low, high).
 template <class T>
 POLYHEAD_INLINE void add_to_row(const T* from, std::int64_t low, std::int64_t high, std::int64_t stride, T* to) {
   if (stride == 1) {
     for (std::int64_t i = low; i < high; ++i) to[i] += from[i];
   } else if (stride == 0) {
-    // The whole row shares one bias. The sum is double, because d_score of a row sums to 0 and the terms nearly cancel.
+    // All keys of the row share one element of the bias. The sum is computed in double, because the d_score of a row sum to 0 and nearly cancel.
     double sum = 0;
     for (std::int64_t i = low; i < high; ++i) sum += static_cast<double>(from[i]);
     *to += static_cast<T>(sum);

@@ -1,7 +1,8 @@
 // Computes c = a b, c += a b or c = earlier c + own (a b) for a few rows of a, with the sums in registers. For kernel sources only.
 //
-// 32 registers hold 6 x 4 vectors of sums, 4 of b and 1 of a: 24 multiplications for 10 loads; a cycle can do two of each. 16 registers
-// hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed: narrow products use tiles of 12 rows.
+// 32 registers hold 6 x 4 vectors of sums, 4 vectors of b and 1 of a. A term then needs 24 multiplications and 10 loads; a processor does two of each in a
+// cycle, so the loads do not limit the speed. 16 registers hold 6 x 2 sums. A multiplication takes 4 cycles, so at least 8 independent sums are needed; narrow
+// products therefore use tiles of 12 rows.
 #pragma once
 
 #include "cpu/bf16_pairs.h"
@@ -9,11 +10,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // vectors of the widest tile
+inline constexpr int kTileVectors = kRegisters >= 32 ? 4 : 2;  // number of vectors in a row of the widest tile
 inline constexpr int kTileRows = 6;
-// Rows of a strip: the rows of an AMX tile, or of two tiles of kTileRows.
+// Number of rows of a strip: the rows of an AMX tile, or of two tiles of kTileRows.
 inline constexpr int kStripRows = kHasAmx ? 16 : 2 * kTileRows;
-// Rows of the largest strip: with AMX the forward pass multiplies two blocks of rows together.
+// Number of rows of the largest strip: with AMX the forward pass multiplies the rows of two AMX tiles at a time.
 inline constexpr int kMostStripRows = kHasAmx ? 2 * kStripRows : kStripRows;
 
 // Calls f(std::integral_constant<int, n>) for n in 1 ... kMost.
@@ -25,36 +26,37 @@ POLYHEAD_INLINE void with_count(int n, const F& f) {
   f(std::integral_constant<int, kMost>{});
 }
 
-// Type of the elements of a: bfloat16 pairs if b has pairs, else the compute type.
+// The type of the elements of a: bfloat16 pairs if the elements of b are pairs, else the compute type.
 template <class T, class B>
 using Factor = std::conditional_t<std::is_same_v<B, Bf16Pair>, Bf16Pair, T>;
 
-// B is the storage type of b. A bfloat16 pair is one term: its two products are added together.
+// The arguments of a product. B is the type of the elements of b. If B is Bf16Pair, a pair counts as one term, whose two products are both added to the sum.
 template <class T, class B = T>
 struct Product {
   std::int64_t depth;
   const Factor<T, B>* a;
-  std::int64_t a_stride;  // between rows; kTransposed: between terms, where the rows of one term are contiguous
+  std::int64_t a_stride;  // distance between rows of a; if kTransposed, distance between terms, and the rows of one term are contiguous
   const B* b;
   std::int64_t b_stride;
   T* c;
   std::int64_t c_stride;
-  const T *earlier = nullptr, *own = nullptr;  // if given, c = earlier c + own (a b); one per row
-  bool add = false;                            // c += a b; without `add` and `earlier`, c = a b
+  const T *earlier = nullptr, *own = nullptr;  // if given, c = earlier c + own (a b), with one factor `earlier` and one `own` for each row
+  bool add = false;                            // true: c += a b. Without `add` and `earlier`, c = a b
   T* quotient = nullptr;                       // if given, c / divisor is stored here and c does not change
   std::int64_t quotient_stride = 0;
-  const T *divisor = nullptr, *reciprocal = nullptr;  // one per row
-  const T* correction = nullptr;                      // if given (with bfloat16 pairs): a b is multiplied by it first; one per row
-  const float* b_scale = nullptr;                     // scales of int8 b: one per term
+  const T *divisor = nullptr, *reciprocal = nullptr;  // one for each row
+  const T* correction = nullptr;                      // one for each row, only with bfloat16 pairs; if given, a b is multiplied by it first
+  const float* b_scale = nullptr;                     // the scales of an int8 b: one for each term
   std::int64_t b_scale_stride = 0;
 };
 
-// Where b is, which decides what is prefetched. second_cache: b, eight terms (100 cycles) ahead; if kTransposed a instead, for the tile after
-// the next, because one cache line has the rows of two or three tiles. memory: b in two steps, far ahead into the second-level cache, which can
-// have more outstanding misses, then nearer into the first. memory_finite: as memory, but NaN and infinities of b count as 0.
+// Where b lies, which decides what is prefetched. first_cache: nothing. second_cache: b is prefetched eight terms (100 cycles) ahead; if kTransposed, a is
+// prefetched instead, for the tile after the next, because one cache line has the rows of two or three tiles. memory: b is prefetched in two steps, first far
+// ahead into the second-level cache, which can have more outstanding misses, and then nearer into the first-level cache. memory_finite: as memory, but NaN and
+// infinities of b count as 0.
 enum class From { first_cache, second_cache, memory, memory_finite };
 
-// Returns earlier c + own x, which joins a key block's product with v to those of earlier blocks (cpu/sdpa/join_blocks.h).
+// Returns earlier c + own x. The kernels use it to join the product of a key block with v to the products of earlier key blocks (cpu/sdpa/join_blocks.h).
 template <class T>
 POLYHEAD_INLINE Vector<T> join_values(Vector<T> c, T earlier, Vector<T> x, T own) {
   return multiply_add<T>(c, broadcast(earlier), x * own);
@@ -65,7 +67,8 @@ template <int Rows, int Columns, bool kTransposed, From kFrom, class T, class B 
 POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, std::int64_t column, std::int64_t first_term,
                                std::int64_t last_term, Vector<T> (&sums)[Rows][Columns]) {
   constexpr int kWidth = kLanes<T>, kGroup = kTransposed ? Rows : 4;
-  // One pointer for four rows: offsets of 0 to 3 strides take two registers; eleven offsets would take all that are left.
+  // There is one pointer for each four rows. Addressing four rows needs two registers, for the stride and three times the stride; a single pointer for twelve rows
+  // would need more registers than are left.
   const std::int64_t stride = kTransposed ? 1 : product.a_stride, step = kTransposed ? product.a_stride : 1;
   const Factor<T, B>* a[(Rows + kGroup - 1) / kGroup];
   const Factor<T, B>* first = product.a + row * stride + first_term * step;
@@ -73,7 +76,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
   for (const Factor<T, B>*& group : a) {
     group = first;
     first += kGroup * stride;
-    asm("" : "+r"(group));  // else the compiler computes all rows from the first pointer
+    asm("" : "+r"(group));  // hides the pointer's origin; otherwise the compiler would compute the addresses of all rows from the first pointer
   }
   const B* b = product.b + first_term * product.b_stride + column;
   const float* b_scale = std::is_same_v<B, std::int8_t> ? product.b_scale + first_term * product.b_scale_stride : nullptr;
@@ -85,7 +88,7 @@ POLYHEAD_INLINE void add_terms(const Product<T, B>& product, std::int64_t row, s
       if constexpr (kFrom == From::second_cache && Columns >= 2 && !kTransposed) prefetch_vector(b + 8 * product.b_stride, j);
       if constexpr (kFrom == From::memory) {
         constexpr int kBytes = kWidth * static_cast<int>(sizeof(B)), kNear = 128 / static_cast<int>(sizeof(B)), kFar = 4 * kNear;
-        if (j * kBytes % 64 < kBytes) {  // one prefetch for each cache line
+        if (j * kBytes % 64 < kBytes) {  // prefetch once for each cache line, which may hold several vectors
           __builtin_prefetch(b + kNear * product.b_stride + j * kWidth);
           __builtin_prefetch(b + kFar * product.b_stride + j * kWidth, 0, 2);
         }
@@ -134,7 +137,7 @@ POLYHEAD_INLINE void for_each_vector(Vector<T> (&sums)[Rows][Columns], const F& 
   }
 }
 
-// Stores the sums of a tile as the members of Product say.
+// Stores the sums of a tile in c or in `quotient`, with the additions and factors that the members of `product` request.
 template <int Rows, int Columns, class T, class B>
 POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, std::int64_t column, Vector<T> (&sums)[Rows][Columns]) {
   T* const c = product.c + row * product.c_stride + column;
@@ -145,7 +148,7 @@ POLYHEAD_INLINE void store_tile(const Product<T, B>& product, std::int64_t row, 
       for_each_vector<Rows, Columns, T>(sums, [=](int i, int, Vector<T>& sum) { sum *= correction[i]; });
     }
   }
-  // A separate full expression for each case, so that the compiler forms the same FMAs for every tile size.
+  // Each case is a separate full expression, so that the compiler fuses the same multiplications and additions for every tile size.
   if (product.earlier != nullptr) {
     const T *earlier = product.earlier + row, *own = product.own + row;
     for_each_vector<Rows, Columns, T>(
@@ -194,7 +197,8 @@ void multiply_rows(const Product<T, B>& product, int rows, std::int64_t column) 
   }
 }
 
-// Computes all of c [rows, vectors]. Five vectors are cut into 3 + 2, not 4 + 1, because loads limit the speed of a tile of one column.
+// Computes all of c [rows, vectors]. Five vectors are computed as tiles of 3 + 2 vectors, not 4 + 1, because loads limit the speed of a tile with one vector in
+// a row.
 template <bool kTransposed = false, From kFrom = From::first_cache, class T, class B = T>
 void multiply(const Product<T, B>& product, int rows, int vectors) {
   for (int done = 0; done < vectors;) {
@@ -218,11 +222,11 @@ void multiply(const Product<T, B>& product, int rows, int vectors) {
   }
 }
 
-// Number of columns of b that multiply_stored() reads together.
+// Number of columns of b that multiply_stored() reads at a time.
 template <class T>
 inline constexpr std::int64_t kWideColumns = 512 / sizeof(T);
 
-// Whether multiply_stored() supports a product of this size.
+// Returns whether multiply_stored() supports a product of this size.
 template <class T>
 bool multiplies_stored(std::int64_t rows, std::int64_t width) {
   return rows <= 2 * kTileRows && width % (kTileVectors * kLanes<T>) == 0;
@@ -236,8 +240,8 @@ void for_each_tile(int rows, F&& f) {
   if (first < rows) with_count<kTileRows>(rows - first, [&](auto count) { f(first, count); });
 }
 
-// Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time, so that its rows are read whole and in their order. Sums
-// of tiles that are not in registers stay in the first-level cache.
+// Computes the columns [column, end) of c from b in memory, 16 KiB of b at a time, so that rows of b are read whole and in order. The sums of tiles that are not in
+// registers stay in the first-level cache.
 template <int Rows, class T, class B>
 void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t column, std::int64_t end) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>, kTerms = 16384 / (kWideColumns<T> * static_cast<std::int64_t>(sizeof(B)));
@@ -256,7 +260,7 @@ void multiply_wide_rows(const Product<T, B>& product, int row, std::int64_t colu
   for (Tile* tile = tiles; column < end; column += kTile, ++tile) store_tile(product, row, column, tile->sums);
 }
 
-// Computes c [rows, width] from b in its storage type, which is read once, from memory. only_finite: NaN and infinities of b count as 0.
+// Computes c [rows, width] from a b that is not copied or converted before; b is read once, from memory. If only_finite, NaN and infinities of b count as 0.
 template <class T, class B>
 void multiply_stored(const Product<T, B>& product, int rows, std::int64_t width, bool only_finite) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<T>;

@@ -1,4 +1,4 @@
-// Transposes a square of lanes x lanes in registers. For kernel sources only.
+// Transposes a square matrix of kLanes x kLanes elements in registers. For kernel sources only.
 #pragma once
 
 #include "cpu/vector.h"
@@ -6,7 +6,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Lane j of x[i] becomes lane i of x[j]. Blocks of lanes are transposed first, then the lanes of each block: log2(kLanes) shuffles a vector.
+// Transposes x: lane j of x[i] becomes lane i of x[j]. Blocks of lanes are transposed first and then the lanes of each block, which takes log2(kLanes) shuffles for
+// each vector.
 template <class T>
 POLYHEAD_INLINE void transpose(Vector<T> (&x)[kLanes<T>]) {
   constexpr int kCount = kLanes<T>, kBlock = kBlockLanes<T>;
@@ -37,7 +38,7 @@ POLYHEAD_INLINE void transpose(Vector<T> (&x)[kLanes<T>]) {
   }
 }
 
-// to[i * stride + j] = rows[j][offset + i] for i and j below kLanes.
+// Sets to[i * stride + j] to rows[j][offset + i] for all i and j below kLanes.
 template <class T>
 POLYHEAD_INLINE void transpose(const T* const* rows, std::int64_t offset, T* to, std::int64_t stride) {
   constexpr int kCount = kLanes<T>;

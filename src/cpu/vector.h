@@ -1,6 +1,6 @@
-// Vectors of one instruction set, for kernel sources only. A kernel source is compiled once per row of cmake/isa.cmake. The row names a
-// header in src/cpu/isa/ with its instructions; no other file uses intrinsics. A source exports constant tables of its functions (cpu/*/kernels.h)
-// and no function: select.cc reads the tables of all sets on every machine, and may not call code of a set that the processor lacks.
+// The vector operations of one instruction set, for kernel sources only. A kernel source is compiled once for each row of cmake/isa.cmake. The row names a
+// header in src/cpu/isa/ that defines the operations; no other file uses intrinsics. A kernel source exports constant tables of its functions (cpu/*/kernels.h)
+// and no function, because select.cc reads the tables of all sets on every machine and must not call code of a set that the processor lacks.
 #pragma once
 
 #include POLYHEAD_ISA_HEADER
@@ -8,20 +8,21 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Prefetches vector `j` of a row; two vectors of 16 bytes share a prefetch.
+// Prefetches vector `j` of a row. Of two vectors of 16 bytes only one is prefetched, because they share a cache line.
 template <class T>
 POLYHEAD_INLINE void prefetch_vector(const T* row, int j) {
   if (j * POLYHEAD_VECTOR_BYTES % 32 == 0) __builtin_prefetch(row + j * kLanes<T>);
 }
 
-// x / divisor. With FMA: x times the reciprocal and one Newton step, which is as exact as a division and avoids its 16 cycles per vector.
+// Returns x / divisor. With a fused multiply-add it is computed as x times the reciprocal and one step of Newton's method, which is as exact as a division and
+// avoids the 16 cycles that a division of a vector takes.
 template <class T>
 POLYHEAD_INLINE Vector<T> divide(Vector<T> x, T divisor, [[maybe_unused]] T reciprocal) {
   if constexpr (kFused) {
     const Vector<T> guess = x * reciprocal, rest = x - guess * divisor;
-    return rest == rest ? guess + rest * reciprocal : guess;  // for an infinite x the rest is NaN
+    return rest == rest ? guess + rest * reciprocal : guess;  // rest is NaN if x is infinite; then `guess` is the result
   } else {
-    return x / divisor + T{0};  // -0 becomes 0, as with FMA: the sign of 0 may depend on how many zeros were added
+    return x / divisor + T{0};  // + 0 turns -0 into 0, as the code with a fused multiply-add does: the sign of a 0 could depend on how many zeros were added
   }
 }
 
@@ -34,7 +35,7 @@ POLYHEAD_INLINE T largest_lane(Vector<T> x) {
   }
 }
 
-// Adds the lanes as a tree, always in the same order.
+// Returns the sum of the lanes. The lanes are added as a binary tree, always in the same order.
 template <class T, int kDistance = kLanes<T> / 2>
 POLYHEAD_INLINE T sum_of_lanes(Vector<T> x) {
   if constexpr (kDistance == 0) {

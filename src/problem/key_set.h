@@ -1,5 +1,5 @@
-// Which keys each query may attend to: a key range per row, planes of booleans, and for each block of pairs whether it can be skipped. The
-// reference and the kernels of every instruction set read this one description.
+// KeySet says which keys each query may attend to: a key range for each query, boolean planes over pairs, and for each block of pairs whether kernels can
+// skip the block. The backend `reference` and the kernels of every instruction set read a KeySet.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace polyhead {
 
-// Half-open range of keys; empty when last <= first.
+// The keys first, first + 1, ..., last - 1. The range is empty if last <= first.
 struct KeyRange {
   std::int64_t first, last;
   POLYHEAD_INLINE bool empty() const { return last <= first; }
 };
 
-// Whether a boolean plane allows none, some or all pairs of a block. For two planes combined, take the smaller value.
+// Whether a boolean plane allows none (skip), some (partial) or all (full) pairs of a block. The kind of a block under several planes is at most the smallest.
 enum class BlockKind : std::uint8_t { skip, partial, full };
 
-// Size of a block of pairs. A tile of a kernel never crosses a multiple of 64 keys, so it lies in one column of blocks.
+// Size of a block of pairs. A kernel's tile of scores never crosses a multiple of 64 keys, so the tile's keys belong to one column of blocks.
 inline constexpr std::int64_t kMaskBlockQueries = 16, kMaskBlockKeys = 64;
 
-// Booleans over pairs as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. With listed_queries > 0
-// (Mask::blocks) there is one byte for each block of listed_queries x listed_keys pairs, not for each pair: pair (t, s) has the byte
+// A boolean mask as bytes [head, query, key] with any strides. A query may attend to a key if (byte != 0) == attend. If listed_queries > 0 (Mask::blocks), the
+// plane has one byte for each block of listed_queries x listed_keys pairs instead: pair (t, s) uses byte
 // [head, (t + query_position) / listed_queries, (s + key_position) / listed_keys].
 struct BooleanPlane {
   const std::uint8_t* data = nullptr;
@@ -36,27 +36,27 @@ struct BooleanPlane {
   POLYHEAD_INLINE std::int64_t column_of_key(std::int64_t s) const { return listed() ? (s + key_position) / listed_keys : s; }
 };
 
-// masked: the row attends to the keys that the mask leaves. If it leaves none, SdpaOptions::empty_rows may give the row all keys: with
-// equal scores (uniform) or with their own (unmasked). A group without such rows has no array of kinds (KeySet::row_kinds).
+// masked: the row attends to the keys that the mask allows. If the mask allows none, SdpaOptions::empty_rows may let the row attend to all keys, with
+// equal scores (uniform) or with its computed scores (unmasked). If no row of a group is uniform or unmasked, KeySet::row_kinds is nullptr.
 enum class RowKind : std::uint8_t { masked, uniform, unmasked };
 
-// Which keys each query may attend to, for some heads of one sequence or document. Heads, queries and keys count from the first in the
-// set.
+// The keys that each query may attend to, for some heads of one sequence or document. Indices of heads, queries and keys are relative to the first head,
+// query and key of the set.
 struct KeySet {
   static constexpr int kMostPlanes = 3;
 
   std::int64_t queries = 0, keys = 0;
   bool banded = false;
-  std::int64_t lower = 0, upper = 0;       // banded: keys [t + lower, t + upper) of query t
-  const std::int64_t* lengths = nullptr;   // keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: all keys
+  std::int64_t lower = 0, upper = 0;       // if `banded`, query t may attend to the keys [t + lower, t + upper)
+  const std::int64_t* lengths = nullptr;   // query t may attend to keys below lengths[t] - key_position (lengths[0] if not per query); nullptr: to all
   bool length_per_query = false;
-  std::int64_t key_position = 0;  // position of key 0 in the packed sequence, which lengths count from
+  std::int64_t key_position = 0;  // position of key 0 in the packed sequence; `lengths` are positions in the packed sequence
   BooleanPlane planes[kMostPlanes];
   int plane_count = 0;
   const RowKind* row_kinds = nullptr;      // [head, query]; nullptr: every row is masked
 };
 
-// Returns the keys that causal, window and lengths leave to query t.
+// Returns the range of keys that the causal mask, the window and the key lengths allow query t to attend to.
 POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   KeyRange range{0, set.keys};
   if (set.banded) {
@@ -70,7 +70,7 @@ POLYHEAD_INLINE KeyRange key_range(const KeySet& set, std::int64_t t) {
   return range;
 }
 
-// Whether the planes let query t of the head attend to key s.
+// Returns whether the boolean planes allow query t of the head to attend to key s.
 POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::int64_t t, std::int64_t s) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BooleanPlane& plane = set.planes[i];
@@ -79,13 +79,13 @@ POLYHEAD_INLINE bool planes_attend(const KeySet& set, std::int64_t head, std::in
   return true;
 }
 
-// Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. With listed blocks a
-// block has listed_queries queries, else kMaskBlockQueries.
+// Returns the kinds of the key blocks of query t; key s lies in block s / kMaskBlockKeys. nullptr: every block is partial. A block has listed_queries queries
+// if the plane holds listed blocks (Mask::blocks), else kMaskBlockQueries.
 POLYHEAD_INLINE const BlockKind* blocks_of_query(const BooleanPlane& plane, std::int64_t head, std::int64_t t) {
   return plane.blocks == nullptr ? nullptr : plane.blocks + head * plane.block_head + (plane.listed() ? plane.row_of_query(t) : t / kMaskBlockQueries) * plane.block_row;
 }
 
-// Returns `range` without the blocks of BlockKind::skip at both ends.
+// Returns `range` without the blocks of BlockKind::skip at its beginning and its end.
 POLYHEAD_INLINE KeyRange without_skipped_ends(const KeySet& set, std::int64_t head, std::int64_t t, KeyRange range) {
   for (int i = 0; i < set.plane_count; ++i) {
     const BlockKind* const blocks = blocks_of_query(set.planes[i], head, t);

@@ -1,4 +1,4 @@
-// The normal form of attention, which every backend reads. src/sdpa builds it from the caller's arguments and checks it once.
+// The normal form of an attention problem, which every backend reads. normal_form() in src/sdpa checks the caller's arguments and converts them to it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace polyhead {
 
-// The keys that causal and window leave to query t: [t + lower, t + upper). Both bounds lie in [-T, S], so that sums do not overflow.
+// The keys that the causal mask and the window allow query t to attend to: [t + lower, t + upper). Both bounds lie in [-T, S], so that sums do not overflow.
 struct Band {
   std::int64_t lower = 0, upper = 0;
   std::int64_t diagonal = 0;         // with a relative bias: the distance of query t and key s is s - (t + diagonal)
@@ -29,28 +29,28 @@ struct Band {
 // The distances for which a relative bias has values: disjoint ranges, ascending.
 using Distances = std::vector<KeyRange>;
 
-// A packed sequence holds documents one after the other: queries of a document attend to its own keys only. A problem without documents is
-// one document that holds every pair.
+// A packed sequence holds documents one after the other. Queries of a document attend only to keys of the same document. A problem without documents is
+// treated as one document that holds every pair.
 struct Document {
   KeyRange queries{0, 0}, keys{0, 0};
-  Band band{};  // set if banded or with a relative bias; positions count from the start of the document. With KeyRules::bands: encloses the bands of all sequences
+  Band band{};  // set if banded or with a relative bias; relative to the start of the document. If KeyRules::bands is used, `band` encloses the bands of all sequences
 };
 
-// A boolean tensor seen as [*,N,T,S] through zero strides. A query may attend to a key if the element of the pair equals `attend`. With
-// listed.queries > 0 the tensor is [*,N, blocks of queries, blocks of keys] and says which blocks are listed.
+// A boolean mask, broadcast to [*,N,T,S] by zero strides. A query may attend to a key if the pair's element equals `attend`. If listed.queries > 0, the tensor
+// is [*,N, blocks of queries, blocks of keys] and says which blocks are listed (Mask::blocks).
 struct DenseMask {
   ConstTensorView tensor;
   bool attend = true;
   BlockSize listed{.queries = 0, .keys = 0};
 };
 
-// Which keys each query may attend to, for all sequences and heads. Problem::key_set() gives the part of some heads.
+// The keys that each query may attend to, for all sequences and heads. Problem::place() writes the KeySet of some heads of one sequence.
 struct KeyRules {
   std::int64_t queries = 0;
-  Document all_pairs;                  // used without documents
-  std::vector<Document> documents;     // empty: only `all_pairs`; else in order, and every query and every key is in exactly one
+  Document all_pairs;                  // the only document if the caller gave none
+  std::vector<Document> documents;     // empty: `all_pairs` is used; else in order, and every query and every key belongs to exactly one document
   bool banded = false;                 // false: there is no causal mask and no window
-  std::vector<Band> bands;             // one per b, if sequences have diagonals of their own; else empty, and each document has its band
+  std::vector<Band> bands;             // one per sequence if Mask::diagonal_offsets is given; else empty, and Document::band is used
   std::vector<std::int64_t> lengths;   // empty: no lengths; else one per b, or one per (b, t)
   bool length_per_query = false;
   std::array<DenseMask, KeySet::kMostPlanes> masks;
@@ -65,17 +65,18 @@ struct KeyRules {
   bool any() const { return documents.size() > 1 || banded || !lengths.empty() || mask_count > 0; }
 };
 
-// Memory, other than the caller's tensors, that a problem points to; owned by the caller of normal_form().
+// The memory that a problem points to besides the caller's tensors. The caller of normal_form() owns it.
 struct ProblemMemory {
   KeyRules rules;
-  Tensor sink;  // sink logits in the dtype of lse, if the caller's have another dtype
+  Tensor sink;  // sink logits in the dtype of lse, if the caller's tensor has another dtype
   Tensor listed_blocks;  // [*,N, blocks of queries, blocks of keys] bool, with extents of 1 where Mask::blocks is shared
   Distances distances;
-  Tensor relative_bias;  // [N,L], a value for each of the L distances
+  Tensor relative_bias;  // [N,L], the bias of each head at each of the L distances
   Tensor sink_tangent, relative_bias_tangent;  // tangents of `sink` and of `relative_bias`, in the same form
 };
 
-// Indices that dropout's generator gives to the first sequence, query head, query and key of a problem that is a part of a larger one.
+// If a problem is a part of a larger one: the indices in the larger problem of its first sequence, query head, query and key. Dropout's generator uses indices of
+// the larger problem.
 struct DropoutOrigin {
   std::int64_t b = 0, n = 0, t = 0, s = 0;
 };
@@ -98,9 +99,9 @@ struct Problem {
   std::int64_t qk_width = 0, v_width = 0;
   double scale = 1, softcap = 0;
   ScoreRule score_rule;                 // changes scale <q,k>, or absent
-  bool native = false;                  // q, k and v are bfloat16 and may be multiplied without widening them
-  const KeyRules* rules = nullptr;      // in the ProblemMemory of normal_form()
-  std::span<const Document> documents;  // the documents of these tensors: all of them, or one after part_of()
+  bool native = false;                  // true: q, k and v are bfloat16 and may be multiplied by bfloat16 instructions
+  const KeyRules* rules = nullptr;      // points into the ProblemMemory of normal_form()
+  std::span<const Document> documents;  // the documents of these tensors: all documents, or one document after part_of()
   ConstTensorView bias;              // [*,N,T,S], or absent
   ConstTensorView relative_bias;     // [N,L] in the dtype of lse, or absent: a pair has element Band::distance_origin + s - t; not with `bias`
   ConstTensorView sink;              // [*,N,T,1] in the dtype of lse, or absent
@@ -120,7 +121,7 @@ struct ForwardProblem : Problem {
   ConstTensorView q, k, v, k_scale, v_scale;  // scales: present if k and v are int8
   TensorView out, lse, attention_weights;  // attention_weights [*,N,T,S]; lse and attention_weights are computed unless absent
 
-  // Calls of_rows(view) for each tensor with a row per query, of_keys for those with a row per key, of_pairs for those of shape [*,N,T,S].
+  // Calls of_rows(view) for each tensor with a row per query, of_keys(view) for each with a row per key, and of_pairs(view) for each of shape [*,N,T,S].
   template <class Rows, class Keys, class Pairs>
   void visit(const Rows& of_rows, const Keys& of_keys, const Pairs& of_pairs) {
     of_rows(q), of_rows(out), of_rows(lse), of_keys(k), of_keys(v), of_keys(k_scale), of_keys(v_scale), of_pairs(attention_weights);
@@ -131,15 +132,15 @@ struct BackwardProblem : Problem {
   ConstTensorView q, k, v, out, lse, d_out;
   TensorView d_q, d_k, d_v;  // absent: not computed
   TensorView d_bias;         // [*,N,T,S] through the strides of the caller's tensor: positions that share memory are summed
-  TensorView d_bias_given;   // the caller's tensor in its own shape; it is set to zero first
-  TensorView d_relative_bias;  // float64 [N,L]; written
+  TensorView d_bias_given;   // the caller's d_bias in its own shape; the backward pass sets it to zero first
+  TensorView d_relative_bias;  // float64 [N,L]; the backward pass writes every element
   TensorView d_sink;         // float64 [*,N,T,1], zeros before: the gradient of each row's sink logit
   TensorView d_score_rule;   // float64 [B,N,G], contiguous, zeros before: sums of each sequence; or [1,N,G]: sums of all sequences
-  // True if the keys are only a part of those from which lse and out were computed. p = exp(score - lse) and delta = <d_out, out> then take lse and
-  // out as they are; otherwise a row's own sums cancel the rounding of lse and out. Only one of the parts is given the sink.
+  // True if the keys are only a part of the keys from which lse and out were computed. The backward pass then uses lse and out unchanged in p = exp(score -
+  // lse) and delta = <d_out, out>. Otherwise it corrects the rounding of lse and out by the row's exact sums. Only one part of the keys has the sink.
   bool part_of_keys = false;
 
-  // Returns where the score rule's gradients of sequence b are added, from query head n on; nullptr if they are not computed.
+  // Returns the address to which the score rule's gradients of sequence b are added, from query head n on, or nullptr if they are not computed.
   double* score_rule_sums(std::int64_t b, std::int64_t n) const {
     return d_score_rule ? d_score_rule.data<double>() + ((d_score_rule.extent(0) > 1 ? b : 0) * heads + n) * score_rule.gradient_count : nullptr;
   }
@@ -151,7 +152,7 @@ struct BackwardProblem : Problem {
   }
 };
 
-// Tangents of the inputs of a problem, in the shapes of the inputs; an absent one is zero.
+// Tangents of the inputs of a problem, in the shapes of the inputs. An absent tangent means zeros.
 struct Tangents {
   ConstTensorView q, k, v;
   ConstTensorView bias;           // [*,N,T,S]
@@ -176,8 +177,8 @@ struct JvpProblem : Problem {
   }
 };
 
-// Let L be a loss on the results of the backward pass. `tangents` are the gradients of L by those results; d_q, d_k, ... receive the gradients of L
-// by the inputs.
+// Let L be a loss that depends on the results of the backward pass. `tangents` are the gradients of L by these results; d_q, d_k, ... receive the gradients of L
+// by the inputs of the backward pass.
 struct BackwardBackwardProblem : BackwardProblem {
   Tangents tangents;
   TensorView d_d_out;  // absent: not computed
@@ -194,7 +195,7 @@ struct MapsProblem : Problem {
   ConstTensorView q, k, k_scale;
   MapValue value = MapValue::probability;
 
-  // Scores before the bias are not masked.
+  // Returns whether the map ignores the mask: scores before the bias are computed for masked pairs too.
   bool unmasked() const { return value == MapValue::scaled_score || value == MapValue::capped_score; }
 
   template <class Rows, class Keys, class Pairs>
@@ -203,18 +204,18 @@ struct MapsProblem : Problem {
   }
 };
 
-// A row of a map; valid only during the call of the consumer.
+// A row of a map. It is valid only during the call of the RowConsumer that receives it.
 struct MapRow {
   std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
-  KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
-  double entropy;                  // of the row's attention weights: -sum p log p, in nats
+  KeyRange keys;                   // attention weights are 0 outside of this range; empty for a row without a positive attention weight
+  double entropy;                  // the entropy of the row's attention weights: -sum p log p, in nats
 };
 
-// Receives the rows of the requested queries, in their order.
+// A function that is called with the row of each requested query, in the order of the request.
 using RowConsumer = std::function<void(const MapRow& row)>;
 
-// One (b, n) slice of a view of the normal form: [rows, columns].
+// The matrix [rows, columns] of one head of one sequence in a view of the normal form.
 template <class T>
 struct HeadSlice {
   T* data;
@@ -222,7 +223,7 @@ struct HeadSlice {
   T& operator()(std::int64_t row, std::int64_t column) const { return data[row * row_stride + column * column_stride]; }
 };
 
-// Offset of head n of sequence b, in elements.
+// Returns the offset of head n of sequence b, in elements.
 template <class Void>
 std::int64_t head_offset(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   const int lead = view.rank() - 3;
@@ -240,7 +241,7 @@ HeadSlice<T> head_slice(const BasicTensorView<Void>& view, std::int64_t b, std::
   return {static_cast<T*>(view.data()) + head_offset(view, b, n), view.stride(-2), view.stride(-1)};
 }
 
-// Sets `set` to the keys of the heads from first_head on, in one document of sequence b.
+// Sets `set` for the heads from first_head on, in one document of sequence b, except for its row_kinds.
 inline void Problem::place(std::int64_t b, std::int64_t first_head, const Document& document, KeySet& set) const {
   const std::int64_t t = document.queries.first, s = document.keys.first;
   set.queries = document.queries.last - t, set.keys = document.keys.last - s;
@@ -266,12 +267,12 @@ inline KeySet Problem::key_set(std::int64_t b, std::int64_t first_head, const Do
   return set;
 }
 
-// The document of query t.
+// Returns the document that query t belongs to.
 inline const Document& document_of(const Problem& problem, std::int64_t t) {
   return *std::partition_point(problem.documents.begin(), problem.documents.end(), [&](const Document& d) { return d.queries.last <= t; });
 }
 
-// Returns the index in Problem::relative_bias for query t and key s of a document in sequence b.
+// Returns the index in a row of Problem::relative_bias for query t and key s of a document in sequence b.
 inline std::int64_t relative_index(const Problem& problem, std::int64_t b, const Document& document, std::int64_t t, std::int64_t s) {
   return problem.rules->band(b, document).distance_origin + (s - document.keys.first) - (t - document.queries.first);
 }

@@ -9,14 +9,14 @@
 namespace polyhead::reference {
 namespace {
 
-// delta = <d_out, out> of a row
+// Returns delta = <d_out, out> of a row.
 double product_of_rows(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t) {
   const std::vector<double> out = load_row(problem.out, b, n, t), d_out = load_row(problem.d_out, b, n, t);
   return std::inner_product(out.begin(), out.end(), d_out.begin(), 0.0);
 }
 
-// Turns d_x, the gradients of a row's new scores, into those of its scaled scores. A gradient of 0 stays 0, because a masked pair has a gradient of 0
-// and its score may be NaN.
+// Replaces d_x, the gradients of a row's new scores, by the gradients of the row's scaled scores. Where d_x is 0 it stays 0 whatever the rule computes, because a
+// masked pair has d_x = 0 and its score may be NaN.
 void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, std::int64_t n, std::int64_t t, std::vector<double> scaled, std::vector<double>& d_x) {
   const std::vector<double> d_new = d_x;
   for (std::size_t s = 0; s < d_x.size(); ++s) scaled[s] = d_new[s] == 0 ? 0 : scaled[s];
@@ -31,8 +31,8 @@ void differentiate_score_rule(const BackwardProblem& problem, std::int64_t b, st
 // d_x      = d_score (1 - tanh^2(x/c))          x = rule(scale <q,k>)          (eq. 8)
 // d_x by the rule's own backward function       with a score rule              (eq. 8')
 // d_q[t]   = scale sum_s d_x[t,s] k[s]          d_k[s] = scale sum_t d_x[t,s] q[t]   (eq. 9)
-// p is computed again from q and k, so that rounding of lse and out does not affect the gradients. With BackwardProblem::part_of_keys, p = exp(score
-// - lse) and delta = <d_out, out> come from the lse and out of all keys.
+// p is computed again from q and k, so that the rounding of lse and out does not affect the gradients. With BackwardProblem::part_of_keys, p = exp(score - lse) and
+// delta = <d_out, out> are computed from the given lse and out, which belong to all keys.
 void backward_kv_head(const BackwardProblem& problem, std::int64_t b, std::int64_t kv, BiasGradient* d_bias) {
   const bool part = problem.part_of_keys;
   const std::int64_t keys = problem.keys, qk_width = problem.qk_width, v_width = problem.v_width;

@@ -8,12 +8,12 @@
 namespace polyhead::reference {
 namespace {
 
-// A prime marks the tangents: the gradients of the loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h).
+// A prime marks a tangent. The tangents of the inputs are the gradients of the loss by d_q, d_k, d_v, d_bias and d_sink (docs/maths.md, eq. 8a-8h).
 //   w  = m <d_out, v>,  w' = m <d_out, v'>,  delta = sum_s p w,  phi = sum_s p ((score' - lse') w + w'),  m = dropout's factor of p
-//   d_d_out   = out'                                    the jvp
+//   d_d_out   = out'                                    as computed by the jvp
 //   d_v[s]    = sum_t drop(p) (score' - lse') d_out[t]
 //   d_score   = p ((score' - lse') (w - delta) + w' - phi)          = d_bias
-//   d_score1  = p (w - delta)                                       the d_score of the first backward pass
+//   d_score1  = p (w - delta)                                       d_score as computed by the backward pass
 //   d_x       = softcap'(x) d_score + softcap''(x) x' d_score1,     d_x' = softcap'(x) d_score1
 //   d_q[t]    = scale sum_s (d_x k[s] + d_x' k'[s]),                d_k[s] = scale sum_t (d_x q[t] + d_x' q'[t])
 //   d_sink    = p_sink ((sink' - lse') (0 - delta) - phi)

@@ -4,7 +4,7 @@
 
 namespace polyhead::reference {
 
-BiasGradient::BiasGradient(const BackwardProblem& problem)  // T = 0: d_bias is empty, but d_bias_given must still be zeroed
+BiasGradient::BiasGradient(const BackwardProblem& problem)  // if T = 0, d_bias is empty, but d_bias_given must still be set to zero
     : problem_(problem), sums_(problem.d_bias ? problem.d_bias_given : problem.d_relative_bias) {
   if (problem.d_bias) pairs_ = sums_.view().expand(problem.d_bias.shape());
 }
@@ -22,7 +22,7 @@ void BiasGradient::add(std::int64_t b, std::int64_t n, std::int64_t t, const std
 }
 
 void for_each_kv_head(const BackwardProblem& problem, const std::function<void(std::int64_t b, std::int64_t kv, BiasGradient* d_bias)>& f) {
-  // Skip if T = S = 0: such tensors may have 2^62 heads, and a loop over them would not end.
+  // Skip all heads if T = S = 0: such tensors may have 2^62 heads, and a loop over these heads would not end.
   const std::int64_t count = problem.queries == 0 && problem.keys == 0 ? 0 : problem.batch * problem.kv_heads;
   if (problem.d_bias || problem.d_relative_bias) {  // heads and sequences add to the same elements: use one thread, so that the order of the sums is fixed
     BiasGradient d_bias(problem);
@@ -30,7 +30,7 @@ void for_each_kv_head(const BackwardProblem& problem, const std::function<void(s
     d_bias.store();
     return;
   }
-  // With gradients of a score rule one thread runs all heads, because sequences may add to the same sums.
+  // If gradients of a score rule are computed, one thread runs all heads, because sequences may add to the same sums.
   parallel_for(count, problem.d_score_rule ? count : 1, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t head = first; head < last; ++head) f(head / problem.kv_heads, head % problem.kv_heads, nullptr);
   });

@@ -1,4 +1,4 @@
-// Sums the gradient of a bias, and loops over key/value heads, on one thread if there is such a gradient.
+// Sums the gradient of a bias, and runs the loop over key/value heads of the backward passes.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace polyhead::reference {
 
-// Sums gradients of the bias or the relative bias in float64 and stores each element once: positions of a broadcast or sliding view that share an
-// element are summed directly in it, without a tensor of the full shape.
+// Sums the gradient of the bias or of the relative bias in float64, and stores each element once. Positions of a broadcast or sliding view that share an
+// element add to one sum, so no tensor [*,N,T,S] is allocated.
 class BiasGradient {
  public:
   explicit BiasGradient(const BackwardProblem& problem);
@@ -23,7 +23,8 @@ class BiasGradient {
   TensorView pairs_;
 };
 
-// Calls f(b, kv, gradient of the bias or nullptr) for each key/value head. Without a gradient of the bias the heads run in parallel.
+// Calls f(b, kv, d_bias) for each key/value head. If a gradient of the bias is computed, d_bias receives it and one thread runs all heads. Otherwise d_bias is
+// nullptr and the heads run in parallel.
 void for_each_kv_head(const BackwardProblem& problem, const std::function<void(std::int64_t b, std::int64_t kv, BiasGradient* d_bias)>& f);
 
 }  // namespace polyhead::reference

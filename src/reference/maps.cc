@@ -6,7 +6,7 @@
 namespace polyhead::reference {
 namespace {
 
-// Returns the row with the range of its positive p and its entropy -sum p log p. NaN counts as positive.
+// Returns the MapRow of `values`, with the range of keys that have positive p and the entropy -sum p log p. A NaN counts as positive.
 MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p) {
   MapRow row{index, values, {0, 0}, 0};
   for (std::size_t s = 0; s < p.size(); ++s) {
@@ -20,7 +20,7 @@ MapRow describe(std::int64_t index, std::span<const double> values, std::span<co
 
 }  // namespace
 
-// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), with the lse of the float64 scores, as in forward
+// p[t,s] = exp(score[t,s] - lse[t])      (docs/maths.md, eq. 10), where lse is computed from the float64 scores, as forward() does
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take) {
   const RowMaker maker(problem, problem.q, problem.k, problem.k_scale, b, n);
   Row row;
@@ -35,8 +35,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
       case MapValue::score: break;
       case MapValue::probability:
       case MapValue::dropped: {
-        // A stored lse is not used, because its rounding would scale the whole row: by 1 ± 1e-3 for float32 scores of 1e4, by the number of
-        // keys for scores of -1e38.
+        // A stored lse is not used, because its rounding error would multiply the whole row by a factor: by up to 1 ± 1e-3 for float32 scores of 1e4, and by as
+        // much as the number of keys for scores of -1e38.
         maker.softmax(row);
         maker.dropout(t, row);
         result = problem.value == MapValue::dropped ? &row.dropped : &row.p;

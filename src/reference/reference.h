@@ -1,5 +1,5 @@
-// The specification in code: every rule of docs/maths.md, written plainly, for any dtype. Arithmetic is float64, so the only error is the
-// rounding to the storage type, and fast backends can be compared with it. Memory per thread: one row of scores and the head's keys and values.
+// The backend `reference`: every rule of docs/maths.md in simple code, for any dtype. Tests compare the fast backend with it. Arithmetic is float64, so
+// practically the only error is the rounding of results to their dtype. Each thread needs memory for one row of scores and for the keys and values of one head.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ void backward_backward(const BackwardBackwardProblem& problem);
 // Computes the map rows of the given queries of head (b, n).
 void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& take);
 
-// Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays.
+// Returns the entropy -sum m log m of m = (p + q) / 2. p and q are arrays of float64 if `dtype` is float64, else of float32.
 double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count);
 
 }  // namespace polyhead::reference

@@ -31,7 +31,7 @@ void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row
   });
 }
 
-// float32(scale) * int8, rounded to float32      (docs/maths.md, section 7)
+// Returns a row of an int8 k or v: scale times int8, rounded to float32      (docs/maths.md, section 7)
 static std::vector<double> load_scaled_row(ConstTensorView view, float scale, std::int64_t b, std::int64_t n, std::int64_t row) {
   const auto slice = head_slice<const std::int8_t>(view, b, n);
   std::vector<double> values;

@@ -1,4 +1,4 @@
-// One row of the score matrix: what forward, backward and maps have in common.
+// Computes one row of the score matrix and its softmax. Forward, backward and maps use it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Row {
   std::vector<double> capped;        // softcap(rule(scaled))
   std::vector<double> score;         // capped + bias; -inf where masked
   std::vector<std::uint8_t> attend;  // 1 where t may attend to s
-  std::vector<double> p;             // softmax over the keys with attend = 1; 0 for the others
+  std::vector<double> p;             // softmax over the keys with attend = 1; 0 for all other keys
   std::vector<double> dropped;       // drop(p)
   std::vector<std::uint8_t> keep_bits;
   double sink = 0;       // sink logit; -inf without one
@@ -25,10 +25,10 @@ struct Row {
   bool uniform = false;  // EmptyRows::uniform applies: scores are constants and have no gradient
 };
 
-// Computes rows of the map of head (b, n). Keys are held transposed [H,S], so that a row of scores is the sum of q[h] * (row h of keys).
+// Computes rows of the map of head (b, n). Keys are stored transposed [H,S], so that a row of scores is the sum over h of q[h] * (row h of the keys).
 class RowMaker {
  public:
-  // k_scale: the scales of an int8 k; else absent.
+  // k_scale holds the scales of an int8 k; absent for other dtypes.
   RowMaker(const Problem& problem, ConstTensorView q, ConstTensorView k, ConstTensorView k_scale, std::int64_t b, std::int64_t n);
 
   void scores(std::int64_t t, Row& row) const;   // sets scaled, capped, attend, score, sink, empty, uniform
@@ -44,16 +44,16 @@ class RowMaker {
   std::vector<double> keys_;  // [H,S]
 };
 
-// Returns a head as float64, row-major [rows, columns] or its transpose. scale [*,K,S,1]: the scales of int8 rows; else absent.
+// Return a head as float64, row-major [rows, columns] or transposed. scale [*,K,S,1] holds the scales of int8 rows; absent for other dtypes.
 std::vector<double> load_head(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_head_transposed(ConstTensorView view, ConstTensorView scale, std::int64_t b, std::int64_t n);
 std::vector<double> load_row(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row);
 void store_row(TensorView view, std::int64_t b, std::int64_t n, std::int64_t row, const double* values);
 
-// A row of scores [S] as a tile of the score rule.
+// Returns the argument of the score rule for a row of scores [S].
 ScoreTile score_tile(const Problem& problem, std::int64_t b, std::int64_t n, std::int64_t t, double* scores);
 
-// sums[i] += factor * values[i]
+// Adds factor * values[i] to sums[i].
 inline void add_scaled(std::int64_t count, double factor, const double* values, double* sums) {
   for (std::int64_t i = 0; i < count; ++i) sums[i] += factor * values[i];
 }

@@ -7,7 +7,8 @@
 namespace polyhead::test {
 namespace {
 
-// The differences have an error of 1e-12. 16-bit and float32 results are rounded once more, and so are slopes and sinks that a test changes in float32.
+// The tolerance of a comparison. The differences have an error of 1e-12. Results in float32 or a 16-bit dtype are rounded once, and so are slopes and sink
+// logits that a test changes in float32.
 double tolerance(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -47,8 +48,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// Compares with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input. Unlike the test above this test
-// does not rely on the symmetry of second derivatives.
+// Compares the results of sdpa_backward_backward() with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input.
+// This test does not rely on the symmetry of second derivatives, as the comparison with the naive formula does.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

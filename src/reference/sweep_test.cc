@@ -1,5 +1,5 @@
-// Compares the reference with the naive formula of tests/support, over random problems. The reference computes in float64, so a result may
-// differ only by the rounding of its storage.
+// Compares the backend `reference` with the naive formula of tests/support in random problems. The reference computes in float64, so a result may differ only
+// by the rounding to its dtype.
 #include "polyhead/maps.h"
 #include "support/attention_case.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 700;
 
-// Half a unit in the last place of a value below 1, plus a margin for the rounding of float64 sums.
+// Returns the largest rounding error of a value below 1 in this dtype, plus a margin for the rounding of float64 sums.
 double storage_error(DType dtype) {
   switch (dtype) {
     case DType::f64:

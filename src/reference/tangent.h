@@ -1,4 +1,4 @@
-// The tangent of one row of scores, which jvp and backward_backward share.
+// Computes the tangent of one row of scores. jvp and backward_backward use it.
 #pragma once
 
 #include <vector>
@@ -28,11 +28,11 @@ class TangentMaker {
   std::vector<double> keys_, key_tangents_;  // [H,S]
 };
 
-// Returns a row or a head of a tangent; zeros if it is absent.
+// Return a row or a head of a tangent, or zeros if the tangent is absent.
 std::vector<double> load_row_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::int64_t row, std::int64_t width);
 std::vector<double> load_head_or_zeros(ConstTensorView view, std::int64_t b, std::int64_t n, std::size_t size);
 
-// The derivatives of softcap by its argument, at a capped score: slope is the first, curvature the second.
+// The derivatives of the softcap by its argument, computed from a capped score: slope is the first derivative, curvature the second.
 struct CapSlopes {
   double slope = 1, curvature = 0;
   CapSlopes(double capped, double softcap);

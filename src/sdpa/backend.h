@@ -1,4 +1,4 @@
-// A backend: which problems it declines, and its operations. backend_rows.h lists all backends.
+// Backend: a set of functions that compute the operations of attention, and a function that declines problems. backend_rows.h lists all backends.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class Operation : std::uint8_t { forward, backward, jvp, backward_backward,
 
 struct Backend {
   std::string_view name;
-  // Returns the reason why the backend cannot serve the problem; empty: it can.
+  // Returns the reason why the backend cannot serve the problem, or an empty text if it can.
   std::string (*declines)(const Problem& problem, Operation operation);
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
@@ -22,22 +22,22 @@ struct Backend {
   void (*backward_backward)(const BackwardBackwardProblem& problem);
   // Computes the map rows of the given queries of head (b, n).
   void (*map_rows)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, const RowConsumer& row);
-  // Writes the map of queries[i] to out (b, n, i, :). Called only if out and q are both float64 or both not. nullptr: map_rows is used.
+  // Writes the map row of queries[i] to out (b, n, i, :). Called only if both out and q are float64 or neither is. nullptr: callers use map_rows.
   void (*write_maps)(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
-  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays. `count` is a multiple of 16.
+  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are arrays of float64 if `dtype` is float64, else of float32. `count` is a multiple of 16.
   double (*entropy_of_mean)(DType dtype, const void* p, const void* q, std::int64_t count);
-  // Returns the "name: value" lines that explain() adds for a forward pass; nullptr: none.
+  // Returns the lines "name: value" that explain() adds for a forward pass. nullptr: no lines.
   std::string (*facts)(const ForwardProblem& problem);
 };
 
 std::string_view name_of(Operation operation);
 
-// Returns `forced`. Error if it declines the problem.
+// Returns `forced`, the backend that the caller chose. Error if this backend declines the problem.
 const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation);
 [[noreturn]] void fail_unserved();
 
-// Returns the forced backend (Error if it declines), else the first in the list that serves the problem. Links every operation of every backend; a program
-// with a single pass uses choose_pass() of backend_rows.h instead.
+// Returns `forced` if it is not nullptr (Error if it declines), else the first backend in the list that serves the problem. A program that calls this function
+// links every operation of every backend; code that runs a single pass calls choose_pass() of backend_rows.h instead.
 [[gnu::visibility("default")]] const Backend& select_backend(const Problem& problem, Operation operation, const Backend* forced);
 
 }  // namespace polyhead

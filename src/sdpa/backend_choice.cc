@@ -16,7 +16,7 @@ std::string_view name_of(Operation operation) {
 const Backend& require_serves(const Backend& forced, const Problem& problem, Operation operation) {
   const std::string reason = forced.declines(problem, operation);
   if (!reason.empty()) {
-    fail(ErrorCode::unsupported, "the backend '", forced.name, "' was asked for and declines ", name_of(operation), ": ", reason);
+    fail(ErrorCode::unsupported, "the backend '", forced.name, "' was chosen by the caller and declines ", name_of(operation), ": ", reason);
   }
   return forced;
 }

@@ -1,4 +1,5 @@
-// The backends, a row each. The file of an operation names its own functions only, so that a program links the kernels that it calls and no others.
+// The table of backends: one row for each. A source file that implements one operation reads only that operation from the rows, so that a program links the
+// kernels that it calls and no others.
 #pragma once
 
 #include <array>
@@ -35,20 +36,21 @@ struct ReferenceRow {
   static constexpr decltype(Backend::facts) facts = nullptr;
 };
 
-// Returns [of(row), ...] for all rows in order of preference; the last row serves every problem. `of` is a lambda whose template parameter is the row.
+// Returns [of(row), ...] for all rows in order of preference. The backend of the last row serves every problem. `of` is a lambda whose template parameter is
+// the row.
 template <class Of>
 constexpr auto of_each_backend(Of of) {
   return std::array{of.template operator()<CpuRow>(), of.template operator()<ReferenceRow>()};
 }
 
-// One operation of one backend.
+// The function that computes one operation, and the backend that it belongs to.
 template <class P>
 struct Pass {
   std::string (*declines)(const Problem& problem, Operation operation);
   void (*run)(const P& problem);
 };
 
-// Returns the pass of the forced backend (Error if it declines), else that of the first backend that serves the problem.
+// Returns the function of the forced backend (Error if this backend declines the problem), else the function of the first backend that serves the problem.
 template <class P, class Passes>
 void (*choose_pass(const P& problem, Operation operation, const Backend* forced, void (*Backend::*of_forced)(const P&), const Passes& passes))(const P&) {
   if (forced) return require_serves(*forced, problem, operation).*of_forced;

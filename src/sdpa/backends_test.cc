@@ -1,4 +1,4 @@
-// Tests how a backend is chosen, how one is forced, and what explain() says about it.
+// Tests how a backend is chosen, how a caller forces a backend, and what explain() says about the choice.
 #include <gmock/gmock.h>
 
 #include "sdpa/backend.h"

@@ -5,9 +5,9 @@
 
 namespace polyhead {
 
-// Returns the whole mask as one boolean tensor, true = may attend. heads as in [*,N,T,S]; the result is [*,N',T,S] with N' = 1 unless a part of the
-// mask differs between heads. Errors name the operation. Layers call this if they add keys to a masked sequence or average its unmasked positions;
-// other callers pass on the tensors of the mask unchanged.
+// Returns the whole mask as one boolean tensor [*,N',T,S], true = may attend. N' = 1 if all heads have the same mask, else N' = heads. Errors name the
+// operation. Layers call dense_mask() if they add keys to a masked sequence or average the unmasked positions of a sequence; other callers pass on the
+// tensors of the mask unchanged.
 Tensor dense_mask(const char* operation, const Mask& mask, const Shape& lead, std::int64_t heads, std::int64_t queries, std::int64_t keys);
 
 }  // namespace polyhead

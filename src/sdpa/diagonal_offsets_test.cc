@@ -1,4 +1,5 @@
-// With a diagonal for each sequence, forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every backend.
+// Tests Mask::diagonal_offsets: forward, backward and maps of sequences with different offsets equal, bit for bit, calls with each sequence alone and
+// Diagonal::offset, on every backend.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"

@@ -1,4 +1,4 @@
-// Tests which attention weights dropout keeps, and that dense_mask() equals the mask's parts.
+// Tests which attention weights dropout keeps, and that dense_mask() allows the pairs that all members of the mask allow.
 #include "core/philox.h"
 #include "polyhead/maps.h"
 #include "sdpa/dense_mask.h"

@@ -1,5 +1,5 @@
-// Tests that results have the same bits for any threads, strides and neighbours, that outputs which overlap inputs are refused,
-// and that interleaved views are accepted.
+// Tests that the bits of a result do not depend on the number of threads, on strides or on the other sequences and heads of the call, that outputs which
+// overlap inputs are refused, and that interleaved views are accepted.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -11,7 +11,7 @@
 namespace polyhead::test {
 namespace {
 
-// Runs tasks from the last to the first, on several threads.
+// An executor that runs tasks from the last to the first, on several threads.
 class Backwards : public Executor {
  public:
   explicit Backwards(int threads) : threads_(threads) {}

@@ -10,7 +10,7 @@ namespace {
 
 std::string beside_t(std::int64_t offset) { return offset == 0 ? std::string("t") : cat("t", offset < 0 ? "" : "+", offset); }
 
-// A bound that excludes no key of any row is shown as 0 (lower) or S (upper).
+// Return the text for a bound of the range of keys of query t. A bound that excludes no key of any row is shown as 0 (lower bound) or S (upper bound).
 std::string lower_end(const Problem& p, std::int64_t lower) { return p.queries - 1 + lower <= 0 ? std::string("0") : beside_t(lower); }
 std::string upper_end(const Problem& p, std::int64_t upper) { return upper >= p.keys ? std::string("S") : beside_t(upper); }
 
@@ -26,7 +26,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   if (rules.banded && p.packed()) part("a causal diagonal or window in each document");
   const bool shared = !p.packed() && rules.bands.empty();
   if (rules.banded && shared) part("keys [", lower_end(p, first.band.lower), ", ", upper_end(p, first.band.upper), ") of each row");
-  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window at an offset of each sequence");
+  if (rules.banded && !rules.bands.empty()) part("a causal diagonal or window with an offset of each sequence");
   if (!rules.lengths.empty()) part("key lengths per ", rules.length_per_query ? "query" : "sequence");
   if (options.mask.attend || options.mask.block) part("dense booleans ", (options.mask.attend ? options.mask.attend : options.mask.block).shape());
   if (options.mask.attend_keys || options.mask.block_keys) part("a key mask");
@@ -34,7 +34,7 @@ std::string mask_facts(const Problem& p, const SdpaOptions& options) {
   return text.empty() ? "none" : text;
 }
 
-// Returns which backend computes which derivative.
+// Returns the text of the fact "derivatives": which backend computes which derivative.
 std::string derivative_facts(const Problem& p, const Backend* forced) {
   if (p.key_dtype != p.dtype) return cat("none: k and v are ", p.key_dtype, " and q is ", p.dtype);
   if (p.score_rule && p.score_rule.backward == nullptr) return "none: score_rule has no backward function";
@@ -56,7 +56,7 @@ std::string derivative_facts(const Problem& p, const Backend* forced) {
   return cat(text, p.dtype == DType::bf16 ? "; the last two with exact products" : "");
 }
 
-// "L2 512 KiB"
+// Returns a cache's level and size: "L2 512 KiB".
 std::string cache_facts(const Cpu& cpu, int level) {
   std::string text = cat("L", level, level == 1 ? "d " : " ");
   for (const CpuCache& cache : cpu.caches) {
@@ -66,7 +66,7 @@ std::string cache_facts(const Cpu& cpu, int level) {
   return text + "unknown";
 }
 
-// Returns the facts about the machine from which block sizes and the kernels in use follow.
+// Returns the facts about the machine that decide the block sizes and the kernels in use.
 std::string machine_facts(const Cpu& cpu) {
   std::string sets, lacking, others;
   for (const InstructionSet& set : cpu.instruction_sets) append(sets, set.available ? cat(" ", set.name) : std::string());

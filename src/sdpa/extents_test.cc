@@ -1,4 +1,4 @@
-// Tests extents of 0 and 1, extreme scores, and shapes that need no special case.
+// Tests attention with extents of 0 and 1, with extreme scores, and with unusual shapes.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -90,7 +90,7 @@ TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   }
 }
 
-// A tensor without elements may have any other extents, so no code may loop over its heads.
+// If T = 0, the tensor has no elements and may have 2^31 heads, so no code may loop over heads.
 TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};
@@ -132,7 +132,7 @@ TEST_P(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
 using Scores = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Scores, testing::ValuesIn(backends()), name_of_backend);
 
-// Scores of +-1e4 overflow a naive exponential; one spike takes everything; equal scores share.
+// exp(1e4) overflows, so the softmax must subtract the largest score. A single large score gets the whole attention weight; equal scores share it.
 TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     Random random(6);

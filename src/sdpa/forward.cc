@@ -9,7 +9,7 @@ void sdpa_forward(const SdpaForward& tensors, const SdpaOptions& options) {
   ProblemMemory memory;
   const ForwardProblem problem = normal_form(tensors, options, "sdpa_forward", memory);
   const auto pass = choose_pass(problem, Operation::forward, options.backend, &Backend::forward, kPasses);
-  if (problem.queries > 0) pass(problem);  // if T = 0, empty tensors may have 2^62 heads, and a loop over them would not end
+  if (problem.queries > 0) pass(problem);  // if T = 0, empty tensors may have 2^62 heads, and a loop over these heads would not end
 }
 
 }  // namespace polyhead

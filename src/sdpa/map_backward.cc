@@ -23,9 +23,9 @@ namespace polyhead {
 namespace {
 
 constexpr const char* kOperation = "attention_map_backward";
-constexpr std::int64_t kPairs = 1 << 18;  // elements of a few rows
+constexpr std::int64_t kPairs = 1 << 18;  // elements of the map rows that are computed at a time; at least 16 rows, at most 512
 
-// Head n of sequence b: [rows,columns].
+// Returns the matrix [rows,columns] of head n of sequence b.
 template <class Void>
 BasicTensorView<Void> head_of(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
@@ -33,7 +33,8 @@ BasicTensorView<Void> head_of(const BasicTensorView<Void>& view, std::int64_t b,
   return {static_cast<Byte*>(view.data()) + offset, view.dtype(), view.shape().last(2), view.strides().last(2)};
 }
 
-// A contiguous copy in `dtype`. NaN and infinity become 0: where their gradient is not NaN by the attention weights, it is 0, and 0 x NaN would be NaN.
+// Returns a contiguous copy in `dtype` in which NaN and infinity are 0. A non-finite q or k of a pair that counts makes the pair's attention weight and gradient
+// NaN anyway; a masked pair has gradient 0, and 0 x NaN would be NaN.
 Tensor finite_copy(ConstTensorView matrix, ConstTensorView scale, DType dtype) {
   Tensor copy = Tensor::copy_of(matrix, dtype);
   const std::int64_t width = matrix.extent(1);
@@ -52,8 +53,8 @@ class Backward {
  public:
   Backward(const MapsInput& input, const MapBackward& given, const SdpaOptions& options, MapValue value)
       : input_(input), given_(given), options_(options), p_(kOperation, input, options), problem_(p_.problem), dtype_(accumulation_dtype(problem_.dtype)) {
-    require(value == MapValue::probability || value == MapValue::dropped, kOperation, ": the gradient of a map of scores; it may be one of probabilities, before or after dropout");
-    require(options.empty_rows != EmptyRows::uniform, kOperation, ": empty_rows is uniform, whose rows have no gradient of attention weights");
+    require(value == MapValue::probability || value == MapValue::dropped, kOperation, ": the map holds scores; only maps of probabilities, before or after dropout, have this gradient");
+    require(options.empty_rows != EmptyRows::uniform, kOperation, ": empty_rows is uniform; attention weights have no gradient with it");
     require(!problem_.score_rule, kOperation, ": score_rule is given; attention weights have no gradient with it");
     check();
     if (value == MapValue::dropped && problem_.dropout.active() && given.d_map) dropped_.emplace(kOperation, input, options, MapValue::dropped);
@@ -110,7 +111,7 @@ class Backward {
                                Operand{"d_relative_bias", given_.d_relative_bias, true}, Operand{"d_sink", given_.d_sink, true}});
   }
 
-  // Sequences and heads that add to the same sums are computed by one thread, so that the order of the sums is fixed.
+  // One thread computes all sequences and heads that add to the same elements of a gradient, so that the order of the sum is fixed.
   void compute() {
     const bool shared_heads = bias_ && problem_.heads > 1 && given_.d_bias.rank() >= 3 && given_.d_bias.extent(-3) != problem_.heads;
     const bool one_thread = bias_ && (shared_heads || given_.d_bias.rank() < 3 || overlaps_itself(given_.d_bias));
@@ -129,14 +130,14 @@ class Backward {
     });
   }
 
-  // The index of head n in d_map; -1: it has none.
+  // Returns the index of head n in d_map and d_lse, or -1 if `heads` does not list head n.
   std::int64_t place_of(std::int64_t n) const {
     if (given_.heads.empty()) return n;
     const auto found = std::find(given_.heads.begin(), given_.heads.end(), n);
     return found == given_.heads.end() ? -1 : found - given_.heads.begin();
   }
 
-  // The query heads of one key head.
+  // Computes the gradients of the query heads that share one key head.
   void group(std::int64_t b, std::int64_t kv) {
     const std::int64_t size = problem_.heads / problem_.kv_heads, width = problem_.qk_width, keys = problem_.keys;
     bool any = false;
@@ -179,14 +180,14 @@ class Backward {
     }
   }
 
-  // [rows,S]
+  // Returns rows of a head's map, [rows,S].
   std::vector<double> map_of(const MapWalk& walk, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries) const {
     std::vector<double> values(queries.size() * static_cast<std::size_t>(problem_.keys));
     walk.backend.map_rows(walk.problem, b, n, queries, [&](const MapRow& row) { std::copy(row.values.begin(), row.values.end(), values.begin() + row.index * problem_.keys); });
     return values;
   }
 
-  // Adds the rows' gradients of bias, relative bias and sink, and returns those of <q,k>: [rows,S].
+  // Computes the rows [first, last) of one head: adds to the gradients of bias, relative bias and sink, and returns the gradients of <q,k>, [rows,S].
   Tensor rows(std::int64_t b, std::int64_t n, std::int64_t place, std::int64_t first, std::int64_t last) {
     std::vector<std::int64_t> queries;
     for (std::int64_t t = first; t < last; ++t) queries.push_back(t);
@@ -204,7 +205,7 @@ class Backward {
         const auto at = static_cast<std::size_t>(row + s);
         const double weight = dropped_ ? dropped[at] : p[at];
         sum += p[at];
-        // A dropped pair has no gradient of its map either.
+        // A pair that dropout removed has weight 0, so its element of d_map is not used.
         d_score[static_cast<std::size_t>(s)] = weight == 0 || !d_map ? 0 : weight * d_map.data<double>()[row + s];
         delta += d_score[static_cast<std::size_t>(s)];
       }
@@ -248,11 +249,11 @@ class Backward {
   const SdpaOptions& options_;
   MapWalk p_;
   const MapsProblem& problem_;
-  DType dtype_;  // of sums of products
+  DType dtype_;  // dtype in which products are summed
   std::optional<MapWalk> dropped_, capped_;
   std::optional<SharedSums> bias_;
-  TensorView pairs_;         // bias_ as [*,N,T,S]
-  Tensor relative_, sink_;   // float64: the gradients of the values of each distance, and of each row's sink logit
+  TensorView pairs_;         // the sums of bias_ as a view [*,N,T,S]
+  Tensor relative_, sink_;   // float64: the gradient of the relative bias at each distance, and of each row's sink logit
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Gradients of attention maps: against central differences, and against the backward pass of attention whose values are an identity matrix: its output is the map.
+// Compares gradients of attention maps with central differences, and with the backward pass of attention whose values are an identity matrix. The output of
+// such attention is the map.
 #include <cmath>
 #include <limits>
 
@@ -30,7 +31,7 @@ struct Gradients {
   }
 };
 
-// A random case of float64 whose tensors do not overlap, with a scale of the values that keeps differences exact.
+// Returns a random float64 case. attention_map_backward() refuses EmptyRows::uniform, so cases with this mode get EmptyRows::zero.
 AttentionCase case_with_maps(std::uint64_t seed, const Backend* backend) {
   Random random(seed);
   AttentionSizes sizes = draw_sizes(random);
@@ -151,7 +152,7 @@ TEST_P(MapGradientsOf, OfSomeHeadsAreAdded) {
   expect_close(part.q, whole.q, 1e-14), expect_close(part.k, whole.k, 1e-14);
 }
 
-// Neither elements of d_map where p is 0 nor masked keys are read.
+// A NaN in d_map where p is 0, or in a masked key, must not change the gradients.
 TEST_P(MapGradientsOf, MaskedPairsMayBeNaN) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
@@ -201,9 +202,9 @@ TEST(MapGradients, SayWhatIsWrong) {
   const std::int64_t outside[] = {2}, twice[] = {1, 1};
   EXPECT_EQ(message({.heads = outside, .d_q = d_q}), "attention_map_backward: head 2; heads lie in [0,2)");
   EXPECT_EQ(message({.heads = twice, .d_q = d_q}), "attention_map_backward: head 1 is given twice");
-  EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}, MapValue::score), "attention_map_backward: the gradient of a map of scores; it may be one of probabilities, before or after dropout");
+  EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}, MapValue::score), "attention_map_backward: the map holds scores; only maps of probabilities, before or after dropout, have this gradient");
   c.options.empty_rows = EmptyRows::uniform;
-  EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}), "attention_map_backward: empty_rows is uniform, whose rows have no gradient of attention weights");
+  EXPECT_EQ(message({.d_map = d_map, .d_q = d_q}), "attention_map_backward: empty_rows is uniform; attention weights have no gradient with it");
 }
 
 }  // namespace

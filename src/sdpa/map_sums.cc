@@ -1,4 +1,4 @@
-// Maps whose outputs are sums over the queries of a head.
+// The operations of maps.h that sum over the queries of a head: statistics, key sums, pooled maps and the divergence of heads.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using reference::store_row;
 
-// Stores the result of head n of sequence b: a row of out [*,N,S] if `row`, else one number of out [*,N].
+// Stores the result of head n of sequence b: if `row`, a row of an output [*,N,S], else one number of an output [*,N].
 void store_head(TensorView out, std::int64_t b, std::int64_t n, const double* values, bool row) {
   store_row(row ? out.unsqueeze(-2) : out.unsqueeze(-1).unsqueeze(-1), b, n, 0, values);
 }
@@ -32,7 +32,7 @@ struct StatisticSums {
   void add(std::int64_t t, const MapRow& row) {
     if (row.keys.empty()) return;
     ++rows;
-    // Positions count from the start of the document, because packed positions of queries and keys may differ.
+    // Positions are counted from the start of the document, because a query and its key may have different positions in the packed sequence.
     const Document& document = document_of(problem, t);
     const std::int64_t same = document.keys.first + t - document.queries.first;
     const double* const p = row.values.data();
@@ -56,7 +56,7 @@ struct KeySums {
   void merge(const KeySums& later) { add_to(sums, later.sums); }
 };
 
-// The part of a pooled map that some consecutive queries belong to: its rows from `first` on, of `width` blocks each.
+// The rows of a pooled map that some consecutive queries add to: the rows from `first` on, with `width` blocks in each row.
 struct PooledLines {
   const std::int64_t queries, keys, height, width;
   const Pooling pooling;
@@ -80,21 +80,21 @@ struct PooledLines {
   }
   void join(double& to, double x) const {
     if (pooling == Pooling::largest) {
-      to = x > to || std::isnan(x) ? x : to;  // NaN wins over every number
+      to = x > to || std::isnan(x) ? x : to;  // a NaN in the block makes its maximum NaN
     } else {
       to += x;
     }
   }
 };
 
-// Sums over queries for each pair of heads n < m of a sequence, in the order of (n, m).
+// For each pair of heads n < m of a sequence, in the order of (n, m): the sum of the divergences over queries, and the count of these queries.
 struct PairSums {
   std::vector<double> divergence, rows;
   explicit PairSums(std::int64_t heads) : divergence(static_cast<std::size_t>(heads * (heads - 1) / 2)), rows(divergence.size()) {}
   void merge(const PairSums& later) { add_to(divergence, later.divergence), add_to(rows, later.rows); }
 };
 
-// -x log x
+// Returns -x log x, and 0 for x = 0.
 double entropy_term(double x) { return x == 0 ? 0 : -x * std::log(x); }
 
 // The rows of the attention maps of all heads for a few queries, in type T.
@@ -103,8 +103,8 @@ class HeadRows {
  public:
   HeadRows(const MapWalk& walk, std::int64_t b, std::int64_t most) : walk_(walk), b_(b), most_(most), rows_(size(walk.problem.heads * most)), p_(rows_.size() * size(stride())) {}
 
-  // Returns the number of rows computed at a time. The rows take at most 32 MiB, but there is at least one strip, so that packing the keys costs
-  // less than the rest.
+  // Returns the number of rows computed at a time: as many as fit into 32 MiB, but at least one strip of the kernels, so that packing the keys costs less
+  // than computing the rows.
   static std::int64_t most(const MapsProblem& p) {
     const std::int64_t bytes = std::max<std::int64_t>(1, p.heads * (p.keys + 16) * static_cast<std::int64_t>(sizeof(T)));
     return std::clamp<std::int64_t>((std::int64_t{32} << 20) / bytes / 12 * 12, 12, 504);
@@ -116,7 +116,7 @@ class HeadRows {
       walk_.backend.map_rows(p, b_, n, queries, [&](const MapRow& row) {
         T* const to = p_.data() + (n * most_ + row.index) * stride();
         std::fill(std::transform(row.values.begin(), row.values.end(), to, [](double x) { return static_cast<T>(x); }), to + stride(), T{0});
-        // A sink holds the rest of the row's attention weight and counts as a key.
+        // The sink counts as one more key, whose attention weight is 1 minus the sum of the row.
         const double rest = p.sink ? std::max(0.0, 1 - sum_of(row.values.data(), row.keys.first, row.keys.last)) : 0;
         rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(rest), rest};
       });
@@ -135,7 +135,7 @@ class HeadRows {
           const double mixed = walk_.backend.entropy_of_mean(sizeof(T) == 8 ? DType::f64 : DType::f32, p_.data() + x * stride() + first,
                                                            p_.data() + y * stride() + first, (last - first + 15) / 16 * 16);
           const double divergence = mixed + entropy_term((a.rest + b.rest) / 2) - (a.entropy + b.entropy) / 2;
-          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make it negative
+          sums.divergence[pair] += divergence < 0 ? 0 : divergence;  // rounding may make a divergence negative
           ++sums.rows[pair];
         }
       }

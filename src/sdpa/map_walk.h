@@ -1,5 +1,5 @@
-// The walk over the rows of all maps: every operation of maps.h is a small reducer on it. Only a few rows are in memory at a time, never a
-// [T,S] map.
+// MapWalk computes the rows of all heads' attention maps and passes each row to a function. Every operation of maps.h is such a function. Only a few rows are
+// in memory at a time, never a [T,S] map.
 #pragma once
 
 #include <atomic>
@@ -39,11 +39,11 @@ class MapWalk {
     for (const std::int64_t t : queries) require(0 <= t && t < problem.queries, op_, ": query ", t, "; queries lie in [0,", problem.queries, ")");
   }
 
-  // Calls f(b, n, first, last) for chunks of the heads' rows: indices [first, last) of the chosen queries, of `rows` queries in all. Threads
-  // take the chunks in their order.
+  // Splits the `rows` chosen queries of each head into chunks and calls f(b, n, first, last) for each: [first, last) are indices in the list of queries.
+  // Threads take the chunks in this order.
   template <class F>
   void for_each_chunk(std::int64_t rows, const F& f) const {
-    if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over them would not end
+    if (rows == 0) return;  // an empty q may have 2^62 heads, and a loop over these heads would not end
     const std::int64_t chunks = chunks_of(rows);
     run(problem.batch * problem.heads, rows, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       const std::int64_t head = item / chunks;
@@ -62,8 +62,8 @@ class MapWalk {
     });
   }
 
-  // Sums over the rows of each head. fresh() makes a Sums of zeros, which has add(t, row) and merge(later sums); done(b, n, sums) is called once
-  // for each head. Chunks are merged in their order, so the bits do not depend on threads.
+  // Sums over the rows of each head. fresh() returns an object with the members add(t, row) and merge(sums of later rows), whose sums are 0. done(b, n, sums)
+  // is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
   template <class New, class Done>
   void sum_rows(const New& fresh, const Done& done) const {
     const std::vector<std::int64_t> queries = all_queries();
@@ -75,8 +75,8 @@ class MapWalk {
                [&](std::int64_t head, const auto& sums) { done(head / problem.heads, head % problem.heads, sums); });
   }
 
-  // Sums over chunks [first, last) of the queries, for each of `count` items: add(sums, i, first, last) adds a chunk to item i, and done(i,
-  // sums) is called once for each item. Chunks are merged in their order.
+  // Sums over the queries for each of `count` items, such as heads or sequences. add(sums, i, first, last) adds the queries [first, last) of item i, and
+  // done(i, sums) is called once for each item. Chunks of queries are merged in their order.
   template <class New, class Add, class Done>
   void sum_chunks(std::int64_t count, const New& fresh, const Add& add, const Done& done) const {
     using Sums = decltype(fresh());
@@ -107,7 +107,7 @@ class MapWalk {
     });
   }
 
-  // Error unless `out` has the shape [*,N,rest...] of the problem and a dtype of this kind.
+  // Error unless `out` has the shape [*,N,rest...], with * and N of the problem, and a dtype of the given kind.
   void check_shape(TensorView out, std::initializer_list<std::int64_t> rest, const char* name, const char* letters, DTypeKind kind) const {
     Shape wanted = problem.lead;
     wanted.push_back(problem.heads);
@@ -117,7 +117,7 @@ class MapWalk {
     require(info(out.dtype()).kind == kind, op_, ": ", name, " is ", out.dtype(), "; it must be ",
             kind == DTypeKind::floating ? "floating" : "an integer");
   }
-  // Returns the last extent of an output, which the caller chooses: `out` must be [*,N,..,last].
+  // Returns the last extent of an output [*,N,..,last]. The caller of the operation chooses this extent.
   std::int64_t last_extent(TensorView out, const char* name, const char* letters) const {
     require(static_cast<bool>(out), op_, ": ", name, " is missing");
     require(out.rank() >= 2, op_, ": ", name, " is ", out.shape(), "; it must be ", letters);
@@ -143,11 +143,11 @@ class MapWalk {
   const Backend& backend;
 
  private:
-  // Rows of a chunk. The kernel packs all keys once for each chunk, which takes about as long as 10 rows.
+  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, little beside 512.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-  // Calls f(item, first, last) for the chunks of `rows` rows of `count` items, and reports the progress.
+  // Splits the `rows` rows of each of `count` items into chunks, calls f(item, first, last) for each chunk, and reports the progress.
   template <class F>
   void run(std::int64_t count, std::int64_t rows, const F& f) const {
     const std::int64_t chunks = chunks_of(rows);

@@ -1,4 +1,4 @@
-// Maps whose outputs have a row for each query.
+// The operations of maps.h whose outputs have a row for each query: maps, windows, top keys, and mass on sets of keys.
 #include "polyhead/maps.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using reference::store_row;
 
-// Writes the map of queries[i] of every head to out (b, n, i, :).
+// Writes the map row of queries[i] of every head to out (b, n, i, :).
 void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, TensorView out) {
   const bool direct = walk.backend.write_maps != nullptr && (out.dtype() == DType::f64) == (walk.problem.dtype == DType::f64);
   if (!direct) return walk.for_each_row(queries, [&](std::int64_t b, std::int64_t n, const MapRow& row) { store_row(out, b, n, row.index, row.values.data()); });
@@ -25,14 +25,14 @@ void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, Tens
   });
 }
 
-// Selects the k keys of a row with the largest attention weights, largest first; of equal ones the smaller key comes first.
+// Selects the k keys of a row with the largest attention weights, largest first. Of keys with equal weights the smaller key comes first.
 class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
 
   std::span<const std::int64_t> of(const MapRow& row) {
     if (count_ == 0) return {};
-    // All other keys have probability 0. They are selected only if fewer than `count` keys have a larger one.
+    // Keys outside of row.keys have probability 0. They are searched only if row.keys holds fewer than `count` keys.
     if (row.keys.last - row.keys.first >= count_) {
       select(row, row.keys);
       if (row.values[static_cast<std::size_t>(keys_.back())] != 0) return keys_;
@@ -42,16 +42,17 @@ class Largest {
   }
 
  private:
-  static constexpr std::size_t kFew = 64;  // candidates whose ranks are counted
+  static constexpr std::size_t kFew = 64;  // most candidates that select_few() sorts by counting, for each candidate, the larger ones
 
   void select(const MapRow& row, KeyRange range) {
     if (!std::isnan(row.entropy) && count_ <= 48 && select_few(row.values.data(), range)) return;
     select_any(row, range);
   }
 
-  // Selects the keys that reach a bound, in the order of their ranks, without a branch for each key, because the processor cannot predict which keys are
-  // large. The bound is one that about count_ of the maxima of short groups of keys reach. Returns false if some values are equal or too many keys reach the
-  // bound. A group has every eighth of a block's keys, so that vectors of maxima need no reduction.
+  // Selects the keys whose attention weight is at least a bound, and sorts them. There is no branch for each key, because the processor could not predict which
+  // keys are large. To choose the bound, the keys are divided into short groups and the maximum of each group is computed; about count_ maxima reach the bound.
+  // Returns false if some values are equal or too many keys reach the bound. A group consists of every eighth key of a block, so that a vector of maxima needs
+  // no reduction to one number.
   bool select_few(const double* p, KeyRange range) {
     const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
@@ -59,8 +60,8 @@ class Largest {
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
     if (std::ssize(maxima_) < count_) return false;
     auto [least, most] = extremes_of(maxima_.data(), std::ssize(maxima_));
-    // The bits of positive doubles have the order of the numbers, so bisection of the bits halves the range of exponents too. At least count_ maxima always
-    // reach the bound.
+    // The bits of positive doubles, read as integers, have the order of the doubles. Bisecting the bits therefore finds a bound of any exponent in at most 63
+    // steps. At least count_ maxima always reach the lower bound.
     for (std::int64_t low = std::bit_cast<std::int64_t>(least), high = std::bit_cast<std::int64_t>(most) + 1; high - low > 1;) {
       const std::int64_t middle = low + (high - low) / 2, reached = count_of(maxima_.data(), std::ssize(maxima_), std::bit_cast<double>(middle));
       (reached >= count_ ? low : high) = middle;
@@ -93,13 +94,14 @@ class Largest {
     return true;
   }
 
-  // The count-th largest of the maxima of short blocks is a lower bound of the values to select, so only a few blocks hold candidates.
+  // Selects the keys in any case, also if values are equal or NaN. The keys are divided into short blocks. The count-th largest of the blocks' maxima is a lower
+  // bound of the values to select, so only the few blocks whose maximum reaches it are searched.
   void select_any(const MapRow& row, KeyRange range) {
     const std::span<const double> p = row.values;
     const std::int64_t size = range.last - range.first;
     keys_.clear(), maxima_.clear();
     const std::int64_t block = std::clamp<std::int64_t>(size / (4 * count_) / 8 * 8, 8, 64);
-    const bool finite = !std::isnan(row.entropy);  // if not finite, each candidate may be NaN: sort all
+    const bool finite = !std::isnan(row.entropy);  // false: any value may be NaN, so all keys are sorted
     for (std::int64_t s = range.first; s < range.last && finite; s += block) maxima_.push_back(largest_of(p.data(), s, std::min(s + block, range.last)));
     double bound = -1;
     if (std::ssize(maxima_) >= count_) {
@@ -116,11 +118,11 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // If several values equal the bound, take the first ones.
+    // If values equal to the bound must be selected too, the smaller keys are taken.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];
-      // NaN counts as larger than any number, so that the order is well defined and a NaN appears in the result.
+      // NaN counts as larger than any number, so that the order is well defined and a NaN of the row appears in the result.
       if (std::isnan(a) != std::isnan(b)) return std::isnan(a);
       return a != b && !std::isnan(a) ? a > b : x < y;
     };
@@ -169,7 +171,7 @@ void attention_windows(const MapsInput& input, std::int64_t first, TensorView ou
   require(-most <= first && first <= most, "attention_windows: first is ", first, "; it must lie in [-(T + S),T + S] = [", -most, ",", most, "]");
   walk.for_each_row(walk.all_queries(), [&](std::int64_t b, std::int64_t n, const MapRow& row) {
     const Document& document = document_of(walk.problem, row.index);
-    const std::int64_t start = document.keys.first + row.index - document.queries.first + first;  // the key of element 0
+    const std::int64_t start = document.keys.first + row.index - document.queries.first + first;  // the key that element 0 of the row belongs to
     std::vector<double> values(static_cast<std::size_t>(width));
     for (std::int64_t s = std::max(start, document.keys.first); s < std::min(start + width, document.keys.last); ++s)
       values[static_cast<std::size_t>(s - start)] = row.values[static_cast<std::size_t>(s)];

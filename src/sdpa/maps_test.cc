@@ -1,4 +1,5 @@
-// Compares rows, top keys, statistics and pooled maps with the whole map, and the map with the output. Storing attention weights does not change the output.
+// Compares rows, top keys, statistics and pooled maps with the whole map, and the map with the output of the forward pass. Tests that requesting attention
+// weights does not change the output.
 #include "polyhead/maps.h"
 
 #include <gmock/gmock.h>
@@ -139,14 +140,14 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
               testing::AllOf(testing::HasSubstr("3 keys"), testing::HasSubstr("S = 2")));
 }
 
-// Rows of many blocks of keys, with keys that occur several times, so that their probabilities are equal.
+// Top keys of long rows equal those of the sorted row. Some keys are repeated, so that their probabilities are equal.
 TEST_P(TopKeys, OfLongRowsAreThoseOfTheSortedRow) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     const std::int64_t keys = random.integer(200, 700), count = std::min(keys, random.pick<std::int64_t>({1, 2, 5, 16, 60, 700}));
     AttentionCase c = case_of(random, std::array{DType::f64, DType::f32}[seed % 2], {.queries = 30, .keys = keys, .qk_width = 3, .v_width = 1}, GetParam());
-    if (seed % 3 > 0) {  // all keys are equal, or all but 40
+    if (seed % 3 > 0) {  // make all keys equal, or all but 40
       const TensorView k = c.keep(Tensor::copy_of(c.k.slice(-2, 0, 1).expand(c.sizes.k())));
       const Tensor others = random.tensor(c.dtype, {1, 40, 3}, -2, 2);
       if (seed % 3 == 2) copy(others, k.slice(-2, 50, 90));

@@ -1,4 +1,4 @@
-// Tests that wrong arguments are refused, with messages that name the operation, the given sizes and what is allowed.
+// Tests that wrong arguments are refused, with messages that name the operation, the given sizes and the allowed sizes.
 #include <gmock/gmock.h>
 
 #include "core/text.h"
@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A valid problem, broken by `edit` before it is run.
+// A valid problem. Each case makes one of its arguments wrong.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
@@ -23,7 +23,7 @@ struct Problem {
 struct Refusal {
   const char* name;
   std::function<void(Problem&)> edit;
-  std::vector<const char*> words;  // all of them are in the message
+  std::vector<const char*> words;  // texts that the message must contain
 };
 
 std::string forward_message(Problem& p) {
@@ -607,7 +607,7 @@ TEST(Messages, OfForwardModeAndTheSecondBackwardPass) {
   EXPECT_THAT(jvp_message(p), HasSubstr("lse_tangent overlaps tangents.sink"));
 }
 
-// Every operation refuses an executor without threads, however small the problem, before it writes anything.
+// Every operation refuses an executor without threads, even for the smallest problem, before it writes an output.
 TEST(Messages, OfAnExecutorWithoutThreads) {
   for (const int threads : {0, -1}) {
     for (const std::int64_t queries : {3, 700}) {

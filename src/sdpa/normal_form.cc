@@ -12,7 +12,7 @@
 namespace polyhead {
 namespace {
 
-// The names of an operation's tangents in its messages.
+// The names that messages of an operation give to its tangents.
 struct TangentNames {
   const char *q, *k, *v, *bias, *relative_bias, *sink;
 };
@@ -24,7 +24,7 @@ class Builder {
   Builder(const char* operation, const SdpaOptions& options, ProblemMemory& memory)
       : op_(operation), options_(options), rules_(memory.rules), memory_(memory) {}
 
-  // Checks and sets q, k, v, the options and out of a forward or backward pass.
+  // Checks q, k, v, out and the options of a forward or backward pass, and sets them in the problem.
   template <class P, class Tensors>
   void attention(P& p, const Tensors& tensors) const {
     require(static_cast<bool>(tensors.v), op_, ": v is missing");
@@ -36,7 +36,7 @@ class Builder {
     p.lse = tensors.lse ? tensors.lse.unsqueeze(-1) : tensors.lse;
   }
 
-  // Does the work of attention() for passes that take derivatives: k and v must have the dtype of q, and lse must be given.
+  // Does the work of attention() for passes that compute derivatives. For these, k and v must have the dtype of q, and lse must be given.
   template <class P, class Tensors>
   void differentiable(P& p, const Tensors& tensors) const {
     attention(p, tensors);
@@ -44,7 +44,7 @@ class Builder {
     expect_lse(p, tensors.lse);
   }
 
-  // Checks tensors shaped as the bias, the relative bias and the sink of the options.
+  // Checks gradients or tangents, which must have the shapes of the bias, the relative bias and the sink in the options.
   void expect_beside_options(const char* bias_name, const ConstTensorView& bias, const char* relative_name, const ConstTensorView& relative,
                              const char* sink_name, const ConstTensorView& sink, DType dtype) const {
     if (bias) {
@@ -62,7 +62,7 @@ class Builder {
     }
   }
 
-  // Checks tangents, which messages call `names`, and adds them to the inputs that no output may overlap.
+  // Checks the tangents and adds them to the inputs that no output may overlap. Messages use the names in `names`.
   Tangents tangents(const Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const SdpaTangents& given,
                     const TangentNames& names, std::vector<Operand>& inputs) const {
     if (given.q) expect(given.q, q.shape(), p.dtype, names.q, "the shape of q");
@@ -71,7 +71,7 @@ class Builder {
     expect_beside_options(names.bias, given.bias, names.relative_bias, given.relative_bias, names.sink, given.sink, p.dtype);
     Tangents result{.q = given.q, .k = given.k, .v = given.v, .bias = {}, .relative_bias = {}, .sink = {}};
     if (given.bias) result.bias = given.bias.expand(shape(p, {p.heads, p.queries, p.keys}));
-    if (given.relative_bias) {  // values are linear in slopes and tables
+    if (given.relative_bias) {  // the bias values are linear in slopes and table, so the same function converts a tangent
       RelativeBias moved = options_.relative_bias;
       (moved.slopes ? moved.slopes : moved.table) = given.relative_bias;
       memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
@@ -104,7 +104,7 @@ class Builder {
     p.key_dtype = k.dtype();
     p.kv_heads = k.extent(-3);
     p.keys = k.extent(-2);
-    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // called only for the check: Error if the number of heads overflows
+    numel(shape(p, {p.heads})), numel(shape(p, {p.kv_heads}));  // numel() throws an Error if the number of heads overflows
     require(k.extent(-1) == p.qk_width, op_, ": k is ", k.shape(), "; its last extent must be H = ", p.qk_width, ", as in q ", q.shape());
     require(p.kv_heads > 0 ? p.heads % p.kv_heads == 0 : p.heads == 0, op_, ": q has ", p.heads, " heads and k has ", p.kv_heads,
             "; the number of query heads must be a multiple of the number of key/value heads");
@@ -139,7 +139,7 @@ class Builder {
     const Dropout& dropout = options_.dropout;
     require(dropout.p >= 0 && dropout.p <= 1, op_, ": the dropout probability is ", dropout.p, "; it must lie in [0,1]");
     require(dropout.p == 0 || dropout.seed || dropout.keep, op_, ": dropout ", dropout.p,
-            " needs a seed, which the backward pass and maps are given too, or the bits to keep");
+            " needs a seed, the same in the forward pass, the backward pass and maps, or the bits to keep");
     p.dropout = {dropout.p, dropout.seed.value_or(0), pairs(p, dropout.keep, "dropout.keep", DType::boolean)};
   }
 
@@ -162,7 +162,7 @@ class Builder {
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
   }
 
-  // Checks the scales of k or v; returns them as [*,K,S,1].
+  // Checks the scales of k or v, and returns them as [*,K,S,1].
   ConstTensorView scales(const Problem& p, const ConstTensorView& scale, const char* of, const char* name) const {
     if (p.key_dtype == DType::i8) {
       require(static_cast<bool>(scale), op_, ": ", of, " is int8 and ", name,
@@ -194,7 +194,7 @@ class Builder {
     return view.expand(to);
   }
 
-  // Checks a tensor over pairs of query and key; returns it broadcast to [*,N,T,S].
+  // Checks a tensor with an element for each pair of query and key, and returns it broadcast to [*,N,T,S].
   ConstTensorView pairs(const Problem& p, const ConstTensorView& view, const char* name, DType dtype) const {
     if (!view) return {};
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
@@ -209,12 +209,12 @@ class Builder {
     require(given.dtype() == p.dtype || given.dtype() == dtype, op_, ": sink is ", given.dtype(), "; it must be ", p.dtype, " as q",
             p.dtype == dtype ? std::string() : cat(", or ", dtype));
     require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", p.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
-            ": those take a row whose keys are all masked for one of equal scores, and a sink takes all of its weight; use zero, which does that");
+            ": these modes spread the attention of a row whose keys are all masked over its keys, but with a sink all of it goes to the sink; use zero, which does so");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
     return rows_of_logits(p, given, memory_.sink, "sink");
   }
 
-  // Returns sink logits or their tangents as [*,N,T,1] in the dtype of lse. If they have another dtype, converts them to `copy`.
+  // Returns sink logits or their tangents as [*,N,T,1] in the dtype of lse. If `given` has another dtype, it is converted and stored in `copy`.
   ConstTensorView rows_of_logits(const Problem& p, const ConstTensorView& given, Tensor& copy, const char* name) const {
     const DType dtype = accumulation_dtype(p.dtype);
     if (given.dtype() != dtype) copy = Tensor::copy_of(given, dtype);
@@ -236,7 +236,7 @@ class Builder {
     if (mask.blocks.lists) listed_blocks(p);
   }
 
-  // Writes which blocks are listed: a byte for each block of queries and block of keys, once for sequences and heads that share their lists.
+  // Writes which blocks are listed: one byte for each block of queries and block of keys. Sequences and heads that share their lists share the bytes.
   void listed_blocks(const Problem& p) const {
     ConstTensorView lists = options_.mask.blocks.lists;
     const BlockSize& size = options_.mask.blocks.size;
@@ -279,23 +279,23 @@ class Builder {
     rules_.add({per_key.unsqueeze(-2).unsqueeze(-2).expand(shape(p, {p.heads, p.queries, p.keys})), static_cast<bool>(attend)});
   }
 
-  __extension__ using Wide = __int128;  // sums with the caller's offset may not fit in 64 bits
+  __extension__ using Wide = __int128;  // sums with an offset of the caller may not fit in 64 bits
 
-  // Finds the causal diagonal and window of each document as one band of keys.
+  // Converts the causal diagonal and the window to one band of keys for each document.
   void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
     require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
-            ": the causal and the window's diagonal differ; a window is counted from the causal diagonal");
+            ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
     const bool of_mask = mask.causal || window.left || window.right || window.diagonal;
     const Diagonal diagonal = mask.causal ? *mask.causal
                               : of_mask   ? window.diagonal.value_or(Diagonal::bottom_right())
                                           : of_bias.value_or(Diagonal::bottom_right());
     require(!of_bias || *of_bias == diagonal, op_,
-            ": the diagonal of relative_bias and that of the mask differ; distances are counted from the diagonal of the mask");
+            ": the diagonal of relative_bias and that of the mask differ; distances are measured from the diagonal of the mask");
     const auto set_band = [&](Document& d) {
       const std::int64_t queries = d.queries.last - d.queries.first, keys = d.keys.last - d.keys.first;
       const Wide offset = diagonal.resolve(queries, keys);
@@ -309,7 +309,7 @@ class Builder {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
     const auto cut = [&](Wide x) { return static_cast<std::int64_t>(std::min<Wide>(std::max<Wide>(x, -Wide{queries}), keys)); };
-    // Only a relative bias reads `diagonal`, and it refuses offsets beyond 2^53.
+    // Only a relative bias reads Band::diagonal, and check_relative_bias() refuses offsets beyond 2^53, so the limit of 2^62 changes no result.
     const Wide limit = Wide{1} << 62;
     Band band{.lower = -queries, .upper = keys, .diagonal = static_cast<std::int64_t>(std::clamp<Wide>(offset, -limit, limit))};
     if (window.left) band.lower = cut(offset - *window.left);
@@ -327,14 +327,14 @@ class Builder {
     require(rules_.banded || options_.relative_bias, op_,
             ": diagonal_offsets is given without causal, a window or a relative bias, whose diagonal it moves");
     require(!mask.query_offsets && !mask.key_offsets, op_,
-            ": diagonal_offsets with documents (query_offsets), whose diagonals count in each document");
+            ": diagonal_offsets with documents (query_offsets); each document has a diagonal of its own already");
     require(!mask.causal || *mask.causal == Causal::top_left(), op_,
-            ": diagonal_offsets with a causal diagonal that is not top_left; give one of them, as each says where the diagonal runs");
-    require(!mask.window.diagonal, op_, ": diagonal_offsets with a diagonal of the window; give one of them, as each says where it runs");
+            ": diagonal_offsets with a causal diagonal that is not top_left; give only one of the two, because each sets the diagonal");
+    require(!mask.window.diagonal, op_, ": diagonal_offsets with a diagonal of the window; give only one of the two, because each sets the diagonal");
     require(!options_.relative_bias.diagonal, op_,
-            ": diagonal_offsets with a diagonal of relative_bias; give one of them, as each says where it runs");
+            ": diagonal_offsets with a diagonal of relative_bias; give only one of the two, because each sets the diagonal");
     Band& all = rules_.all_pairs.band;
-    all.lower = p.keys, all.upper = -p.queries;  // empty: joined with each band below
+    all.lower = p.keys, all.upper = -p.queries;  // begin with an empty band; the loop extends it so that it encloses the band of every sequence
     for_each_integer(view, [&](auto offset) {
       const Band& own = rules_.bands.emplace_back(band(offset, p.queries, p.keys));
       all.lower = std::min(all.lower, own.lower), all.upper = std::max(all.upper, own.upper);
@@ -346,7 +346,7 @@ class Builder {
     require(given || !given.diagonal, op_, ": relative_bias has a diagonal and neither slopes nor a table");
     if (!given) return;
     require(!given.slopes || !given.table, op_, ": relative_bias has slopes and a table; only one of them may be given");
-    require(!options_.bias, op_, ": bias and relative_bias are both given; only one of them may be. Their sum is a bias of every pair");
+    require(!options_.bias, op_, ": bias and relative_bias are both given; only one of them may be. To use both, add them in a bias [*,N,T,S]");
     const ConstTensorView& view = given.parameter();
     const char* const name = given.slopes ? "relative_bias.slopes" : "relative_bias.table";
     const DType dtype = accumulation_dtype(p.dtype);
@@ -458,7 +458,7 @@ ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& option
 
 namespace {
 
-// Checks a pass that reads out, lse and d_out and writes gradients.
+// Checks the arguments of sdpa_backward() or sdpa_backward_backward(), which read out, lse and d_out and write gradients.
 template <class P, class Tensors>
 void backward_form(const Builder& build, const Tensors& tensors, P& p) {
   build.differentiable(p, tensors);
@@ -487,9 +487,9 @@ std::vector<Operand> gradients_of(const Tensors& tensors) {
           {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
 }
 
-// Second derivatives would need derivatives of the caller's functions.
+// Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), which would need more derivatives of the caller's functions.
 void refuse_score_rule(const char* operation, const SdpaOptions& options) {
-  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; it has a first derivative by its backward function and no other");
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; its backward function gives a first derivative in reverse mode and no other");
 }
 
 }  // namespace
@@ -557,7 +557,7 @@ MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapV
   p.k = input.k;
   p.k_scale = build.scales(p, input.k_scale, "k", "k_scale");
   p.value = value;
-  p.native = false;  // maps have exact products
+  p.native = false;  // maps are computed with exact products whatever options.precision is
   return p;
 }
 

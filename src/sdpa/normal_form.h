@@ -1,4 +1,4 @@
-// Checks the caller's arguments, here and only here, and converts them to the normal form that backends read.
+// normal_form() checks the caller's arguments and converts them to the form that backends read (problem/problem.h). No later code checks arguments.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace polyhead {
 
-// `memory` owns what the problem points to, such as the rules of the mask; the tensors are the caller's.
-#pragma GCC visibility push(default)  // components call these
+// The returned problem points into `memory`, which holds for example the rules of the mask, and to the caller's tensors.
+#pragma GCC visibility push(default)  // exported: the libraries of other components call these
 ForwardProblem normal_form(const SdpaForward& tensors, const SdpaOptions& options, const char* operation, ProblemMemory& memory);
 BackwardProblem normal_form(const SdpaBackward& tensors, const SdpaOptions& options, ProblemMemory& memory);
 JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, ProblemMemory& memory);
@@ -19,20 +19,20 @@ BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const S
 MapsProblem normal_form(const MapsInput& input, const SdpaOptions& options, MapValue value, const char* operation, ProblemMemory& memory);
 #pragma GCC visibility pop
 
-// Makes the checks of normal_form() for maps, without computing anything.
+// Checks the arguments of an operation on maps as normal_form() does, without computing anything.
 void require_options(const MapsInput& input, const SdpaOptions& options, const char* operation);
 
-// Sink logits, or their gradient, as a view that broadcasts to [*,N,T]: with one dimension they are [N].
+// Returns sink logits, or their gradient, as a view that broadcasts to [*,N,T]. A tensor of one dimension is [N]; it becomes [N,1].
 template <class View>
 View rows_of_sink(const View& sink) {
   return sink.rank() == 1 ? sink.unsqueeze(-1) : sink;
 }
 
-// Whether k and v may have the dtype `k` if q has the dtype `q`.
+// Returns whether k and v may have the dtype `k` if q has the dtype `q`.
 bool may_store_keys(DType q, DType k);
 inline constexpr const char* kKeyStorage = "the dtype of q or, unless that is float64, bfloat16, float16, or int8 with scales";
 
-// Adds the tensors in the options, which no output may overlap.
-[[gnu::visibility("default")]] void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);  // components call it
+// Adds the tensors in the options to `inputs`, the tensors that no output may overlap.
+[[gnu::visibility("default")]] void add_option_tensors(const SdpaOptions& options, std::vector<Operand>& inputs);  // exported: the libraries of other components call it
 
 }  // namespace polyhead

@@ -1,5 +1,5 @@
-// Tests ALiBi and T5's buckets (polyhead/relative_bias.h): the published numbers, and equality with a full bias [*,N,T,S]. The random tests
-// compare both with the reference.
+// Tests ALiBi and T5's buckets (polyhead/relative_bias.h) against published numbers and against a full bias [*,N,T,S] of the same values. Tests of random
+// problems elsewhere compare relative biases with the backend `reference`.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -9,7 +9,7 @@
 namespace polyhead::test {
 namespace {
 
-// Computed by hand from T5's formula for 32 buckets and 128 positions: 8 + floor(8 log(d / 8) / log 16) in each direction.
+// The expected buckets are computed by hand from T5's formula for 32 buckets and max_distance 128: 8 + floor(8 log(d / 8) / log 16) in each direction.
 TEST(RelativeBuckets, AreThoseOfT5) {
   const auto both = [](std::int64_t x) { return relative_bucket(x, 32, true, 128); };
   const auto back = [](std::int64_t x) { return relative_bucket(x, 32, false, 128); };
@@ -35,7 +35,7 @@ TEST(RelativeBuckets, AreThoseOfT5) {
   EXPECT_EQ(back(-128), 31);
 }
 
-// The slopes of ALiBi's table for 8 heads, and of its code for 12 heads: the slopes for 8, then every second slope for 16.
+// The expected slopes are those of the ALiBi paper for 8 heads, and of the ALiBi authors' code for 12 heads: the slopes for 8, then every second slope for 16.
 TEST(AlibiSlopes, AreThoseOfThePaper) {
   const Tensor eight = alibi_slopes(8), twelve = alibi_slopes(12);
   for (int i = 0; i < 8; ++i) {
@@ -50,8 +50,8 @@ TEST(AlibiSlopes, AreThoseOfThePaper) {
 using RelativeBiases = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, RelativeBiases, testing::ValuesIn(backends()), name_of_backend);
 
-// A full bias [*,N,T,S] with the same numbers gives the same bits, forward and backward. Its gradient, summed over the pairs of a head or bucket,
-// is the gradient of the slopes or of the table.
+// A full bias [*,N,T,S] with the same numbers gives the same results. The gradient of the full bias, summed over the pairs of a head or bucket, is the gradient
+// of the slopes or of the table.
 TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   int compared = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
@@ -96,7 +96,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   EXPECT_GE(compared, 40);
 }
 
-// The diagonals of sequences are far apart or near: distances form several ranges, or all lie in one.
+// The diagonals of the sequences are far apart or near, so that the distances form several ranges or a single range.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
@@ -135,7 +135,7 @@ TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   }
 }
 
-// A gradient whose elements share memory adds up, as for any bias: one slope for all heads.
+// All heads share one slope through a zero stride. Its gradient is then the sum over the heads.
 TEST_P(RelativeBiases, GradientOfASharedSlope) {
   Random random(6);
   AttentionCase c;

@@ -1,6 +1,6 @@
-// Attention rollout. A row x of the result is multiplied by one layer after the other, from the last to the first: x A_l. For few rows, the
-// product with attention weights is computed as the gradient of the values, d_v = pᵀ d_out with d_out = xᵀ (docs/maths.md, eq. 5), so no map is
-// made. Half of all rows or more take as much memory as a map; for them A_l is made from the maps and multiplied as a matrix.
+// Attention rollout: rows x of the result are multiplied by the matrix A_l of one layer after the other, from the last layer to the first. If few rows are
+// wanted, the product with the attention weights p is computed by the backward pass as the gradient of the values, d_v = pᵀ d_out with d_out = xᵀ
+// (docs/maths.md, eq. 5), so no map is stored. If half of all rows or more are wanted, they need as much memory as a map; then A_l is stored as a matrix.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,7 +18,7 @@ namespace polyhead {
 namespace {
 
 constexpr const char* kOperation = "attention_rollout";
-constexpr std::int64_t kRows = 256;  // rows of the result that are computed at a time
+constexpr std::int64_t kRows = 256;  // number of rows of the result that are computed at a time
 
 Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   Shape shape = lead;
@@ -26,7 +26,7 @@ Shape with(const Shape& lead, std::initializer_list<std::int64_t> rest) {
   return shape;
 }
 
-// A copy in float32 of a tensor whose dtype is narrower, because the backward pass stores sums in the dtype of k.
+// A tensor, or a float32 copy of it if its dtype is narrower. The backward pass stores gradients in the dtype of k, so a narrow k would round the result.
 class Widened {
  public:
   explicit Widened(ConstTensorView given, ConstTensorView scale = {}) : view_(given) {
@@ -52,14 +52,14 @@ class Widened {
   ConstTensorView view_;
 };
 
-// x [lead, R, T] becomes x A_l, for A_l = residual I + (1 - residual) mean over heads of p, rows divided by their sums.
+// Replaces x [lead, R, T] by x A_l, where A_l = residual I + (1 - residual) (mean over heads of p) with each row divided by its sum.
 void multiply(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead, Tensor& x) {
   const Widened q(layer.q), k(layer.k, layer.k_scale);
   const DType dtype = q.view().dtype();
   const std::int64_t heads = layer.q.extent(-3), kv_heads = layer.k.extent(-3), positions = layer.q.extent(-2), rows = x.extent(-2);
   Tensor one(dtype, {1}), zero(dtype, {1});
   fill(one, 1);
-  // The sum of each row of p: 1, less the sink's share, or 0 for an empty row.
+  // Computes the sum of each row of p as the output for values that are all 1. The sum is 1 minus the sink's share, or 0 for an empty row.
   Tensor sums(dtype, with(lead, {heads, positions, 1})), lse(dtype, with(lead, {heads, positions}));
   sdpa_forward({.q = q.view(), .k = k.view(), .v = one.view().expand(with(lead, {kv_heads, positions, 1})), .out = sums, .lse = lse}, options);
 
@@ -79,7 +79,7 @@ void multiply(const MapsInput& layer, const SdpaOptions& options, double residua
           }
         }
       }
-      // d_out[n,t,r] = x[r,t] for every head
+      // All heads have the same gradient of the output: d_out[n,t,r] = x[r,t].
       const ConstTensorView d_out = ConstTensorView(x).transpose(-1, -2).unsqueeze(-3).expand(with(lead, {heads, positions, rows}));
       Tensor product(dtype, with(lead, {kv_heads, positions, rows}));
       sdpa_backward({.q = q.view(), .k = k.view(), .v = zero.view().expand(product.shape()), .out = zero.view().expand(d_out.shape()), .lse = lse, .d_out = d_out,
@@ -103,7 +103,8 @@ template <class T>
 Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t heads = layer.q.extent(-3), positions = layer.q.extent(-2), batch = numel(lead);
   Tensor matrix(DTypeOf<T>::value, with(lead, {positions, positions}));
-  // The maps of all heads together take as much memory as the result, and each call packs the keys, which takes as long as about 10 rows.
+  // So many rows that the rows of all heads need about as much memory as the result, but at least 64: each call packs the keys, which takes as long as about 10
+  // rows.
   const std::int64_t chunk = std::clamp<std::int64_t>(positions / std::max<std::int64_t>(heads, 1), 64, kRows);
   std::vector<double> mixed(static_cast<std::size_t>(positions));
   for (std::int64_t first = 0; first < positions; first += chunk) {
@@ -133,7 +134,7 @@ Tensor mixing_matrix(const MapsInput& layer, const SdpaOptions& options, double 
   return matrix;
 }
 
-// Computes the result as a product of matrices A_l, for half of all rows or more.
+// Computes the result as a product of the stored matrices A_l. Used if half of all rows or more are wanted.
 template <class T>
 Tensor product_of_matrices(std::span<const MapsInput> layers, std::span<const std::int64_t> queries, const SdpaOptions& options, double residual, const Shape& lead) {
   const std::int64_t positions = layers.front().q.extent(-2), count = std::ssize(queries), batch = numel(lead);
@@ -173,7 +174,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
     require(p.queries == p.keys, kOperation, ": q is ", layer.q.shape(), ", k ", layer.k.shape(), "; self-attention has T = S");
     const bool first = &layer == &layers.front();
     require(first || (p.queries == positions && p.lead == lead), kOperation, ": q of a layer is ", layer.q.shape(), ", that of the first ", layers.front().q.shape(),
-            "; layers differ in heads and width alone");
+            "; all layers must have the same leading dimensions and T, only N and H may differ");
     require(layer.q.dtype() == layers.front().q.dtype(), kOperation, ": q of a layer is ", layer.q.dtype(), ", that of the first ", layers.front().q.dtype());
     lead = p.lead, positions = p.queries, wide = p.dtype == DType::f64;
     for (const Operand& operand : {Operand{"q", layer.q}, Operand{"k", layer.k}, Operand{"k_scale", layer.k_scale}}) inputs.push_back(operand);
@@ -190,7 +191,7 @@ void attention_rollout(std::span<const MapsInput> layers, std::span<const std::i
 
   SdpaOptions plain = options;
   plain.dropout = {};  // rollout uses attention weights before dropout
-  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;  // the rows of few queries are gradients of v
+  const bool no_gradient = options.score_rule && options.score_rule.backward == nullptr;  // true: multiply() cannot be used, because it runs the backward pass
   if (2 * count >= positions || no_gradient) {
     const Tensor all = wide ? product_of_matrices<double>(layers, queries, plain, residual, lead) : product_of_matrices<float>(layers, queries, plain, residual, lead);
     return copy(all, out);

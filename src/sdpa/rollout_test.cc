@@ -1,4 +1,4 @@
-// Compares attention rollout with the product of whole matrices.
+// Compares attention_rollout() with the product of the matrices A_l, computed from naive attention weights.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -96,7 +96,7 @@ TEST(RolloutMessages, SayWhatIsAllowed) {
   EXPECT_EQ(message({}, zero, 0.5), "attention_rollout: there are no layers");
   EXPECT_EQ(message({{.q = q, .k = q}}, zero, 1.5), "attention_rollout: residual is 1.5; it must lie in [0,1]");
   EXPECT_EQ(message({{.q = q, .k = k}}, zero, 0.5), "attention_rollout: q is [2,3,4], k [2,5,4]; self-attention has T = S");
-  EXPECT_THAT(message({{.q = q, .k = q}, {.q = longer, .k = longer}}, zero, 0.5), testing::HasSubstr("layers differ in heads and width alone"));
+  EXPECT_THAT(message({{.q = q, .k = q}, {.q = longer, .k = longer}}, zero, 0.5), testing::HasSubstr("all layers must have the same leading dimensions and T, only N and H may differ"));
   EXPECT_EQ(message({{.q = q, .k = q}}, three, 0.5), "attention_rollout: query 3; queries lie in [0,3)");
 }
 

@@ -1,5 +1,5 @@
-// Passes over a row of a map, with vectors of 16 bytes, which every instruction set has. Wider vectors would save little, because a pass
-// takes a tenth of the time in which the kernels compute the row.
+// Sums and maxima over a row of a map. The loops use vectors of 16 bytes, which every instruction set has. Wider vectors would save little, because
+// one such loop takes a tenth of the time in which the kernels compute the row.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace polyhead {
 
 using TwoDoubles = double __attribute__((vector_size(16)));
 using TwoIntegers = std::int64_t __attribute__((vector_size(16)));
-inline constexpr std::int64_t kMagnitude = 0x7fffffffffffffff;  // the bits of |x|
+inline constexpr std::int64_t kMagnitude = 0x7fffffffffffffff;  // mask that clears the sign bit of a double
 
-// Calls f(i, x, s) for vectors of two neighbours: x = values [s, s + 2), i = 0..3 in turn, so that f may keep four sums, which hide the
-// latency of an addition; then one(s) for the last elements.
+// Calls f(i, x, s) for vectors of two neighbours, x = values [s, s + 2), with i = 0, 1, 2, 3 in turn, and then one(s) for the last elements. f may add to four
+// sums, one for each i, so that an addition need not wait for the preceding one.
 template <class F, class One>
 void for_each_two(const double* values, std::int64_t first, std::int64_t last, const F& f, const One& one) {
   for (; first + 8 <= last; first += 8) {
@@ -38,7 +38,7 @@ inline double sum_of(const double* values, std::int64_t first, std::int64_t last
   return sum[0] + sum[1] + rest;
 }
 
-// Returns the largest of the values and 0; NaN if any value is NaN.
+// Returns the largest of 0 and the values, or NaN if any value is NaN.
 inline double largest_of(const double* values, std::int64_t first, std::int64_t last) {
   TwoDoubles most[4] = {}, sums[4] = {};
   double largest = 0, rest = 0;
@@ -52,7 +52,7 @@ inline double largest_of(const double* values, std::int64_t first, std::int64_t 
   return total == total ? largest : total;
 }
 
-// maxima[i] becomes the largest of values [first + i], [first + i + 8], ... before last, and 0. No value is NaN.
+// Sets maxima[i], for i = 0..7, to the largest of 0, values[first + i], values[first + i + 8], ... up to index last - 1. No value may be NaN.
 inline void maxima_of_eighths(const double* values, std::int64_t first, std::int64_t last, double* maxima) {
   TwoDoubles most[4] = {};
   for_each_two(values, first, last, [&](int i, TwoDoubles x, std::int64_t) { most[i] = x > most[i] ? x : most[i]; }, [](std::int64_t) {});
@@ -60,7 +60,7 @@ inline void maxima_of_eighths(const double* values, std::int64_t first, std::int
   for (std::int64_t s = last - (last - first) % 8; s < last; ++s) maxima[(s - first) % 8] = values[s] > maxima[(s - first) % 8] ? values[s] : maxima[(s - first) % 8];
 }
 
-// Returns the smallest and the largest of `count` values: at least 8, a multiple of 8, none NaN.
+// Returns the smallest and the largest of `count` values. count must be a positive multiple of 8, and no value may be NaN.
 inline std::pair<double, double> extremes_of(const double* values, std::int64_t count) {
   TwoDoubles least[4], most[4];
   double smallest[8], largest[8];

@@ -1,4 +1,4 @@
-// A backward pass with the gradients of sinks and of a relative bias.
+// Runs a backend's backward pass and computes from its partial sums the gradients of the sink, the relative bias and the score rule.
 #pragma once
 
 #include "core/quiet_arithmetic.h"
@@ -10,15 +10,15 @@
 
 namespace polyhead {
 
-// Returns zeros for the sums of a score rule's gradients: sums for each sequence, so that sequences may run on different threads, unless
-// these take more than 64 MiB; then sums for all sequences together.
+// Returns a tensor of zeros to which the backward pass adds the gradients of a score rule: [B,N,G], so that different threads may compute different sequences.
+// If [B,N,G] needs more than 64 MiB, the tensor is [1,N,G], which all sequences share.
 inline Tensor score_rule_sums(const Problem& problem) {
   const std::int64_t count = problem.heads * problem.score_rule.gradient_count;
   const bool apart = problem.batch > 0 && count > 0 && problem.batch <= (std::int64_t{8} << 20) / count;
   return {DType::f64, {apart ? problem.batch : 1, problem.heads, problem.score_rule.gradient_count}};
 }
 
-// Adds up the sequences' sums, in the order of the sequences.
+// Adds the sums of all sequences, in the order of the sequences.
 inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to) {
   Tensor total(DType::f64, to.shape());
   const std::int64_t count = to.numel();
@@ -28,10 +28,10 @@ inline void add_up_score_rule_gradient(const Tensor& sums, const TensorView& to)
   copy(total, to);
 }
 
-// Runs pass(problem), then adds up the gradients of sinks, relative bias and score rule that it leaves in parts.
+// Runs pass(problem), then adds the partial sums that `pass` has written for the gradients of the sink, the relative bias and the score rule.
 template <class P, class Tensors>
 void run_backward(P problem, void (*pass)(const P&), const ProblemMemory& memory, const Tensors& tensors, const SdpaOptions& options) {
-  const QuietArithmetic quiet;  // sums and roundings that are not in a kernel
+  const QuietArithmetic quiet;  // the sums after `pass` must not raise floating-point traps either
   Tensor d_sink, d_relative_bias;
   if (tensors.d_sink) problem.d_sink = d_sink = Tensor(DType::f64, problem.sink.shape());
   if (tensors.d_relative_bias) {

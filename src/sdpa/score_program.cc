@@ -11,7 +11,7 @@
 namespace polyhead {
 namespace {
 
-// Returns how many of a, b, c, d an operation reads; for a load, the number of dimensions of its table.
+// Returns how many of the registers a, b, c, d an instruction reads. A load reads one for each dimension of its table.
 int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTable>& tables) {
   const ScoreOp op = instruction.op;
   if (op <= ScoreOp::key) return 0;
@@ -22,7 +22,7 @@ int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTabl
 
 constexpr int kUnknown = 2;
 
-// Returns by how much the instruction's register changes from key to key.
+// Returns by how much the instruction's register changes from one key to the next: 0, 1, -1, or kUnknown.
 int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<int>& units) {
   if (!varies) return 0;
   const auto of = [&](std::int32_t number) { return units[static_cast<std::size_t>(number)]; };
@@ -37,7 +37,7 @@ int unit_of(const ScoreInstruction& instruction, bool varies, const std::vector<
   return unit == 1 || unit == -1 ? unit : kUnknown;
 }
 
-// Returns scratch of the calling thread, which the thread keeps for its next tile.
+// Returns scratch memory of the calling thread. The next call on the thread returns the same memory again.
 void* scratch_of_thread(std::int64_t bytes) {
   constexpr std::size_t kAlignment = 64;
   thread_local std::vector<std::byte> memory;
@@ -49,7 +49,7 @@ void* scratch_of_thread(std::int64_t bytes) {
 
 }  // namespace
 
-// The code as the kernels read it.
+// The instructions in the form that the kernels read. Steps that do not depend on the query run once for a tile, other steps for each row.
 struct ScoreProgram::Compiled {
   std::vector<cpu::ScoreStep> forward_once, forward_per_row, backward_once, backward_per_row;
   std::vector<cpu::ScoreSum> sums;
@@ -71,8 +71,8 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
   }
   auto compiled = std::make_shared<Compiled>();
   compiled->varies = std::make_unique<bool[]>(static_cast<std::size_t>(count));
-  std::vector<int> units;  // by how much a register changes from key to key: 0, 1, -1, or kUnknown
-  std::vector<std::uint8_t> depends;  // 1: on the query or the score, 2: on the key or the score
+  std::vector<int> units;  // for each register: by how much it changes from one key to the next; 0, 1, -1, or kUnknown
+  std::vector<std::uint8_t> depends;  // for each register, bits: 1 if it depends on the query or the score, 2 if it depends on the key or the score
   std::vector<cpu::ScoreStep> steps;
   for (const ScoreInstruction& instruction : code.instructions) {
     const auto number = static_cast<std::int32_t>(steps.size());
@@ -84,7 +84,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     std::uint8_t on = instruction.op == ScoreOp::score ? 3 : instruction.op == ScoreOp::query ? 1 : instruction.op == ScoreOp::key ? 2 : 0;
     const std::int32_t operands[] = {instruction.a, instruction.b, instruction.c, instruction.d};
     for (int i = 0; i < operands_of(instruction, code.tables); ++i) {
-      require(operands[i] >= 0 && operands[i] < number, "ScoreProgram: instruction ", number, " reads register ", operands[i], "; it may read earlier ones");
+      require(operands[i] >= 0 && operands[i] < number, "ScoreProgram: instruction ", number, " reads register ", operands[i], "; an instruction may read registers of earlier instructions");
       on |= depends[static_cast<std::size_t>(operands[i])];
     }
     if (loads) {
@@ -102,7 +102,7 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     step.varies = compiled->varies[static_cast<std::size_t>(number)] = (on & 2) != 0;
     depends.push_back(on), steps.push_back(step);
   }
-  // Chooses the steps that `roots` need.
+  // Chooses the steps that are needed to compute the registers `roots`.
   const auto choose = [&](std::vector<std::int32_t> roots, std::vector<cpu::ScoreStep>& once, std::vector<cpu::ScoreStep>& per_row) {
     std::vector<bool> needed(steps.size());
     for (const std::int32_t root : roots) needed[static_cast<std::size_t>(root)] = true;
@@ -125,8 +125,8 @@ ScoreProgram::ScoreProgram(ScoreProgramCode code) : gradient_count_(code.gradien
     std::vector<std::int32_t> roots{code.slope};
     for (const ScoreGradient& gradient : code.gradients) {
       require(gradient.load >= 0 && gradient.load < count && code.instructions[static_cast<std::size_t>(gradient.load)].op == ScoreOp::load && gradient.derivative >= 0 && gradient.derivative < count,
-              "ScoreProgram: a gradient is of no load, or its derivative is no register");
-      __extension__ using Wide = __int128;  // sums with the caller's strides may not fit in 64 bits
+              "ScoreProgram: a gradient names an instruction that is no load, or its derivative is no register");
+      __extension__ using Wide = __int128;  // sums with strides of the caller may not fit in 64 bits
       Wide last = gradient.first;
       const cpu::ScoreStep& load = steps[static_cast<std::size_t>(gradient.load)];
       for (int axis = 0; axis < load.rank; ++axis) {

@@ -1,5 +1,5 @@
-// Compares the time of a score rule with that of the option that computes the same. Both run in turn on one thread; prints the least times
-// of forward and backward in float32.
+// Compares the time of a score rule with the time of the built-in option that computes the same scores. Both run in turn on one thread. The program prints
+// the least times of forward and backward in float32.
 //   bench_score_rule [T]
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ struct Trial {
   }
 };
 
-// Processor time of the calling thread, so that other programs of the machine count less.
+// Returns the seconds of f() in processor time of the calling thread, which other programs on the machine disturb less than elapsed time.
 double seconds(const std::function<void()>& f) {
   const auto now = [] {
     timespec time{};
@@ -52,7 +52,7 @@ double seconds(const std::function<void()>& f) {
   return now() - start;
 }
 
-// Returns the least times of calls that run in turn.
+// Runs the calls in turn, `rounds` times, and returns the least time of each call.
 std::vector<double> least_times(const std::vector<std::function<void()>>& calls, int rounds) {
   std::vector<double> least(calls.size(), 1e9);
   for (int round = 0; round < rounds; ++round) {

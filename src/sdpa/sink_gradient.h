@@ -5,7 +5,8 @@
 
 namespace polyhead {
 
-// d_sink = the sum of the rows' gradients, float64 [*,N,T,1], over the dimensions along which the sink was broadcast, in the order of the rows.
-[[gnu::visibility("default")]] void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink);  // components call it
+// Sets d_sink to the sum of `rows` (float64 [*,N,T,1], the gradient of each row's sink logit) over the dimensions along which the sink was broadcast, in the
+// order of the rows.
+[[gnu::visibility("default")]] void add_up_sink_gradient(ConstTensorView rows, TensorView d_sink);  // exported: the libraries of other components call it
 
 }  // namespace polyhead

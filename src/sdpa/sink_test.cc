@@ -1,4 +1,4 @@
-// Tests sink logits on every backend: one more term in the sum of the softmax (docs/maths.md, section 2).
+// Tests sink logits on every backend. A sink logit is one more term in the sum of the softmax (docs/maths.md, section 2).
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -12,7 +12,7 @@ namespace {
 using Sinks = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Sinks, testing::ValuesIn(backends()), name_of_backend);
 
-// Sizes with whole blocks, with key splits, and with several passes for attention weights.
+// Sizes that make the kernels use whole blocks, key splits, and several passes for attention weights.
 const AttentionSizes kSizes[] = {{.lead = {2}, .kv_heads = 2, .group = 2, .queries = 7, .keys = 33, .qk_width = 8, .v_width = 16},
                                  {.lead = {}, .kv_heads = 1, .group = 2, .queries = 1, .keys = 4100, .qk_width = 16, .v_width = 32},
                                  {.lead = {}, .kv_heads = 1, .group = 1, .queries = 90, .keys = 1100, .qk_width = 16, .v_width = 32}};
@@ -71,7 +71,8 @@ TEST_P(Sinks, MinusInfinityIsNoSinkBitForBit) {
   }
 }
 
-// Tests sinks far above and below the scores, and scores far from 0: no exponential overflows, and no share is lost. The oracle is in long double.
+// Tests sinks far above and below the scores, and scores far from 0: no exponential may overflow, and the sink's share may not be lost. The expected results
+// are computed in long double.
 TEST_P(Sinks, OfAnyMagnitude) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const double level : {0.0, 40.0, -40.0, 300.0, -1e4}) {
@@ -85,12 +86,12 @@ TEST_P(Sinks, OfAnyMagnitude) {
           c.options.bias = bias;
           c.options.sink = c.keep(random.tensor(dtype, {2}, level + above, level + above + 0.5));
           const FullResults expected = naive_attention(c);
-          // Error of a score near `level`, or of a sink, that is rounded to the type.
+          // Bound of the error that rounding to the dtype causes in a score near `level` and in a sink.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
           for_each_instruction_set(GetParam(), [&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
-            const Tensor out = to_tensor(expected.out, c.sizes.out());  // below 2^-120 the weights of float32 become 0
+            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 kernels replace attention weights below 2^-120 by 0
             EXPECT_TRUE(near(o.out, out, 2 * lost * largest_magnitude(out) + 0x1p-120)) << "out";
             EXPECT_TRUE(near_relative(o.lse, to_tensor(expected.lse, c.sizes.lse()), 4 * epsilon(dtype))) << "lse";
             EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), 20 * lost)) << "d_v";

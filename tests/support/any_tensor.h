@@ -1,4 +1,4 @@
-// Temporaries as arguments: a Tensor gives no view of a temporary, as the view could outlive it.
+// Lets tests pass temporary tensors as arguments. A temporary Tensor does not convert to a view, because the view could outlive the tensor.
 #pragma once
 
 #include <type_traits>
@@ -7,12 +7,12 @@
 
 namespace polyhead {
 
-// Passes a temporary to a call that keeps no view of its argument.
+// Returns the temporary as an lvalue. Use it only to pass the temporary to a call that does not store a view of its argument.
 inline Tensor& during_call(Tensor&& temporary) { return temporary; }
 
 namespace test {
 
-// The type of a parameter that takes a view, or anything that converts to one, temporaries included.
+// The type of a parameter that accepts a view or anything that converts to a view, also a temporary tensor.
 struct AnyTensor : ConstTensorView {
   template <class T>
     requires(std::is_convertible_v<const T&, ConstTensorView>)

@@ -278,7 +278,7 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
   c.draw_inputs(random);
   if (random.integer(0, 4) == 0)
     c.k = c.keep(random.strided(dtype, c.sizes.k().last(2), -1, 1)).expand(c.sizes.k());              // all key heads share one head's memory
-  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());  // d_out of a loss that sums the output has the same number in all elements
+  if (random.integer(0, 4) == 0) c.d_out = c.keep(random.strided(dtype, {1})).expand(c.sizes.out());  // all elements of d_out share one number, as for a loss that sums the output
   SdpaOptions& o = c.options;
   switch (random.integer(0, 5)) {
     case 0:
@@ -308,7 +308,8 @@ AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes
       break;
   }
   if (random.integer(0, 2) == 0) {
-    // 1 / (1 - 0.73) times a 16-bit value is never halfway between two 16-bit values, where the output of a row with one key could be rounded up or down.
+    // 0.73 is chosen because 1 / (1 - 0.73) times a 16-bit value is never halfway between two 16-bit values. Otherwise the output of a row with one key could
+    // be rounded either up or down.
     o.dropout = {.p = random.pick({0.0, 0.25, 0.5, 0.73, 1.0}), .seed = static_cast<std::uint64_t>(random.integer(0, 1'000'000'000'000))};
     if (random.coin()) o.dropout.keep = c.keep(random.strided(DType::boolean, broadcastable(random, c.sizes.pairs())));
   }

@@ -1,4 +1,4 @@
-// Random problems of attention: any sizes, strides, masks, biases and options, from one seed.
+// Random problems of attention, with random sizes, strides, masks, biases and options drawn from one seed.
 #pragma once
 
 #include <list>
@@ -33,7 +33,7 @@ struct AttentionSizes {
 // The outputs of a forward and a backward pass. d_bias has the memory layout of the bias: elements that share memory in the bias share it in d_bias.
 struct AttentionOutputs {
   TensorView out, lse, d_q, d_k, d_v, d_bias;
-  TensorView d_table;  // the memory under d_bias, for a relative-position bias
+  TensorView d_table;  // the memory of d_bias if the bias is a view of a table of distances (AttentionCase::table)
   TensorView attention_weights;  // absent unless a test requests them
   TensorView d_sink, d_relative_bias;
 
@@ -54,20 +54,20 @@ class AttentionCase {
   AttentionCase(AttentionCase&&) = default;
   AttentionCase& operator=(AttentionCase&&) = default;
 
-  // Keeps a tensor as long as the case lives.
+  // Stores the tensor in the case, and returns a view that is valid as long as the case lives.
   TensorView keep(StridedTensor tensor) { return strided_.emplace_back(std::move(tensor)).view(); }
   TensorView keep(Tensor tensor) { return tensors_.emplace_back(std::move(tensor)).view(); }
   const std::list<StridedTensor>& strided() const { return strided_; }
 
-  // The one-dimensional memory behind a relative-position bias; absent for any other bias.
+  // If the bias is a view [*,N,T,S] of a one-dimensional table of distances: that table; else absent.
   TensorView table;
 
   void draw_inputs(Random& random, double magnitude = 1.5);
 
-  // Makes only the outputs of a forward pass, because gradients take most of the memory of a long problem.
+  // Allocates only the outputs of a forward pass. Use it for long problems, whose gradients would need most of the memory.
   AttentionOutputs make_forward_outputs(Random* random = nullptr);
 
-  // Makes all outputs: strided ones if `random` is given, else contiguous ones.
+  // Allocates all outputs: with random strides if `random` is given, else contiguous.
   AttentionOutputs make_outputs(Random* random = nullptr);
 
   MapsInput maps() const { return {.q = q, .k = k, .k_scale = k_scale}; }
@@ -97,19 +97,19 @@ Tensor draw_offsets(Random& random, DType dtype, std::int64_t documents, std::in
 
 void draw_mask(Random& random, AttentionCase& c);
 
-// Adds block lists to one of four cases, with blocks of any size.
+// Adds block lists (Mask::blocks) with blocks of random size to one in four cases.
 void draw_blocks(Random& random, AttentionCase& c);
 
-// Removes key lengths [D] if there are D sequences and D documents: attention refuses them, because they could mean either.
+// Removes key lengths [D] if there are D sequences and D documents: attention refuses such key lengths, because they could belong to sequences or to documents.
 void drop_ambiguous_lengths(Mask& mask);
 
-// Adds documents to one of three cases; to two of three if T = S, because only such (rare) cases may leave out key_offsets.
+// Adds documents to one in three cases, or to two in three cases if T = S. T = S is rare, and only with T = S can key_offsets be left out.
 void draw_documents(Random& random, AttentionCase& c);
 
-// Gives each sequence its own diagonal, in a third of the cases that have a causal diagonal or a window and no documents.
+// Adds diagonal_offsets to a third of the cases that have a causal diagonal or a window and no documents.
 void draw_diagonal_offsets(Random& random, AttentionCase& c);
 
-// Replaces the bias by slopes or a table of buckets, in a sixth of the cases, unless the diagonal is far away.
+// Replaces the bias by a relative bias (slopes or a table of buckets) in a sixth of the cases. Cases with a very large diagonal offset are not changed.
 void draw_relative_bias(Random& random, AttentionCase& c);
 
 // Returns a view of a sink, or of its gradient, that broadcasts to [*,N,T].
@@ -120,23 +120,24 @@ View sink_rows(const View& sink) {
 
 AttentionSizes draw_sizes(Random& random);
 
-// Adds sink logits to one of four cases: near the scores, or far above or below them; some are -infinity.
+// Adds sink logits to one in four cases. The logits are near the scores, or far above or below them, and some are -infinity.
 void draw_sink(Random& random, AttentionCase& c);
 
-// Returns a case of the given sizes with everything else random.
+// Returns a case of the given dtype and sizes with random inputs and options.
 AttentionCase draw_case(Random& random, DType dtype, const AttentionSizes& sizes);
 
 AttentionCase draw_case(Random& random, DType dtype);
 
-// Gives k and v a storage type different from q, as in a key/value cache; such a case has no backward pass.
+// Converts k and v to another dtype than q, as in a key/value cache. Such a case has no backward pass.
 void draw_key_storage(Random& random, AttentionCase& c);
 
-// Returns the values of k or v: float32(scale * int8). The product has at most 32 significant bits, so float64 holds it before it is rounded to float32.
+// Returns the values of an int8 k or v: scale * int8, rounded to float32. The product has at most 32 significant bits, so it is exact in float64 before it is
+// rounded.
 Tensor values_of(ConstTensorView stored, ConstTensorView scale);
 
 FullResults naive_attention(const AttentionCase& c);
 
-// The range of memory that a view spans: the number of elements from the lowest to the highest address.
+// The range of memory that a view spans: its number of elements from the lowest to the highest address, and where the view begins in it.
 struct SpannedElements {
   std::size_t count = 0;
   std::int64_t origin = 0;
@@ -145,11 +146,11 @@ struct SpannedElements {
   std::size_t at(std::int64_t offset) const { return static_cast<std::size_t>(origin + offset); }
 };
 
-// Sums the naive gradients of all positions of `all` (pairs, or rows of a sink) into memory with the layout of `like`. Returns one row-major element for
-// each position of `like`: positions that share memory all have the sum.
+// Sums naive gradients, which have one element for each position of the shape `all` (pairs, or rows of a sink), in memory with the layout of `like`. Returns a
+// tensor with one element for each position of `like`: all positions that share memory have the same sum.
 Tensor summed_gradient(const Matrix& gradients, const Shape& all, TensorView like);
 
-// Checks the gradients against the naive formula by agrees(actual, expected).
+// Compares the gradients with those of the naive formula: agrees(actual, expected) is called for each of them.
 template <class Agrees>
 void expect_naive_gradients(const AttentionCase& c, const FullResults& expected, const AttentionOutputs& o, const Agrees& agrees) {
   EXPECT_TRUE(agrees(o.d_q, to_tensor(expected.d_q, c.sizes.q()))) << "d_q";

@@ -12,7 +12,7 @@ AttentionCase alone(const AttentionCase& c, const CasePart& part) {
   Mask& mask = d.options.mask;
   if (BlockLists& blocks = mask.blocks; blocks.lists && part.t == 0 && part.s == 0 && d.sizes.queries == c.sizes.queries && d.sizes.keys == c.sizes.keys) {
     blocks.lists = part.cut(blocks.lists.expand(c.sizes.with({c.sizes.heads(), blocks.lists.extent(-2), blocks.lists.extent(-1)})), 0, 0);
-  } else if (blocks.lists) {  // the part may begin inside a block, so write the lists as a boolean for each pair
+  } else if (blocks.lists) {  // the part may begin inside a block, so convert the lists to a boolean mask of pairs
     const Tensor listed = listed_pairs(blocks, pairs);
     Tensor attend = Tensor::copy_of(listed);
     for (const auto& [given, kept] : {std::pair(mask.attend, true), {mask.block, false}}) {
@@ -59,7 +59,7 @@ void expect_same_bits_alone(const AttentionCase& c, const AttentionOutputs& whol
   if (own.attention_weights) o.attention_weights = d.keep(Tensor(d.dtype, d.sizes.pairs()));
   if (!own.d_bias) o.d_bias = {};
   if (!own.d_sink) o.d_sink = {};
-  o.d_relative_bias = {};  // several parts add to its elements
+  o.d_relative_bias = {};  // several parts add to the elements of d_relative_bias, so a part cannot be compared
   d.run(o);
   expect_same_bits(o, own);
 }

@@ -1,4 +1,4 @@
-// Cuts a part out of a case. Computed alone, the part must have the same bits as in the whole case.
+// Cuts a part (some queries and keys) out of a case. Tests compute the part alone, which must give the same bits as in the whole case.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace polyhead::test {
 
-// Queries [t, t_end) and keys [s, s_end) of all sequences or, in a case with one leading dimension, of one sequence.
+// A part of a case: the queries [t, t_end) and keys [s, s_end) of all sequences or, if the case has one leading dimension, of one sequence.
 struct CasePart {
   std::int64_t t, t_end, s, s_end;
   std::optional<std::int64_t> sequence = {};
@@ -23,7 +23,7 @@ struct CasePart {
   template <class View>
   View of_pairs(const View& view) const { return cut(view, -2, -1); }  // [*,N,T,S]
 
-  // Cuts `view` along two axes; an axis of 0 means that the view has none.
+  // Cuts `view` along its axis of queries and its axis of keys. An axis of 0 means that the view has no such axis.
   template <class View>
   View cut(View view, int query_axis, int key_axis) const {
     if (!view) return view;
@@ -36,14 +36,14 @@ struct CasePart {
 
 inline CasePart sequence_of(const AttentionCase& c, std::int64_t b) { return {0, c.sizes.queries, 0, c.sizes.keys, b}; }
 
-// Returns the part as a case of its own: expands every tensor that broadcasts, then cuts it. Leaves offsets of documents and diagonals unchanged; the caller
-// replaces them.
+// Returns the part as a separate case: every tensor that broadcasts is expanded and then cut. Offsets of documents and of diagonals are copied unchanged; the
+// caller must replace them.
 AttentionCase alone(const AttentionCase& c, const CasePart& part);
 
-// Returns the outputs of a part. They include d_bias and d_sink only if each of their elements belongs to one part.
+// Returns the outputs of a part. d_bias and d_sink are included only if each of their elements belongs to a single part.
 AttentionOutputs part_of(const AttentionCase& c, const AttentionOutputs& o, const CasePart& part);
 
-// Checks that `d`, the part as a separate case, has outputs with the same bits as the part of `whole`.
+// Computes `d`, the part as a separate case, and checks that its outputs have the same bits as the part of `whole`.
 void expect_same_bits_alone(const AttentionCase& c, const AttentionOutputs& whole, const CasePart& part, AttentionCase& d);
 
 void expect_same_maps_alone(const AttentionCase& c, const CasePart& part, const AttentionCase& d);

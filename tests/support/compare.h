@@ -25,24 +25,24 @@ std::vector<double> to_doubles(AnyTensor view);
 // Returns the position with a row-major number as text: "[1,0,3]".
 inline std::string position(const Shape& shape, std::int64_t index) { return to_string(position_at(shape, index)); }
 
-// |a - b|; 0 for two equal infinities and for two NaN, infinity if only one of them is NaN.
+// Returns |a - b|. The result is 0 for two equal infinities and for two NaN, and infinity if only one number is NaN.
 double difference(double a, double b);
 
 double max_abs_difference(AnyTensor a, AnyTensor b);
 
-// Returns the largest magnitude of the finite elements; 0 if there are none.
+// Returns the largest magnitude of the finite elements, or 0 if no element is finite.
 double largest_magnitude(AnyTensor view);
 
 // EXPECT_TRUE(near(actual, expected, 1e-12)) checks that every element is within an absolute tolerance; infinities and NaN must be at the same places.
 testing::AssertionResult near(AnyTensor actual, AnyTensor expected, double tolerance);
 
-// As near(), with a tolerance of `share` times the largest magnitude of the expected tensor.
+// Compares as near() does, with a tolerance of `share` times the largest magnitude of the expected tensor.
 testing::AssertionResult near_relative(AnyTensor actual, AnyTensor expected, double share);
 
 // Checks that tensors are equal bit for bit (NaN payloads and the sign of zero included).
 testing::AssertionResult same_bits(AnyTensor actual, AnyTensor expected);
 
-// Returns the message of the Error that f throws; empty if it throws none.
+// Returns the message of the Error that f throws, or an empty text if f throws no Error.
 template <class F>
 std::string error_message(const F& f) {
   try {

@@ -1,4 +1,4 @@
-// Cuts a random problem into one part for each rank, and joins the results of the ranks.
+// Cuts a random problem into one part for each rank of distributed attention, and joins the results of the ranks.
 #pragma once
 
 #include "polyhead/distributed.h"
@@ -16,7 +16,7 @@ inline std::int64_t count_of(const std::vector<Positions>& ranges) {
   return count;
 }
 
-// Returns the rows of the given positions, one after the other.
+// Returns the rows at the given positions of an axis, one after the other.
 inline Tensor rows_at(ConstTensorView view, int axis, const std::vector<Positions>& ranges) {
   Shape shape = view.shape();
   shape[axis] = count_of(ranges);
@@ -42,7 +42,7 @@ inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::in
     for (int rank = 0; rank < ranks; ++rank) slices.push_back(distributed::slice_of(order, length, rank, ranks));
     return slices;
   }
-  std::vector<std::int64_t> bounds{0, length};  // ranges of any length, 0 included
+  std::vector<std::int64_t> bounds{0, length};  // ends of ranges of random length; a range may be empty
   for (int rank = 1; rank < ranks; ++rank) bounds.push_back(random.integer(0, length));
   std::sort(bounds.begin(), bounds.end());
   for (std::size_t rank = 0; rank + 1 < bounds.size(); ++rank) {
@@ -52,14 +52,14 @@ inline Slices draw_slices(Random& random, distributed::SliceOrder order, std::in
   return slices;
 }
 
-// The part of a problem that one rank passes, and its results.
+// The part of a problem that one rank passes to distributed attention, and the results that this rank receives.
 struct RankPart {
   AttentionCase c;
   AttentionOutputs outputs;
-  bool bias_rows = false, sink_rows = false;  // whether the gradient has a row for each of the rank's queries
+  bool bias_rows = false, sink_rows = false;  // true: d_bias (d_sink) has a row for each of the rank's queries
 };
 
-// Returns the part of one rank. random: draws the layouts of its tensors; nullptr: they are contiguous.
+// Returns the part of one rank. If `random` is given, the tensors have random layouts, else they are contiguous.
 inline RankPart part_of_rank(const AttentionCase& whole, const std::vector<Positions>& queries, const std::vector<Positions>& keys, Random* random = nullptr) {
   RankPart part;
   AttentionCase& c = part.c;
@@ -105,7 +105,7 @@ inline void run_part(distributed::Communicator& communicator, RankPart& part, co
                              p.options, options);
 }
 
-// Runs the forward and the backward pass on all ranks, and returns the results of the whole problem. `errors` receives what the ranks threw.
+// Runs the forward and the backward pass on all ranks, and returns the results of the whole problem. `errors` receives the messages of exceptions that ranks threw.
 inline AttentionOutputs run_distributed(AttentionCase& c, const DistributedRun& run, std::vector<std::string>& errors, Random* random = nullptr, int threads = 1) {
   std::vector<RankPart> parts;
   for (int rank = 0; rank < run.ranks(); ++rank)
@@ -141,13 +141,13 @@ inline AttentionOutputs expected_part(AttentionCase& c, const RankPart& part, co
   return o;
 }
 
-// Leaves out what several ranks refuse: gradients of a bias that is a view and overlaps itself, and block lists.
+// Removes from the case what distributed attention refuses: gradients of a bias that is a view and overlaps itself, and block lists.
 inline void leave_out_what_ranks_refuse(AttentionCase& c) {
   if (c.table) c.options.bias = c.keep(Tensor::copy_of(c.options.bias)), c.table = {};
   c.options.mask.blocks = {};
 }
 
-// Draws a plan and the positions of each rank. ranks: 0 for a random number from 1 to 8.
+// Draws a plan and the positions of each rank. ranks == 0: the number of ranks is random, from 1 to 8.
 inline DistributedRun draw_run(Random& random, const AttentionCase& c, int ranks = 0) {
   DistributedRun run;
   run.order = random.pick({distributed::SliceOrder::contiguous, distributed::SliceOrder::zigzag});

@@ -1,4 +1,4 @@
-// Runs a test with every backend, because kernels and reference must have the same semantics.
+// Runs a test with every backend, because the backends `cpu` and `reference` must behave in the same way.
 #pragma once
 
 #include <gtest/gtest.h>

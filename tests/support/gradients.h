@@ -9,7 +9,7 @@ namespace polyhead::test {
 
 struct Leaf {
   std::string name;
-  TensorView value;          // float64; read by the loss, moved by +-step and put back
+  TensorView value;          // a float64 input of the loss; central_differences() changes each element by +-step and restores it
   ConstTensorView gradient;  // the gradient to check
 };
 
@@ -26,7 +26,7 @@ Tensor central_differences(const std::function<double()>& loss, TensorView leaf)
 // gradient of all leaves. The latter is for leaves with a gradient near zero (the bias of a key projection), where rounding errors of the loss dominate.
 void expect_gradients(const std::function<double()>& loss, const std::vector<Leaf>& leaves);
 
-// The parameters of a module and their gradients (a module of the same type) as leaves.
+// Returns the parameters of a module as leaves. `gradients` is a module of the same type that holds their gradients.
 template <class Module>
 std::vector<Leaf> parameter_leaves(Module& module, Module& gradients) {
   std::vector<std::pair<std::string, TensorView>> values, slopes;

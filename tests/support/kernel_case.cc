@@ -13,11 +13,12 @@ Tolerances::Tolerances(const AttentionCase& c) {
   const double kept = kept_factor(c.options.dropout);
   lse = relative;
   relative += storage_rounding(c.dtype);
-  if (is_native(c)) relative += 0x1.01p-8;  // p and d_score are rounded to bfloat16 (docs/maths.md, section 7)
+  if (is_native(c)) relative += 0x1.01p-8;  // the error of rounding p and d_score to bfloat16 (docs/maths.md, section 7)
   out = relative * kept * v;
   const double pair = kept * d * v * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, c.sizes.v_width)));
   d_q = relative * pair * scale * k, d_k = relative * pair * scale * q, d_v = relative * kept * d, d_bias = relative * pair;
-  // d_relative_bias sums what each pair adds; for slopes a pair adds its score's gradient times its distance.
+  // d_relative_bias is a sum over pairs (query, key). For slopes, a pair adds the gradient of its score times its distance, so the bound grows with the largest
+  // distance.
   const double reach = c.options.relative_bias.slopes ? largest_distance(c) : 1;
   d_relative_bias = d_bias * reach * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.pairs()))));
   d_sink = d_bias * std::sqrt(static_cast<double>(std::max<std::int64_t>(1, numel(c.sizes.lse()))));

@@ -70,10 +70,11 @@ double largest_distance(const AttentionCase& c);
 
 double largest_relative_bias(const AttentionCase& c);
 
-// Output: |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, where L and sum p |v| are bounded by the largest elements, plus one rounding to the storage.
-// The expected result must not be rounded to 16 bits (see in_float64()): two rounded results may be one unit in the last place apart, which is two
-// roundings, even if they differed little before.
-// Gradient: the same share of its largest element plus the same share of the most that one pair can add to it.
+// The tolerances of results. Output: |error| <= 8 eps (4 + sqrt(S) + L) sum_s p |v|, with L the largest scale * sum |q k|, plus one rounding to the dtype of
+// `out`. L and sum p |v| are bounded by means of the largest elements of the inputs.
+// Gradient: 8 eps (4 + sqrt(S) + L) times the sum of the gradient's largest element and the most that one pair can add to the gradient.
+// The expected result must not be rounded to 16 bits (see in_float64()): two rounded results may differ by one unit in the last place, twice the error of one
+// rounding, even if they differed little before.
 struct Tolerances {
   double relative, out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 
@@ -89,17 +90,17 @@ AttentionOutputs reference_backward(AttentionCase& c, const AttentionOutputs& fo
 
 inline AttentionOutputs reference_run(AttentionCase& c) { return reference_backward(c, reference_forward(c)); }
 
-// Returns the same problem with every floating tensor, and the values of int8 tensors, in float64, which holds them exactly.
+// Returns the same problem in float64: every floating tensor, and the values of int8 tensors, are converted, which is exact.
 AttentionCase in_float64(const AttentionCase& c);
 
 void expect_forward_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
-// Compares all gradients; d_bias, d_sink and d_relative_bias only if the case has them.
+// Compares all gradients. d_bias, d_sink and d_relative_bias are compared only if the case has them.
 void expect_gradients_near(const AttentionOutputs& actual, const AttentionOutputs& expected, const Tolerances& t);
 
 Tensor reference_map(AttentionCase& c, const MapsInput& input, MapValue value);
 
-// Draws sizes near multiples of a kernel's vectors and tiles.
+// Draws sizes near multiples of the kernels' vector and tile sizes.
 AttentionSizes draw_block_sizes(Random& random);
 
 // Draws sizes that sometimes exceed a block of 512 keys or 768 queries.
@@ -107,7 +108,8 @@ AttentionSizes draw_long_sizes(Random& random);
 
 inline constexpr std::array kDTypes{DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16};
 
-// One case in 24 is long. All dtypes have long cases, because 24 and the number of dtypes (5) have no common factor.
+// Returns a random case for tests of kernels. One case in 24 is long. Long cases of all dtypes occur, because 24 and the number of dtypes (5) have no common
+// factor.
 AttentionCase draw_kernel_case(Random& random, std::uint64_t seed);
 
 }  // namespace polyhead::test

@@ -14,7 +14,7 @@ class LastPieceFirst final : public Executor {
     pieces += count;
     for (std::int64_t i = count - 1; i >= 0; --i) task(i);
   }
-  std::int64_t runs = 0, pieces = 0;  // numbers of calls of run() and of pieces so far
+  std::int64_t runs = 0, pieces = 0;  // number of calls of run() so far, and number of pieces computed so far
 
  private:
   int threads_;

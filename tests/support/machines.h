@@ -1,4 +1,5 @@
-// Simulated machines: tests run code that depends on caches and processors as if on each of them, whatever the real machine is.
+// Simulated machines. The library chooses block sizes by the caches and the processor count of the machine; with these classes a test runs it with the caches
+// and the processor count of each simulated machine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ inline constexpr KnownMachine kMachines[] = {
     {"caches not known, 2 processors", {0, 0, 0, 2}},
 };
 
-// While this object lives, the library sees the given machine in place of the real one, and uses all of its processors.
+// While this object lives, the library uses the cache sizes of the given machine, and as many threads as that machine has processors.
 class AsIfOn {
  public:
   explicit AsIfOn(const DescribedMachine& machine) : machine_(machine), threads_(machine.processors) { describe_machine(&machine_); }
@@ -35,7 +36,7 @@ class AsIfOn {
   ThreadCount threads_;
 };
 
-// Calls f(machine) as if on each machine.
+// Calls f(machine) for each simulated machine, while AsIfOn is in effect for it.
 template <class F>
 void for_each_machine(const F& f) {
   for (const KnownMachine& known : kMachines) {

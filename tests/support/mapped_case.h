@@ -1,4 +1,4 @@
-// A random problem, and the attention weights that its maps must have.
+// A random problem for tests of attention maps, with the attention weights that the maps must show.
 #pragma once
 
 #include <numeric>
@@ -9,7 +9,7 @@
 
 namespace polyhead::test {
 
-// A random problem with its lse and the probabilities of the naive formula.
+// A random problem, with lse and the attention weights p computed by the naive formula.
 struct Mapped {
   AttentionCase c;
   AttentionOutputs o;
@@ -20,7 +20,7 @@ struct Mapped {
   double p(std::int64_t head, std::int64_t t, std::int64_t s) const;
 };
 
-// Returns 0, 1, ..., count - 1.
+// Returns the list 0, 1, ..., count - 1.
 std::vector<std::int64_t> numbers(std::int64_t count);
 
 // Returns the first query and the first key of the document that packed query t belongs to.

@@ -31,7 +31,7 @@ PairRule::PairRule(const Mask& mask, const Shape& pairs) : mask_(mask), queries_
   length_per_query_ = mask.key_lengths && mask.key_lengths.rank() > lead.size();
   if (mask.query_offsets) query_offsets_ = to_doubles(mask.query_offsets), key_offsets_ = query_offsets_;
   if (mask.key_offsets) key_offsets_ = to_doubles(mask.key_offsets);
-  if (mask.diagonal_offsets) diagonal_offsets_ = Tensor::copy_of(mask.diagonal_offsets, DType::i64);  // exact: a double would round 2^63 - 1
+  if (mask.diagonal_offsets) diagonal_offsets_ = Tensor::copy_of(mask.diagonal_offsets, DType::i64);  // int64 and not double, which would round 2^63 - 1
 }
 
 PairRule::Wide PairRule::distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const {
@@ -150,7 +150,7 @@ FullMatrices full_matrices(ConstTensorView q, ConstTensorView k, ConstTensorView
       const std::int64_t s = i % m.keys, t = i / m.keys % m.queries, n = i / m.keys / m.queries % m.heads, b = i / m.keys / m.queries / m.heads;
       if (!rule.same_document(t, s)) continue;
       const RelativePair pair = relative_pair(rule, options, b, t, s);
-      // The library rounds the bias to the dtype of lse.
+      // Round the value, because the library rounds the values of a relative bias to the dtype of lse.
       const Real exact = pair.factor * Real(values[static_cast<std::size_t>(n * per_head + pair.bucket)]);
       m.bias[static_cast<std::size_t>(i)] = q.dtype() == DType::f64 ? Real(static_cast<double>(exact)) : Real(static_cast<float>(exact));
     }
@@ -219,7 +219,7 @@ FullResults naive_attention(const FullMatrices& m) {
     Real sum = 0, largest = -kInfinity;
     for (const std::int64_t s : kept) largest = std::max(largest, r.score[pair(s)]);
     if (largest == -kInfinity) continue;  // an empty row
-    // The sink is one more key, whose value is a row of zeros.
+    // The sink is treated as one more key, whose value is a row of zeros.
     const Real sink = m.sink[static_cast<std::size_t>(row)];
     largest = std::max(largest, sink);
     sum = std::exp(sink - largest);
@@ -237,7 +237,7 @@ FullResults naive_attention(const FullMatrices& m) {
       }
     }
     for (const std::int64_t i : kept) r.d_sink[static_cast<std::size_t>(row)] -= r.p[pair(i)] * std::exp(sink - r.lse[static_cast<std::size_t>(row)]) * d_p[static_cast<std::size_t>(i)];
-    if (masked && m.empty_rows == EmptyRows::uniform) continue;  // the scores of this row are constants
+    if (masked && m.empty_rows == EmptyRows::uniform) continue;  // the scores of this row are constants, so their gradients are 0
     for (const std::int64_t s : kept) {
       Real slope = 0;  // sum_i d p_i / d score_s * d_p_i
       for (const std::int64_t i : kept) slope += r.p[pair(i)] * ((i == s ? 1 : 0) - r.p[pair(s)]) * d_p[static_cast<std::size_t>(i)];

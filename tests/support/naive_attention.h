@@ -1,5 +1,5 @@
-// An independent implementation of attention: whole matrices in long double, every mask rule decided pair by pair, and the softmax differentiated
-// through its full Jacobian.
+// An independent implementation of attention, with which tests compare the library. It computes whole matrices in long double, decides the mask for each pair
+// (query, key) separately, and computes gradients with the full Jacobian of the softmax.
 #pragma once
 
 #include <cmath>
@@ -13,14 +13,14 @@ namespace polyhead::test {
 using Real = long double;
 using Matrix = std::vector<Real>;  // row major, whatever its rank
 
-// One problem with its leading dimensions folded into B and everything that broadcasts written out.
+// A problem as full matrices: the leading dimensions are merged into B, and every tensor that broadcasts is expanded.
 struct FullMatrices {
   std::int64_t batch = 1, heads = 0, kv_heads = 0, queries = 0, keys = 0, qk_width = 0, v_width = 0;
   Matrix q, k, v, d_out;   // [B,N,T,H] [B,K,S,H] [B,K,S,V] [B,N,T,V]
-  Matrix bias, drop;       // [B,N,T,S]: added to scores, multiplied with probabilities
+  Matrix bias, drop;       // [B,N,T,S]: the number added to each score, and the factor of dropout for each probability
   Matrix sink;             // [B,N,T]; -inf without a sink
   std::vector<bool> keep;      // [B,N,T,S]
-  std::vector<bool> together;  // [T,S]: query and key of one document
+  std::vector<bool> together;  // [T,S]: true if query and key belong to the same document
   Real scale = 1, softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
 };
@@ -38,10 +38,10 @@ Tensor to_tensor(const Matrix& matrix, const Shape& shape);
 
 Shape pairs_shape(ConstTensorView q, ConstTensorView k);
 
-// Writes out block lists as bool [*,N,T,S], true where the pair lies in a listed block.
+// Converts block lists to a boolean tensor [*,N,T,S], true where the pair (query, key) lies in a listed block.
 Tensor listed_pairs(const BlockLists& blocks, const Shape& pairs);
 
-// Tells whether a mask lets query t of sequence b and head n attend to key s.
+// Decides whether a mask allows query t of sequence b and head n to attend to key s.
 class PairRule {
  public:
   PairRule(const Mask& mask, const Shape& pairs);
@@ -50,7 +50,8 @@ class PairRule {
 
   __extension__ using Wide = __int128;
 
-  // Returns the distance in row t from the diagonal to key s. Sequence b, or the document of t and s, may have a diagonal of its own.
+  // Returns the distance in row t from the diagonal to key s. The diagonal of sequence b, or of the document of t and s, may have another offset than other
+  // diagonals.
   Wide distance(std::int64_t b, std::int64_t t, std::int64_t s, const Diagonal& d) const;
 
   bool keeps(std::int64_t b, std::int64_t t, std::int64_t s, std::size_t pair) const;
@@ -67,10 +68,10 @@ class PairRule {
   bool length_per_query_ = false;
 };
 
-// Finds T5's bucket by counting the bucket boundaries between the diagonal and the key.
+// Returns T5's bucket of distance x, found by counting the bucket boundaries between distance 0 and x.
 std::int64_t naive_bucket(Real x, const RelativeBias& bias);
 
-// The relative bias of a pair: `factor` times element (n, bucket) of the slopes [N] or the table.
+// The relative bias of a pair (query, key): `factor` times slopes[n] or times element (n, bucket) of the table.
 struct RelativePair {
   Real factor;
   std::int64_t bucket;

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<std::int64_t> in_use{0}, peak{0};
 
-// Stores the size one alignment before the memory that it returns.
+// Allocates memory. The size of the allocation is stored `alignment` bytes before the returned address, so that the memory can be counted when it is freed.
 void* take(std::size_t bytes, std::size_t alignment) {
   auto* start = static_cast<char*>(std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
   if (start == nullptr) throw std::bad_alloc();

@@ -22,7 +22,7 @@ bool StridedTensor::padding_is_intact() const {
     shape[i] = view_.extent(axis), strides[i] = std::abs(view_.stride(axis));
     if (view_.stride(axis) < 0 && view_.extent(axis) > 0) first += (view_.extent(axis) - 1) * view_.stride(axis) * size;
   }
-  std::int64_t run = size;  // bytes without a gap
+  std::int64_t run = size;  // number of bytes of contiguous elements
   if (view_.rank() > 0 && strides[-1] == 1) run *= std::exchange(shape[-1], std::min<std::int64_t>(1, shape[-1]));
   const std::uint8_t* at = memory_.data<std::uint8_t>();
   const std::uint8_t* const end = at + memory_.numel();

@@ -1,4 +1,5 @@
-// Seeded inputs: the same on every machine, because only std::mt19937_64 itself is fixed by the standard, not its distributions.
+// Random inputs from a seed. They are the same on every machine: the code uses std::mt19937_64, which the C++ standard defines exactly, and computes
+// distributions itself, because the results of the standard's distributions differ between libraries.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,8 @@
 
 namespace polyhead::test {
 
-// A view into a larger piece of memory. All bits of the bytes between the elements are 1, which is NaN in every floating dtype: a stray read shows in the
-// result, and padding_is_intact() finds a stray write. Elements that are not filled also have all bits 1.
+// A tensor with gaps between its elements. All bits of the gaps are 1, which is NaN in every floating dtype: a wrong read makes the result NaN, and
+// padding_is_intact() finds a wrong write. Elements that are not filled also have all bits 1.
 class StridedTensor {
  public:
   StridedTensor(Tensor memory, std::int64_t start, DType dtype, const Shape& shape, const Strides& strides);
@@ -28,7 +29,7 @@ class StridedTensor {
   TensorView view() const { return view_; }
   ConstTensorView memory() const { return memory_; }
 
-  // Reads only the bytes between the elements.
+  // Returns whether all bits of the gaps are still 1.
   bool padding_is_intact() const;
 
  private:
@@ -46,7 +47,7 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : generator_(seed) {}
 
-  // Uniform in [first, last].
+  // Returns a uniformly distributed integer in [first, last].
   std::int64_t integer(std::int64_t first, std::int64_t last);
   bool coin() { return integer(0, 1) == 1; }
   double real(double low, double high) { return low + (high - low) * static_cast<double>(generator_() >> 11) * 0x1p-53; }
@@ -55,19 +56,19 @@ class Random {
     return choices.begin()[integer(0, static_cast<std::int64_t>(choices.size()) - 1)];
   }
 
-  // Floating: uniform in [low, high); integers: uniform in [low, high]; booleans: a coin.
+  // Fills the view with random numbers. Floating dtypes: uniform in [low, high); integers: uniform in [low, high]; booleans: true or false with equal probability.
   void fill(TensorView view, double low = -1, double high = 1);
 
   // Returns a filled contiguous tensor.
   Tensor tensor(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // Returns a tensor that is not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. Gaps of a large tensor
-  // take at most three times the memory of its elements, because clearing and checking gaps takes time.
+  // Returns a tensor that is not filled, with axes in a random order in memory, gaps between elements, and strides of either sign. The gaps of a large tensor
+  // need at most three times the memory of its elements, because setting and checking gaps takes time.
   StridedTensor empty_strided(DType dtype, const Shape& shape);
 
   StridedTensor strided(DType dtype, const Shape& shape, double low = -1, double high = 1);
 
-  // Returns the same values in a random layout.
+  // Returns a copy of the values with random strides and gaps.
   StridedTensor strided_copy(ConstTensorView values);
 
  private:

@@ -9,7 +9,7 @@ void SecondCase::run_forward() {
 
 SecondOutputs SecondCase::make_outputs(Random* random) {
   SecondOutputs o{.out_tangent = {}, .lse_tangent = {}, .d_d_out = {}, .gradients = c.make_outputs(random)};
-  o.out_tangent = o.gradients.out;  // reuse the memory: no other pass writes to it
+  o.out_tangent = o.gradients.out;  // reuse the memory of gradients.out, because no pass of these tests writes `out` there
   o.lse_tangent = o.gradients.lse;
   o.gradients.out = o.gradients.lse = {};
   o.d_d_out = random ? c.keep(random->empty_strided(c.dtype, c.sizes.out())) : c.keep(Tensor(c.dtype, c.sizes.out()));
@@ -59,7 +59,7 @@ FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTang
   if (tangents.v) move(result.v, to_matrix(tangents.v));
   if (tangents.bias) move(result.bias, to_matrix(tangents.bias.expand(c.sizes.pairs())));
   if (tangents.sink) move(result.sink, to_matrix(sink_rows(tangents.sink).expand(c.sizes.lse())));
-  if (tangents.relative_bias) {  // the bias is linear in slopes and tables
+  if (tangents.relative_bias) {  // the bias is linear in slopes and table, so it moves along the bias of the tangent
     SdpaOptions options = c.options;
     (options.relative_bias.slopes ? options.relative_bias.slopes : options.relative_bias.table) = tangents.relative_bias;
     move(result.bias, full_matrices(c.q, c.k, c.v, c.d_out, options).bias);
@@ -77,7 +77,7 @@ FullResults naive_slopes(const SecondCase& second) {
   const auto slope = [&](Matrix FullResults::*member) {
     Matrix result((at[0].*member).size(), 0);
     for (std::size_t j = 0; j < result.size(); ++j) {
-      if (std::isinf((at[0].*member)[j])) continue;  // the lse of an empty row is -infinity and has slope 0
+      if (std::isinf((at[0].*member)[j])) continue;  // the lse of an empty row is -infinity for every step, so its tangent is 0
       for (std::size_t i = 0; i < at.size(); ++i) result[j] += factors[i] / (12 * kStep) * (at[i].*member)[j];
     }
     return result;

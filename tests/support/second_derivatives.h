@@ -1,4 +1,5 @@
-// Random tangents of attention, and expected results of forward mode and of the second backward pass: finite differences of the naive formula in long double.
+// Random tangents of attention, and the expected results of sdpa_jvp and sdpa_backward_backward, computed as finite differences of the naive formula in long
+// double.
 #pragma once
 
 #include <array>
@@ -8,7 +9,7 @@
 
 namespace polyhead::test {
 
-// The outputs of sdpa_jvp and sdpa_backward_backward; gradients have the layout of those of a backward pass.
+// The outputs of sdpa_jvp and sdpa_backward_backward. `gradients` has the layout of the outputs of a backward pass.
 struct SecondOutputs {
   TensorView out_tangent, lse_tangent, d_d_out;
   AttentionOutputs gradients;
@@ -20,7 +21,7 @@ struct SecondOutputs {
   }
 };
 
-// An attention case, the directions in which its inputs move, and out and lse of the forward pass.
+// An attention case, the tangents of its inputs, and out and lse of the forward pass.
 struct SecondCase {
   AttentionCase c;
   SdpaTangents tangents;
@@ -32,14 +33,14 @@ struct SecondCase {
   void backward_backward(const SecondOutputs& o) const;
 };
 
-// Draws a tangent for each input in three of four cases.
+// Draws a random tangent for each input. Each tangent is left out in one of four cases.
 SdpaTangents draw_tangents(Random& random, AttentionCase& c, double magnitude = 1.5);
 
-// Returns the problem with every input moved by `step` along its tangent.
+// Returns the problem with `step` times its tangent added to every input.
 FullMatrices moved(const FullMatrices& m, const AttentionCase& c, const SdpaTangents& tangents, Real step);
 
-// Returns the slopes of the naive results along the tangents, by differences of fourth order. Second derivatives are symmetric, so the slope of the gradients
-// along a direction is the gradient of <gradients, direction>. The slopes are therefore also the results of sdpa_backward_backward.
+// Returns the derivatives of the naive results along the tangents, by differences of fourth order. Second derivatives are symmetric, so the derivative of the
+// gradients along a direction equals the gradient of <gradients, direction>. The derivatives are therefore also the expected results of sdpa_backward_backward.
 FullResults naive_slopes(const SecondCase& second);
 
 }  // namespace polyhead::test

@@ -1,4 +1,4 @@
-// Compares second derivatives of the kernels with the reference, within the error bounds of the arithmetic.
+// Compares results of sdpa_jvp and sdpa_backward_backward on the kernels with the reference, within the error bounds of the arithmetic.
 #pragma once
 
 #include "support/kernel_case.h"
@@ -6,10 +6,10 @@
 
 namespace polyhead::test {
 
-// Returns the same case with its tangents in float64.
+// Returns the same case with all tensors, tangents included, converted to float64.
 SecondCase in_float64(const SecondCase& narrow);
 
-// Bounds of the errors of the results: Tolerances::relative times the largest magnitude that the terms of a result can have.
+// The error bound of each result: Tolerances::relative times the largest magnitude that the terms of the result can have.
 struct SecondTolerances {
   double out, lse, d_q, d_k, d_v, d_bias, d_sink, d_relative_bias;
 

@@ -15,12 +15,12 @@ inline std::string_view effort() {
   return set == nullptr ? "" : set;
 }
 
-// POLYHEAD_TEST_EFFORT=quick, as scripts/test sets it, asks for fewer cases; `emulated` asks for still fewer, for an emulated processor. Without the
+// With POLYHEAD_TEST_EFFORT=quick, which scripts/test sets, a test runs fewer cases; with `emulated`, for emulated processors, still fewer. Without the
 // variable a test runs all cases.
 inline bool emulated() { return effort() == "emulated"; }
 inline bool quick() { return effort() == "quick" || emulated(); }
 
-// Returns the seeds first, first + 1, … first + count - 1; if quick, only the first quarter of them, but at least 40.
+// Returns the seeds first, first + 1, …, first + count - 1. If quick(), only the first quarter of the seeds is returned, but at least 40 seeds.
 inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count) {
   const std::uint64_t few = std::max<std::uint64_t>(count / 4, 40);
   std::vector<std::uint64_t> list(quick() ? std::min(few, count) : count);
@@ -28,8 +28,8 @@ inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t count
   return list;
 }
 
-// Returns the seeds of a test that compares each instruction set with the reference: all of them, but only the first eighth on an emulated processor, where
-// a case takes ten times as long. The processor that emulates has already tested what does not depend on the instruction set.
+// Returns the seeds of a test that compares each instruction set with the reference: all `count` seeds or, on an emulated processor, the first eighth, because
+// a case takes ten times as long there. What does not depend on the instruction set has already been tested on the real processor.
 inline std::vector<std::uint64_t> seeds_of_kernels(std::uint64_t first, std::uint64_t count) {
   std::vector<std::uint64_t> list(emulated() ? std::max<std::uint64_t>(count / 8, 20) : count);
   std::iota(list.begin(), list.end(), first);

@@ -4,7 +4,7 @@
 
 namespace polyhead::test {
 
-// Sets the number of threads of this process, if a count is given. The destructor restores the old number.
+// Sets the library's number of threads, if a count is given. The destructor restores the old number.
 class ThreadCount {
  public:
   ThreadCount() = default;

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: a communicator without a transport, for tests.
+// A Communicator for tests of distributed attention. The ranks are threads of one process, and messages are copied in memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ class ThreadCommunicator final : public distributed::Communicator {
   int rank_;
 };
 
-// Runs f(communicator) on `ranks` threads. Returns for each rank the message of what it threw; empty if it threw nothing.
+// Runs f(communicator) on `ranks` threads. Returns for each rank the message of the exception that f threw, or an empty text if f threw none.
 template <class F>
 std::vector<std::string> run_ranks(int ranks, const F& f) {
   ThreadNetwork network(ranks);

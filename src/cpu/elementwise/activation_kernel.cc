@@ -1,6 +1,6 @@
-// sigmoid, tanh, SiLU and the GELUs (Hendrycks and Gimpel 2016) of float32, computed in float64 lanes except for the functions of
-// float_lanes.h. A result is rounded once instead of three or four times, which matters in a gate's gradient over many rows. The kernels are 5
-// to 14 times as fast as calls of the C library.
+// sigmoid, tanh, SiLU and the GELUs (Hendrycks and Gimpel 2016) of float32, computed in vectors of float64; float_lanes.h computes some of them in float32
+// instead. With float64 a result is rounded once instead of three or four times. This matters in a gate's gradient, which sums over many rows. The kernels are
+// 5 to 14 times as fast as calls of the C library.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/float_lanes.h"
 #include "cpu/elementwise/kernels.h"
@@ -14,7 +14,7 @@ typedef float Narrow __attribute__((vector_size(POLYHEAD_VECTOR_BYTES / 2), alig
 
 POLYHEAD_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
 
-// 1 / x for 1 <= x < 1e300. A division of 8 lanes takes 24 cycles; two steps of Newton turn 14 exact bits into 52.
+// 1 / x for 1 <= x < 1e300. A division of 8 lanes takes 24 cycles. Two steps of Newton's method are faster: they turn a guess with 14 exact bits into 52.
 POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   if constexpr (!kHasElementary) return 1.0 / x;
   Lanes y = reciprocal_guess<double>(x);
@@ -23,8 +23,8 @@ POLYHEAD_INLINE Lanes reciprocal(Lanes x) {
   return y;
 }
 
-// exp(x) for x <= 0 with a relative error of 5e-11, far below a float32's rounding; 0 where it would be subnormal, NaN for NaN. The method of
-// exp_of_negative() in cpu/elementary.h with a polynomial half as long.
+// exp(x) for x <= 0 with a relative error of 5e-11, far below the rounding error of float32. The result is 0 where it would be subnormal, and NaN for NaN. The
+// method is that of exp_of_negative() in cpu/elementary.h with a polynomial half as long.
 POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   using P = PowerOfTwo<double>;
   constexpr double c[] = {0.6931471807045316,    0.24022651066562176,   0.05550410365990991,   0.009618038131886079,
@@ -38,7 +38,7 @@ POLYHEAD_INLINE Lanes exp_below_one(Lanes x) {
   return n < P::lowest ? Lanes{} : scaled + x * 0.0;
 }
 
-// 1 / (1 + exp(-x)) and its derivative. Only exp(-|x|) is computed, so nothing overflows or cancels.
+// The logistic function 1 / (1 + exp(-x)) and its derivative. Only exp(-|x|) is computed, so no term overflows or cancels.
 struct Logistic {
   POLYHEAD_INLINE explicit Logistic(Lanes x) {
     const Lanes small = exp_below_one(-magnitude(x)), inverse = reciprocal(small + 1.0);
@@ -66,7 +66,7 @@ struct QuickGelu {
   static POLYHEAD_INLINE Lanes value(Lanes x) { return x * Logistic(x * kFactor).value; }
   static POLYHEAD_INLINE Lanes derivative(Lanes x) {
     const Logistic s(x * kFactor);
-    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // as in Silu: for large |x| the product is infinity times 0
+    return s.value + (s.derivative == 0.0 ? Lanes{} : x * kFactor * s.derivative);  // for large |x|, the product is infinity times 0
   }
 };
 
@@ -75,8 +75,9 @@ struct Tanh {
   static POLYHEAD_INLINE Lanes derivative(Lanes x) { return Logistic(x * 2.0).derivative * 4.0; }
 };
 
-// The normal distribution at x: exp(-z^2) and half of erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z), z = |x| / sqrt 2. P is minimax:
-// relative error 4e-9, a fifteenth of a float32's rounding, for negative x too, where 1 + erf would cancel.
+// The normal distribution at x, for Gelu. With z = |x| / sqrt 2: bell = exp(-z^2), and `cumulative` is the distribution function, erfc(z) / 2 for x < 0 and
+// 1 - erfc(z) / 2 otherwise; (1 + erf(x / sqrt 2)) / 2 would cancel for negative x. erfc(z) = exp(-z^2) P((z - 3)/(z + 3)) / (1 + 2 z), where P is a minimax
+// polynomial. The relative error of erfc is 4e-9, a fifteenth of the rounding error of float32.
 struct Normal {
   POLYHEAD_INLINE explicit Normal(Lanes x) {
     constexpr double kP[] = {1.253008056125129,     -0.13562106800522788,   -0.047562144147475324,  0.12964407911227388,
@@ -84,7 +85,7 @@ struct Normal {
                              0.0018747284391560748, -0.0007258424038308838, -9.240323450321454e-05, 7.707618283603657e-05};
     constexpr double kSqrtHalf = 0.7071067811865476, kMost = 28;  // exp(-28^2) is 0
     const Lanes all = magnitude(x) * kSqrtHalf, z = all > kMost ? broadcast(kMost) : all;
-    const Lanes near = z + 3.0, twice = z * 2.0 + 1.0, both = reciprocal(near * twice);  // 1 / product of both denominators
+    const Lanes near = z + 3.0, twice = z * 2.0 + 1.0, both = reciprocal(near * twice);  // one reciprocal serves both denominators, z + 3 and 1 + 2 z
     const Lanes p = (z - 3.0) * (twice * both);
     Lanes sum = broadcast(kP[11]);
 #pragma GCC unroll 16
@@ -105,7 +106,7 @@ struct Gelu {
   }
 };
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u.
+// GELU with tanh: x (1 + tanh(u)) / 2, where (1 + tanh(u)) / 2 is the logistic function of 2u.
 struct GeluTanh {
   static constexpr double kFactor = 1.5957691216057308, kCubic = 0.044715;  // 2 sqrt(2 / pi)
   static POLYHEAD_INLINE Lanes twice_u(Lanes x) { return (x + x * x * x * kCubic) * kFactor; }
@@ -117,7 +118,7 @@ struct GeluTanh {
   }
 };
 
-// Loads and stores a vector, or only its first `left` lanes at the end of a row.
+// Loads a vector and widens it to float64. At the end of a row, only the first `left` lanes are loaded.
 POLYHEAD_INLINE Lanes widen_lanes(const float* x, std::int64_t left) {
   if (left >= kCount) return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Lanes);
   Lanes wide{};
@@ -145,7 +146,7 @@ void backward(std::int64_t count, const float* x, const float* d_y, bool add, fl
   }
 }
 
-// y = f(x) in whole vectors of float32.
+// Writes y = f(x), computed in whole vectors of float32.
 template <Floats (*f)(Floats)>
 void value_in_floats(std::int64_t count, const float* x, float* y) {
   constexpr int kWidth = kLanes<float>;
@@ -156,7 +157,7 @@ void value_in_floats(std::int64_t count, const float* x, float* y) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = rest[i];
 }
 
-// d_x (+)= f(x, d_y) in whole vectors of float32.
+// Writes d_x = f(x, d_y), or adds f(x, d_y) to d_x if `add`, computed in whole vectors of float32.
 template <Floats (*f)(Floats, Floats)>
 void backward_in_floats(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x) {
   constexpr int kWidth = kLanes<float>;

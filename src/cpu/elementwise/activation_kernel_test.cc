@@ -1,4 +1,4 @@
-// Compares the kernels' functions with the C library's in float64, for every instruction set that the processor has.
+// Compares the activation kernels with functions of the C library in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ TEST(ActivationKernels, GradientsAreRoundedOnceAndAddedWhereAsked) {
     kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), true, d_x.data());
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(d_x[i], 0.25 + 3 * function.derivative(x[i]), 4e-7) << "x = " << x[i];
     kernel.backward(static_cast<std::int64_t>(x.size()), x.data(), d_y.data(), false, d_y.data());
-    // gelu's derivative passes through 0, where its two terms cancel.
+    // The derivative of gelu has a zero, near which its two terms cancel; the absolute tolerance of 1e-8 serves these x.
     for (std::size_t i = 0; i < x.size(); ++i)
       EXPECT_NEAR(d_y[i], 3 * function.derivative(x[i]), std::abs(3 * function.derivative(x[i])) * 0x1p-23 + 1e-8) << "x = " << x[i];
   });

@@ -1,4 +1,5 @@
-// One step of AdamW for contiguous parameters, in one pass over p, g, m and v: it is bound by memory. The compiler vectorises the loop.
+// One step of AdamW for contiguous parameters. A single loop reads p, g, m and v once, because the step is limited by memory bandwidth. The compiler vectorises
+// the loop.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 

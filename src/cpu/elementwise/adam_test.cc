@@ -1,4 +1,4 @@
-// Compares the kernels' step of AdamW with its equations in float64, for every instruction set that the processor has.
+// Compares a step of the AdamW kernel with the equations of AdamW in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>

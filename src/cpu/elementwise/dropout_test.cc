@@ -1,4 +1,4 @@
-// Compares the kernels' keep bits of dropout with single Philox blocks, for every instruction set that the processor has.
+// Compares the keep bits of the dropout kernel with bits computed from one PhiloxBlock at a time, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,6 +1,7 @@
-// Sigmoid and GELU in float32 lanes, for instruction sets with kHasElementary and 16 lanes: twice as many lanes as in float64 and no
-// conversions. Low parts carry rounding errors, so that a result has about one rounding. Each function is cut into 16 pieces with
-// polynomials of low degree: the 16 coefficients of one power fit one register, and one instruction looks up each lane's coefficient.
+// Sigmoid and GELU in vectors of float32, for instruction sets with kHasElementary and 16 lanes. Compared with float64 a vector has twice as many lanes and needs
+// no conversion. To keep the error near that of one rounding, intermediate numbers are sums high + low, where `low` holds the rounding error of `high`. The
+// domain of GELU is cut into 16 intervals with a polynomial of low degree for each: the 16 coefficients of one power fit one register, and one instruction looks up
+// the coefficient of each lane.
 #pragma once
 
 #include "cpu/vector.h"
@@ -19,7 +20,7 @@ POLYHEAD_INLINE Floats magnitude(Floats x) { return (Floats)((Integers)x & 0x7ff
 POLYHEAD_INLINE Floats all(float x) { return broadcast(x); }
 POLYHEAD_INLINE Floats fma(Floats a, Floats b, Floats c) { return multiply_add<float>(a, b, c); }
 
-// A power of two as 2^floor(n) (high + low), where n is a multiple of 1/16. Relative error 3e-9.
+// A power of two, represented as 2^floor(n) (high + low), where n is a multiple of 1/16. The relative error is 3e-9.
 struct Power {
   static constexpr float kLog2e = 0x1.715476p0f, kLog2eLow = 0x1.4ae0c0p-26f;
   static constexpr Table kHigh{0x1p0f,        0x1.0b5586p0f, 0x1.172b84p0f, 0x1.2387a6p0f, 0x1.306fep0f,  0x1.3dea64p0f,
@@ -29,13 +30,13 @@ struct Power {
                               -0x1.593abcp-25f, -0x1.5bd5ecp-27f, 0x1.9fcef4p-26f,  -0x1.829fdp-25f, 0x1.15506ep-27f, 0x1.51f848p-27f,
                               -0x1.a94b14p-26f, -0x1.3d56b2p-27f, -0x1.822dbcp-27f, 0x1.52486cp-27f};
 
-  // Represents exp(-scale x) 2^rest, for x >= 0 and scale a power of two.
+  // Represents exp(-scale x) 2^rest, for x >= 0 and a `scale` that is a power of two.
   POLYHEAD_INLINE Power(Floats x, float scale, Floats rest) {
-    constexpr float kMagic = 0x1.8p19f;  // adding it leaves multiples of 1/16: its last bit is worth 1/16
+    constexpr float kMagic = 0x1.8p19f;  // the last bit of this number is worth 1/16, so adding it rounds to a multiple of 1/16
     const Floats factor = all(-scale * kLog2e), shifted = fma(x, factor, all(kMagic));
     n = shifted - kMagic;
     const Floats f = fma(x, factor, -n) + fma(x, all(-scale * kLog2eLow), rest);
-    const Floats slope = fma(fma(all(0x1.c6b46ap-5f), f, all(0x1.ebfff4p-3f)), f, all(0x1.62e43p-1f));  // minimax: (2^f - 1) / f
+    const Floats slope = fma(fma(all(0x1.c6b46ap-5f), f, all(0x1.ebfff4p-3f)), f, all(0x1.62e43p-1f));  // a minimax polynomial for (2^f - 1) / f
     const auto sixteenth = (Integers)shifted;
     high = entry(kHigh, sixteenth);
     low = fma(high, slope * f, entry(kLow, sixteenth));
@@ -43,14 +44,14 @@ struct Power {
   Floats n, high, low;
 };
 
-// 1 / (1 + e) or, for negative x, e / (1 + e), with e = exp(-|x|), or 0 if that is subnormal. Largest relative error 7.4e-8, measured at
-// every 61st float32.
+// sigmoid(x) = 1 / (1 + e) or, for negative x, e / (1 + e), where e = exp(-|x|). An e that would be subnormal is 0. The largest relative error, measured at
+// every 61st float32, is 7.4e-8.
 POLYHEAD_INLINE Floats sigmoid(Floats x) {
   const Power e(magnitude(x), 1, Floats{});
   const Floats sum = e.high + e.low, left = (e.high - sum) + e.low;
   const Floats high = times_power_of_two(sum, e.n), low = times_power_of_two(left, e.n);
   const Floats total = high + 1.0f, lost = ((1.0f - total) + high) + low;
-  // 1 / total = guess (1 + rest + rest^2 + ...), and rest < 2^-14
+  // With rest = 1 - guess total, 1 / total = guess (1 + rest + rest^2 + ...). As |rest| < 2^-14, few terms suffice.
   const Floats guess = reciprocal_guess<float>(total);
   const Floats rest = fma(-guess, lost, fma(-guess, total, all(1)));
   const Floats correction = guess * fma(rest, rest, rest);
@@ -59,12 +60,12 @@ POLYHEAD_INLINE Floats sigmoid(Floats x) {
 }
 
 constexpr float kMostOfTail = 13.1f;
-// The point of each piece of [0, 13.1) around which the polynomials of gelu and of its derivative are expanded.
+// The centres of the 16 intervals of [0, 13.1). The polynomials of gelu and of its derivative are polynomials of z - centre.
 constexpr Table kCentre{0x1.4000acp0f,  0x1.c003aap0f,  0x1.2000d8p1f,  0x1.60005ap1f, 0x1.c0007p1f, 0x1.20003p2f,
                         0x1.60001ep2f,  0x1.a00142p2f,  0x1.0000ecp3f,  0x1.40008cp3f, 0x1.80001p3f, 0x1.a33394p3f,
                         0x1.000122p-3f, 0x1.80008cp-2f, 0x1.400008p-1f, 0x1.c0017cp-1f};
 
-// For an x: z = |x|, the distance d of z from the centre of its piece, and exp(-z^2 / 2).
+// Numbers that gelu and gelu_backward compute from x: z = |x|, the distance d of z from the centre of its interval, and exp(-z^2 / 2).
 struct Tail {
   POLYHEAD_INLINE explicit Tail(Floats x)
       : z(magnitude(x)), d(), bell(z * z, 0.5f, fma(z, z, -(z * z)) * (-0.5f * Power::kLog2e)), piece((Integers)(z + 1.0f) >> 21) {
@@ -75,11 +76,11 @@ struct Tail {
   Integers piece;
 };
 
-// max(x, 0) - z Phi(-z) with z = |x| and Phi(-z) = exp(-z^2 / 2) G(z). G is half of the scaled complementary error function. It is a
-// polynomial of z - centre on each of 16 pieces, which are quarters of the octaves of 1 + z. The centres are chosen so that G there is within 2^-32 of a float32;
-// the other coefficients are least squares, reweighted to the smallest relative error, 8e-9. From z = 13.1 on, where z Phi(-z) is 2e-38, 0
-// takes its place. Largest relative error 1.02e-7, measured at every 61st float32, also negative ones, where 1 + erf would cancel.
-// gelu(-infinity) is NaN, as x Phi(x) is.
+// gelu(x) = x Phi(x) = max(x, 0) - z Phi(-z), where z = |x|, Phi is the normal distribution function and Phi(-z) = exp(-z^2 / 2) G(z). G is half of the scaled
+// complementary error function. On each of 16 intervals, which are quarters of the octaves of 1 + z, G is a polynomial of z - centre. The centres are chosen so
+// that G(centre) is within 2^-32 of a float32. The other coefficients minimise the relative error, which is 8e-9. From z = 13.1 on z Phi(-z) is below 2e-38 and
+// is replaced by 0. The largest relative error of gelu, measured at every 61st float32, is 1.02e-7, for negative x too, where 1 + erf would cancel.
+// gelu(-infinity) is NaN, because it is infinity times 0.
 POLYHEAD_INLINE Floats gelu(Floats x) {
   static constexpr Table kG[] = {
       {0x1.d89846p-3f, 0x1.7b588cp-3f, 0x1.3aad26p-3f, 0x1.0bb93p-3f, 0x1.b3969ap-4f, 0x1.5b5a98p-4f, 0x1.201f92p-4f, 0x1.eba492p-5f,
@@ -113,11 +114,11 @@ POLYHEAD_INLINE Floats gelu(Floats x) {
   return (x < 0.0f ? Floats{} : x) - tail;
 }
 
-// d_y gelu'(x) with one rounding. gelu'(x) = Phi(x) + x phi(x) is T for negative x and 1 - T for others, with T = exp(-z^2 / 2) D(z) and
-// D(z) = G(z) - z / sqrt(2 pi), which is one polynomial on each of the pieces above: the difference of Phi and x phi cancels where gelu has
-// its minimum. Least squares, reweighted; relative error 9e-10, and 3e-11 absolute where D passes through 0. From z = 13.1 on T is below 1e-36, and 0 takes its
-// place. Largest relative error 1.1e-7, measured at every 61st float32 that is at least 0.05 from the minimum; it would be 1.5e-7 without
-// the low parts of the coefficients. NaN for infinities, as Phi(x) + x phi(x) is.
+// d_y gelu'(x) with about one rounding. gelu'(x) = Phi(x) + x phi(x), with phi the normal density, is T for negative x and 1 - T for other x, where
+// T = exp(-z^2 / 2) D(z) and D(z) = G(z) - z / sqrt(2 pi). On each of the 16 intervals of gelu() D is one polynomial, because the two terms of D would cancel near
+// the minimum of gelu. The polynomials have a relative error of 9e-10, or an absolute error of 3e-11 where D is near 0. From z = 13.1 on T is below 1e-36 and is
+// replaced by 0. The largest relative error, measured at every 61st float32 that is at least 0.05 from the minimum, is 1.1e-7; it would be 1.5e-7 if the
+// coefficients had no low parts. The result is NaN for infinities, because x phi(x) is infinity times 0.
 POLYHEAD_INLINE Floats gelu_backward(Floats x, Floats d_y) {
   static constexpr Table kD[] = {
       {-0x1.125a58p-2f, -0x1.06a092p-1f, -0x1.7ceaecp-1f, -0x1.eec836p-1f, -0x1.4a3ab8p0f, -0x1.b5df8p0f, -0x1.0fda14p1f, -0x1.443df2p1f,
@@ -152,7 +153,7 @@ POLYHEAD_INLINE Floats gelu_backward(Floats x, Floats d_y) {
   for (int i = 7; i > 2; --i) sum = fma(sum, d, entry(kD[i], piece));
   const Floats high = fma(slope, d, start), low = fma(slope, d, start - high) + fma(sum, d, entry(kD[1], piece));
   const Floats product = bell.high * high, lost = fma(bell.high, low, fma(bell.low, high + low, fma(bell.high, high, -product)));
-  const Floats far = x * 0.0f;  // NaN for infinities and NaN, else 0
+  const Floats far = x * 0.0f;  // NaN if x is infinite or NaN, else 0
   const Floats t = z < kMostOfTail ? times_power_of_two(product, bell.n) : far, t_low = z < kMostOfTail ? times_power_of_two(lost, bell.n) : far;
   const Floats value = x < 0.0f ? t : 1.0f - t, value_low = x < 0.0f ? t_low : ((1.0f - value) - t) - t_low;
   constexpr float kLargest = 0x1.fffffep127f;

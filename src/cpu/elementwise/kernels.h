@@ -1,4 +1,4 @@
-// Elementwise functions, layer normalisation and softmax of contiguous rows, compiled for every instruction set.
+// The tables of kernel functions for activations, normalisation, softmax, AdamW and dropout on contiguous rows. They are compiled for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@ namespace polyhead::cpu {
 
 struct ActivationKernel {
   void (*value)(std::int64_t count, const float* x, float* y);                                   // y = f(x); y may be x
-  void (*backward)(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x);  // d_x (+)= f'(x) d_y; d_x may be d_y
+  void (*backward)(std::int64_t count, const float* x, const float* d_y, bool add, float* d_x);  // d_x = f'(x) d_y, or d_x += f'(x) d_y if `add`; d_x may be d_y
 };
 
 struct ActivationKernels {
   ActivationKernel sigmoid, tanh, gelu, gelu_tanh, silu, quick_gelu;
 };
 
-// sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32. Not centred: the mean counts
-// as 0, and the variance is the mean square (RMS normalisation).
+// One row of a normalisation: sums = x + added, y = (sums - mean) / sqrt(variance + epsilon) * weight + bias, each `width` contiguous float32. If the
+// normalisation is not centred (RMS normalisation), the mean is taken as 0, and the variance is the mean square.
 struct NormRow {
   std::int64_t width;
   bool centred = true;
@@ -27,8 +27,8 @@ struct NormRow {
 };
 
 // The gradient of up to kRows rows of a normalisation, each `width` contiguous float32. With n the normalised row and g = d_y weight:
-// d_x (+)= (g - mean(g) - n mean(g n)) / sqrt(variance + epsilon), d_weight += d_y n and d_bias += d_y, summed over the rows. Not centred:
-// without mean(g).
+// d_x = (g - mean(g) - n mean(g n)) / sqrt(variance + epsilon), or d_x += this if `add`; d_weight += d_y n and d_bias += d_y, summed over the rows. If the
+// normalisation is not centred, mean(g) is left out.
 struct NormBackwardRows {
   static constexpr int kRows = 8;
   std::int64_t width;
@@ -39,7 +39,7 @@ struct NormBackwardRows {
   const float *x[kRows], *d_y[kRows];
   bool add = false;                                // true: adds to d_x
   float* d_x[kRows] = {};                          // d_x[0] == nullptr: no d_x is written
-  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not computed; d_bias only together with d_weight
+  double *d_weight = nullptr, *d_bias = nullptr;   // nullptr: not computed. d_bias is computed only together with d_weight
 };
 
 struct NormKernels {
@@ -47,7 +47,7 @@ struct NormKernels {
   void (*backward_rows)(const NormBackwardRows& rows);
 };
 
-// For a row x of logits: the largest element, and the sums of exp(x - largest) and of x - largest over all elements.
+// Results for a row x of logits: the largest element, and the sums of exp(x - largest) and of x - largest over all elements.
 template <class T>
 struct SoftmaxRow {
   T largest{};
@@ -56,7 +56,7 @@ struct SoftmaxRow {
 
 template <class T>
 struct SoftmaxKernel {
-  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // y = exp(x - largest), unless it is nullptr; y may be x; count > 0
+  SoftmaxRow<T> (*exps)(std::int64_t count, const T* x, T* y);      // if y is given, y = exp(x - largest); y may be x; count > 0
   void (*scale)(std::int64_t count, T factor, T added, T* y);       // y = factor y + added
 };
 
@@ -65,7 +65,7 @@ struct SoftmaxKernels {
   SoftmaxKernel<double> of_doubles;
 };
 
-// p = keep p - rate m / (root_scale sqrt(v) + epsilon) after m += new_m (g - m), v = old_v v + new_v g^2.
+// The numbers of a step of AdamW: first m += new_m (g - m) and v = old_v v + new_v g^2, then p = keep p - rate m / (root_scale sqrt(v) + epsilon).
 struct AdamStep {
   double keep, rate, new_m, old_v, new_v, root_scale, epsilon;
 };
@@ -76,7 +76,8 @@ struct AdamKernels {
 };
 
 struct DropoutKernels {
-  // keep[i] != 0 where dropout keeps element i of the row; 32-bit words not below `below` are kept. `keep` has room for count + margin.
+  // Sets keep[i] != 0 where dropout keeps element i of the row, that is where the element's random 32-bit word is at least `below`. `keep` must have room for
+  // count + margin bytes.
   void (*keep_row)(std::int64_t count, std::uint32_t row, std::uint64_t seed, std::int64_t below, std::uint8_t* keep);
   std::int64_t margin;
 };

@@ -1,5 +1,5 @@
-// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and their
-// gradients for a few rows, which stay in the first-level cache between passes.
+// Layer normalisation (Ba, Kiros, Hinton 2016, eq. 4) and RMS normalisation (Zhang and Sennrich 2019, eq. 4) of one float32 row, and the gradients of a few
+// rows at a time. These rows stay in the first-level cache from one loop over them to the next.
 #include "cpu/elementwise/kernels.h"
 #include "cpu/vector.h"
 
@@ -9,7 +9,8 @@ namespace {
 using Lanes = Vector<float>;
 constexpr int kCount = kLanes<float>, kSums = 4;
 
-// Returns the sum of f(i, x[i]). It keeps kSums running sums of vectors, which hide the latency of additions, and then adds single elements.
+// Returns the sum of f(i, x[i]). Several running sums of vectors (kSums) let the processor begin an addition before the preceding one ends. Single elements
+// at the end of the row are added last.
 template <class F>
 POLYHEAD_INLINE float sum_row(std::int64_t width, const float* x, const F& f) {
   Lanes sums[kSums] = {};
@@ -29,7 +30,7 @@ POLYHEAD_INLINE float load_like(float, const float* from) { return *from; }
 POLYHEAD_INLINE void put(Lanes x, float* to) { store_vector<float>(x, to); }
 POLYHEAD_INLINE void put(float x, float* to) { *to = x; }
 
-// The mean is subtracted before squaring: E[x^2] - E[x]^2 would cancel.
+// Returns 1 / sqrt(variance + epsilon). The mean is subtracted before squaring, because E[x^2] - E[x]^2 would cancel.
 POLYHEAD_INLINE float inverse_deviation(std::int64_t width, const float* x, float mean, float epsilon) {
   const float squares = sum_row(width, x, [mean](std::int64_t, auto value) { return (value - mean) * (value - mean); });
   return 1 / __builtin_sqrtf(squares / static_cast<float>(width) + epsilon);
@@ -63,7 +64,7 @@ void normalise_row(const NormRow& row) {
   for (; i < width; ++i) finish(i, 0.0f);
 }
 
-// The sums over a whole row that its gradient needs.
+// The numbers of a row that its gradient needs and that are sums over the whole row.
 struct RowSums {
   float mean, inverse, d_y_mean, d_y_along;  // for x: mean and 1 / deviation; for g = d_y weight: mean(g), and mean(g n) / deviation
 };
@@ -88,7 +89,8 @@ POLYHEAD_INLINE void add_to(Lanes x, double* to) {
   *reinterpret_cast<Wide*>(to) += __builtin_convertvector(x, Wide);
 }
 
-// Sums at most kRows rows in float32 and adds that sum in float64, because there may be many rows whose terms cancel.
+// Sums the columns of at most kRows rows in float32 and adds this sum to d_weight and d_bias in float64: over many rows terms may cancel, and float32 would be
+// too inexact.
 template <class V>
 POLYHEAD_INLINE void backward_columns(const NormBackwardRows& all, const RowSums (&sums)[NormBackwardRows::kRows], std::int64_t i) {
   V d_weight{}, d_bias{};

@@ -1,4 +1,4 @@
-// Compares the kernels' layer and RMS normalisation with float64, for every instruction set that the processor has.
+// Compares the kernels of layer and RMS normalisation with the formulas in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,15 +1,15 @@
-// The passes of softmax over one row of logits, which may be as long as a vocabulary.
+// Softmax over one row of logits, in several loops over the row. The row may be as long as a vocabulary.
 #include "cpu/elementary.h"
 #include "cpu/elementwise/kernels.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-constexpr int kVectors = 4;            // processed at once, to hide latency
-constexpr std::int64_t kBlock = 1024;  // elements whose sum is kept in lanes; the sums of blocks are float64
+constexpr int kVectors = 4;            // vectors computed at once, so that the processor need not wait for each result
+constexpr std::int64_t kBlock = 1024;  // elements that are summed in vectors of T; the sums of such blocks are added in float64
 
-// Calls f(i, values) for each kVectors vectors of x in [first, last); i is the index of the first element. An incomplete last group is copied to a
-// buffer and completed with `filling`.
+// Calls f(i, values) for each kVectors vectors of x in [first, last); i is the index of their first element. If the last vectors are incomplete, they are copied
+// to a buffer and filled up with `filling`.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_vectors(std::int64_t first, std::int64_t last, const T* x, T filling, const F& f) {
   constexpr int kStep = kVectors * kLanes<T>;
@@ -63,7 +63,7 @@ SoftmaxRow<T> exps(std::int64_t count, const T* x, T* y) {
   for (std::int64_t first = 0; first < count; first += kBlock) {
     const std::int64_t last = first + kBlock < count ? first + kBlock : count;
     Vector<T> sums[kVectors] = {}, differences[kVectors] = {};
-    // `top` fills up the last vectors: its differences are 0.
+    // The last vectors are filled up with `top`, the largest element, for which x - largest is 0.
     for_each_vectors<T>(first, last, x, top, [&](std::int64_t i, Vector<T>(&values)[kVectors]) {
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {

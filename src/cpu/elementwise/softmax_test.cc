@@ -1,4 +1,4 @@
-// Compares the kernels' softmax with float64 sums, for every instruction set that the processor has.
+// Compares the softmax kernels with sums in float64, for every instruction set that the processor has.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The epilogue of AMX products: adds the bias and c to the sums of a block, rounds and stores them. For kernel sources only.
+// The epilogue of AMX products: adds the bias and c to the sums of a block of c, rounds the results and stores them. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/tiles_of_a.h"
@@ -12,13 +12,13 @@ struct BlockOfC {
   int rows = 0, columns = 0;
 };
 
-// Finishes a block line by line, because a few lines at a time run beside the products of the next block. A line is a row of c, or a column if the
-// rows of c are adjacent in memory and the columns are not (c^T).
+// Finishes a block of c line by line, so that a few lines at a time can be finished while the tiles multiply the next block. A line is a row of c, or a column
+// of c if the elements of columns are adjacent in memory and those of rows are not (c^T).
 class FinishTiles {
  public:
   FinishTiles(const GemmTask& task, const GemmBlock& block) : task_(task), block_(block) {}
 
-  // Returns the memory for the sums of a block [32, 32]. Fill it before finishing the block's lines.
+  // Returns the memory [32, 32] for the sums of a block. Store the sums there before finishing the block's lines.
   float* sums() { return sums_; }
 
   void begin(const BlockOfC& part) {
@@ -55,7 +55,7 @@ class FinishTiles {
  private:
   static constexpr int kLine = kTilePanelColumns, kWidth = kLanes<float>;
 
-  const Side& elements() const { return turned_ ? task_.c_rows : task_.c_columns; }  // elements of a line
+  const Side& elements() const { return turned_ ? task_.c_rows : task_.c_columns; }  // where the elements of a line lie in memory
 
   void widen_bias() {
     const bf16* const bias = static_cast<const bf16*>(task_.bias);
@@ -67,12 +67,12 @@ class FinishTiles {
     }
   }
 
-  // Returns the sums of row i over earlier blocks of terms, from `column` on.
+  // Returns the address of the sums of row i over the earlier blocks of terms, from `column` on.
   float* earlier(int i, int column) const {
     return static_cast<float*>(block_.sums) + (part_.row + i - block_.rows.first) * block_.sums_stride + (part_.column - block_.panels.first * kLine) + column;
   }
 
-  // Transposes 16 columns of sums_ into lines.
+  // Transposes 16 columns of sums_ into 16 lines of turned_sums_.
   void turn(int column) {
     for (int row = 0; row < part_.rows; row += kWidth) {
       Vector<float> x[kWidth];
@@ -98,7 +98,7 @@ class FinishTiles {
     whole_ ? store_whole(low, high, c) : store_elements(i, low, high, c);
   }
 
-  // Stores a line of 32 adjacent elements.
+  // Adds the bias, and c if the task adds, to a line of 32 adjacent elements, rounds and stores it.
   POLYHEAD_INLINE void store_whole(Vector<float> low, Vector<float> high, bf16* c) const {
     low += load_vector(bias_), high += load_vector(bias_ + kWidth);
     if (task_.add) low += Narrow<bf16>::load(c), high += Narrow<bf16>::load(c + kWidth);
@@ -106,7 +106,7 @@ class FinishTiles {
     __builtin_memcpy(c, &halves, sizeof halves);
   }
 
-  // Stores any other line.
+  // Does the work of store_whole() for a line that is shorter than 32 elements or not adjacent in memory, or whose bias is one number.
   void store_elements(int i, Vector<float> low, Vector<float> high, bf16* c) const {
     const bool is_adjacent = adjacent(elements(), first_, count_);
     const auto at = [&](int j) __attribute__((always_inline)) { return is_adjacent ? c + j : c + offset_of(elements(), first_ + j); };
@@ -130,12 +130,12 @@ class FinishTiles {
   const GemmBlock& block_;
   BlockOfC part_;
   bool turned_ = false;  // a line is a column
-  bool whole_ = false;   // lines have 32 adjacent elements
+  bool whole_ = false;   // lines have 32 adjacent elements and the bias has one number for each
   int lines_ = 0, next_ = 0, count_ = 0;
   std::int64_t first_ = 0;  // row or column of a line's first element
   bf16* c_ = nullptr;
   alignas(64) float bias_[kLine] = {};
-  alignas(64) float sums_[kLine * kLine] = {};  // rows and columns that no tile has stay 0
+  alignas(64) float sums_[kLine * kLine] = {};  // rows and columns for which no tile is computed stay 0
   alignas(64) float turned_sums_[kLine * kLine];
 };
 

@@ -14,17 +14,17 @@ namespace polyhead::cpu {
 namespace {
 
 constexpr std::int64_t kTermBytes = 8192;
-constexpr std::int64_t kMostElements = 1 << 20;  // largest number of elements of b that are packed, or of sums that are kept in memory, at a time
-constexpr std::int64_t kPackWork = 16;           // cost of packing an element, in multiplications
+constexpr std::int64_t kMostElements = 1 << 20;  // largest number of packed elements of b, and of sums in memory, at a time
+constexpr std::int64_t kPackWork = 16;           // packing an element of b takes as long as 16 multiplications
 constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
-// Smallest number of multiply-adds of a piece, for each column of a panel. AVX-512 has panels of 32 columns; sets with narrower vectors have fewer
-// columns and take longer.
+// Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
+// narrower vectors have fewer columns and take longer for each multiply-add.
 constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPiece * kMultiplyAddsPerNanosecond / 32);
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Returns the number of terms of a run. A sum of `depth` terms is cut into equal runs of at most 128, because its rounding error grows with the length of a run
-// and the number of runs. Runs of 384 have MKL's error for many rows, but 2.5 times its error for few rows.
+// Returns the number of terms of a run: a sum of `depth` terms is cut into equal runs of at most 128 terms, each summed from 0 and then added. The rounding error
+// of the sum grows with the length of a run and with the number of runs. With runs of 384 the error is that of MKL for many rows, but 2.5 times as large for few.
 std::int64_t run_of(std::int64_t depth) {
   constexpr std::int64_t kMost = 128, kStep = 16;
   return divide_up(divide_up(depth, std::max<std::int64_t>(1, divide_up(depth, kMost))), kStep) * kStep;
@@ -51,7 +51,7 @@ Axis axis(const View& view, int first, int last) {
   return {view.shape().first(last).last(last - first), view.strides().first(last).last(last - first)};
 }
 
-// The rows of b (one for each term of a sum) and its columns, cut into blocks and panels.
+// How b is cut: its rows (one for each term of a sum) into blocks of terms, and its columns into panels.
 struct Columns {
   Columns(const GemmKernels& kernels_, DType dtype, const void* b, Axis depth_, Axis columns_)
       : kernels(kernels_),
@@ -67,7 +67,7 @@ struct Columns {
     task = {.dtype = dtype, .b = b, .run = run, .b_depth = side_of(depth_axis), .b_columns = side_of(column_axis)};
   }
 
-  // Bytes of packed panels with the terms of one block.
+  // Returns the bytes that the packed panels need for the terms of one block.
   std::int64_t bytes(std::int64_t some_panels) const { return packed_bytes(some_panels, std::min(terms, depth)); }
   std::int64_t packed_bytes(std::int64_t some_panels, std::int64_t some_terms) const {
     return some_panels * width * divide_up(some_terms, format.term_step) * format.term_step * format.element_bytes;
@@ -75,7 +75,7 @@ struct Columns {
 
   std::int64_t grain(std::int64_t work) const { return divide_up(kGrainPerColumn * width, std::max<std::int64_t>(work, 1)); }
 
-  // Packs the panels `some` for the terms of `to`, on all threads.
+  // Packs the panels in the range `some`, for the terms that `to` holds, on all threads.
   void pack(const PackedColumns& to, Range some, Executor* executor) const {
     const std::int64_t count = some.last - some.first, terms_here = to.terms.last - to.terms.first;
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
@@ -95,8 +95,8 @@ struct Columns {
   std::int64_t depth, width, panels, run, term_blocks, terms;
 };
 
-// The axes of a product. The product is turned, that is computed as c^T = b^T a^T, if that packs the smaller matrix and reads the larger one in place. That is
-// so for few rows of y = x W^T, because the terms of W are adjacent.
+// The axes of a product c = a b. A "turned" product is computed as c^T = b^T a^T: gemm() packs its second matrix and reads the first in place, so turning pays if a
+// is much smaller than b and the terms of b are adjacent, as in y = x W^T for few rows of x.
 struct Sides {
   Sides(const Gemm& product, bool may_turn)
       : a(product.a.data()),
@@ -143,8 +143,8 @@ class Run {
 
   void run() {
     if (rows_ == 0 || b_.panels == 0) return;
-    // `once`: with a single block of rows, the thread that multiplies a panel packs it. Not if tiles of a must be copied, because they would be copied again
-    // for each panel.
+    // `once`: b is used by a single block of rows, so the thread that multiplies a panel also packs the panel. This is not done if tiles of a must be copied,
+    // because each thread would copy them for each panel.
     const bool copies_tiles = b_.format.amx && (task_.a_depth.stride != 1 || task_.a_depth.offsets != nullptr);
     const bool once = packed_ == nullptr && rows_ <= height_ && !copies_tiles;
     const std::int64_t panel_block = packed_ != nullptr ? b_.panels : std::clamp<std::int64_t>(kMostElements / (b_.terms * b_.width), 1, b_.panels);
@@ -174,7 +174,7 @@ class Run {
   }
 
  private:
-  // Each thread packs and multiplies a few panels at a time, which stay in its second-level cache.
+  // Each thread packs and multiplies a few panels at a time, so that the panels stay in the thread's second-level cache.
   void pack_and_multiply(const GemmBlock& block) {
     const std::int64_t rows = block.rows.last - block.rows.first, panels = block.panels.last - block.panels.first;
     const std::int64_t depth = block.b.terms.last - block.b.terms.first;

@@ -8,17 +8,17 @@ namespace polyhead::cpu {
 
 struct GemmKernels;
 
-// The kernels that gemm() uses for tensors of this dtype, and for which PackedMatrix packs. If they multiply bfloat16 by AMX tiles, the first call asks
-// Linux for the tiles.
+// Returns the kernels that gemm() uses for tensors of this dtype and for which PackedMatrix packs. If these kernels multiply bfloat16 by AMX tiles, the first
+// call requests the tiles from Linux.
 const GemmKernels& current_gemm_kernels(DType dtype);
 
-// A copy of b [*k,*n] in the order in which the current instruction set's kernels read it, for several products with the same b.
+// A copy of b [*k,*n] in the order in which the kernels of the current instruction set read b. Use it for several products with the same b.
 class PackedMatrix {
  public:
   explicit PackedMatrix(ConstTensorView b, int k_axes = 1, Executor* executor = nullptr, const Workspace* workspace = nullptr);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
-  PackedMatrix(const PackedMatrix&) = delete;  // panels_ points into memory_
+  PackedMatrix(const PackedMatrix&) = delete;  // a copy's panels_ would point into the memory of the original
   PackedMatrix& operator=(const PackedMatrix&) = delete;
   ~PackedMatrix() = default;
   char* panels() const { return panels_; }
@@ -34,20 +34,20 @@ class PackedMatrix {
 struct Gemm {
   ConstTensorView a;          // [*m,*k]  float32, float64, bfloat16 or float16; all tensors share the dtype
   ConstTensorView b;          // [*k,*n]
-  TensorView c;               // [*m,*n]  may not overlap another tensor, nor itself
+  TensorView c;               // [*m,*n]  may not overlap another tensor; its elements may not share memory
   ConstTensorView bias = {};  // [*n]     optional
   int k_axes = 1;             // number of axes that are summed over: the last of a, the first of b
   bool add = false;
   const PackedMatrix* packed = nullptr;  // a packed copy of b; used only if it was packed for the current instruction set
 };
 
-// Strides and extents may have any value. Sums are float32, or float64 for float64 storage; products of bfloat16 are exact, but where AMX computes them
-// subnormal numbers count as 0. An element's bits depend on its row of a and its column of b only, not on the number of threads, the strides, the
-// caches, or the other rows and columns. Error if shapes or dtypes disagree; overlap is not checked.
-// Large packed copies come from the workspace, if there is one.
+// Computes the product. Strides and extents may have any value. Sums are float32, or float64 for float64 tensors. Products of bfloat16 are exact, except that AMX
+// takes subnormal numbers as 0. The bits of an element of c depend only on its row of a and its column of b, not on the number of threads, the strides, the
+// caches, or other rows and columns. Error if shapes or dtypes disagree; overlap is not checked. Memory for large packed copies comes from the workspace, if given.
 void gemm(const Gemm& product, Executor* executor = nullptr, const Workspace* workspace = nullptr);
 
-// Panels of b that a thread takes with each block of rows: fewer if there are few blocks for the threads, which does not change any sum.
+// Returns the number of panels of b that a thread multiplies with each block of rows. If there are fewer blocks of rows than threads, the number is smaller, so
+// that all threads have work. The number changes no sum.
 constexpr std::int64_t panels_of_item(std::int64_t row_blocks, std::int64_t panels, std::int64_t threads) {
   std::int64_t group = panels;
   while (group > 1 && threads > 1 && row_blocks * ((panels + group - 1) / group) < 4 * threads) group = (group + 1) / 2;

@@ -1,4 +1,4 @@
-// Measures GFLOP/s of the products that layers of a model compute: rows, depth, columns of y = x W^T, and the same sizes as d_x = d_y W and d_W = d_y^T x.
+// Measures GFLOP/s of the products that layers of a model compute: y = x W^T, d_x = d_y W and d_W = d_y^T x. The arguments are rows, depth and columns.
 #include <benchmark/benchmark.h>
 
 #include "cpu/gemm/gemm.h"
@@ -12,7 +12,7 @@ enum class Of { y, d_x, d_weight };
 void product(benchmark::State& state, DType dtype, int threads, Of of = Of::y) {
   set_num_threads(threads);
   const std::int64_t rows = state.range(0), depth = state.range(1), columns = state.range(2);
-  // As they are in memory: d_y is [depth, rows], and the weight of y is [columns, depth].
+  // The tensors have the shapes that they have in a layer: for d_W, d_y is [depth, rows]; for y, the weight is [columns, depth].
   Tensor a(dtype, of == Of::d_weight ? Shape{depth, rows} : Shape{rows, depth}), b(dtype, of == Of::y ? Shape{columns, depth} : Shape{depth, columns}), c(dtype, {rows, columns});
   fill(a, 1);
   fill(b, 0.5);

@@ -1,4 +1,5 @@
-// Matrix products of one instruction set. A set with a base multiplies bfloat16 by AMX tiles, if it has them, and everything else with its base's kernels.
+// The matrix product kernels of one instruction set. An instruction set with a base (such as amx_bf16) multiplies bfloat16 by AMX tiles if it has them, and uses
+// the kernels of its base for all other products.
 #include "cpu/gemm/kernels.h"
 
 #ifdef POLYHEAD_BASE_ISA

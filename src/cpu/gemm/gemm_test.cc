@@ -30,8 +30,8 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-// Compares every element with the sum in float64. The tolerance is the bound for a sum of depth + 3 roundings in the accumulator's precision (Higham
-// 2002, section 3.1) plus one rounding to storage. It is doubled for float64, where the expected value has the same error.
+// Compares every element with the sum in float64. The tolerance is the error bound of a sum with depth + 3 roundings in the accumulator's precision (Higham
+// 2002, section 3.1) plus one rounding to the dtype of c. For float64 the tolerance is doubled, because the expected value has the same error.
 testing::AssertionResult is_product(const Gemm& product, ConstTensorView before, ConstTensorView result) {
   const auto a = to_doubles(product.a), b = to_doubles(product.b), c = to_doubles(before), y = to_doubles(result);
   const auto bias = product.bias ? to_doubles(product.bias) : std::vector<double>{};
@@ -144,7 +144,7 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
   }
 }
 
-// AMX has tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums at most 4096 terms before it stores the sums.
+// Tests sizes near multiples of the sizes of the AMX kernel: tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums of at most 4096 terms.
 TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
   Random random(10);
   for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{1, 1, 1},
@@ -168,7 +168,7 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
                                                                                   {530, 40, 35},
                                                                                   {40, 40, 530},
                                                                                   {1030, 33, 17}}) {
-    for (const int order : {0, 1, 2, 3}) {  // which of a and b are transposed in memory: the three products of a linear layer, and one more
+    for (const int order : {0, 1, 2, 3}) {  // bit 0 and bit 1 say whether a and b are transposed in memory; a linear layer has three of these products
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << ", order " << order);
       const auto matrix = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
         return transposed ? random.tensor(DType::bf16, {columns, rows}) : random.tensor(DType::bf16, {rows, columns});
@@ -198,7 +198,7 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
   }
 }
 
-// Few rows of y = x W^T are computed as c^T = W x^T where AMX multiplies.
+// With AMX, few rows of y = x W^T are computed as y^T = W x^T, which must give the same bits as many rows.
 TEST_P(GemmKernel, BitsOfARowDoNotDependOnHowManyRowsThereAre) {
   Random random(11);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -234,7 +234,7 @@ TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
     const StridedTensor c = random.empty_strided(dtype, expected.shape());
     gemm({.a = random.strided_copy(a), .b = random.strided_copy(b), .c = c, .bias = random.strided_copy(bias)});
     EXPECT_TRUE(same_bits(c.view(), expected)) << "other strides";
-    // A row alone, and a few columns alone.
+    // Compute one row alone, and a few columns alone.
     Tensor row(dtype, {300}), columns(dtype, {13, 20, 5});
     gemm({.a = a.view().select(0, 4).select(0, 7), .b = b, .c = row, .bias = bias});
     EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));
@@ -292,7 +292,8 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// No single stride describes the rows of a, which are two axes. Tiles of a are read in place only where one stride does.
+// The rows of a are two axes of a slice, which no single stride describes. Tiles of such an a are copied; tiles of a contiguous copy of the slice are read in
+// place.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -367,7 +368,7 @@ TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   }
 }
 
-// AMX takes numbers below 2^-126 as 0; other sets are exact.
+// AMX takes numbers below 2^-126 as 0. The other instruction sets multiply them exactly.
 TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   Tensor a(DType::bf16, {20, 40}), b(DType::bf16, {40, 20}), c(DType::bf16, {20, 20});
   fill(a, 0x1p-130);
@@ -376,7 +377,7 @@ TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   for (const double x : to_doubles(c)) EXPECT_EQ(x, GetParam().starts_with("amx") ? 0 : 40 * 0x1p-30);
 }
 
-// Other processors test AMX by emulation, so the emulation must have the bits of the hardware.
+// On processors without AMX, tests use an emulation of AMX, so the emulation must give the bits of the hardware.
 TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const std::vector<std::string> sets = usable_sets();
   const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };

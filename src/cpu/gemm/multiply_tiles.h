@@ -1,9 +1,11 @@
 // Products of bfloat16 by AMX tiles. For kernel sources only.
 //
-// A block of c has 2 x 2 tiles of 16 x 16 sums. For each block of terms it loads two tiles of a and two of b, for four products. A product takes 16 cycles, a
-// load 9 cycles from the first-level cache and 19 from the second. So the panel of b should stay in the first-level cache, and rows of a are loaded past it.
+// A block of c is 2 x 2 tiles of 16 x 16 sums. For each block of terms, the kernel loads two tiles of a and two of b and computes four products. A product takes 16
+// cycles, a load 9 cycles from the first-level cache and 19 from the second. The panel of b should therefore stay in the first-level cache, so rows of a are
+// loaded without being stored there.
 //
-// An instruction sums the first terms of 16 pairs from zero, and their second terms too, and adds both sums to the sum of the earlier blocks of terms.
+// Order of a sum: one instruction sums the first terms of 16 pairs from zero and the second terms of these pairs from zero, and adds both sums to the sum of the
+// earlier blocks of terms.
 #pragma once
 
 #include "cpu/gemm/finish_tiles.h"
@@ -36,8 +38,8 @@ class MultiplyTiles {
     }
   }
 
-  // The sums of the previous block are still in their registers. Each register is stored just before it is set to 0, because a store directly after
-  // its last product waits for it, and all later products wait for the store.
+  // On entry the registers still hold the sums of the previous block. Each register is stored just before it is set to 0: a store directly after the register's
+  // last product would wait for this product, and later products would wait for the store.
   template <int Rows, int Columns>
   __attribute__((noinline)) void multiply_block(const BlockOfC& part, const TileRows* a, const char* b) {
     const std::int64_t blocks = a_.blocks();
@@ -54,7 +56,7 @@ class MultiplyTiles {
 
   template <int Rows, int Columns>
   POLYHEAD_INLINE void multiply_all_terms(std::int64_t blocks, const TileRows* a, const char* b) {
-    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // lines of the previous block to finish beside each block of terms
+    const int lines = static_cast<int>((finish_.lines() + blocks - 1) / blocks);  // how many lines of the previous block to finish during each block of terms
     const char* a_at[Rows];
     std::int64_t a_stride[Rows];
     for (int i = 0; i < Rows; ++i) a_at[i] = a[i].first, a_stride[i] = a[i].stride;
@@ -116,7 +118,7 @@ class MultiplyTiles {
     tiles_.template zero<3>();
   }
 
-  // Finishes the block whose sums are in registers. Registers that this block does not use hold sums of earlier blocks, which no line reads.
+  // Finishes the block whose sums are still in registers. Registers that the block does not use hold old sums; they are stored too, but no line reads them.
   void finish_waiting() {
     if (waiting_.rows == 0) return;
     store_sums<0, 0>();
@@ -136,7 +138,7 @@ class MultiplyTiles {
   AmxTiles tiles_;
   const TilesOfA a_;
   FinishTiles finish_;
-  BlockOfC waiting_;  // rows == 0: no block waits
+  BlockOfC waiting_;  // the block whose sums are still in registers; rows == 0: there is none
   int waiting_tiles_ = 0;
 };
 

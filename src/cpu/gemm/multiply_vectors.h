@@ -1,7 +1,7 @@
-// c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] over a block of rows and columns.
+// Computes c[m,n] = (add ? c[m,n] : 0) + sum_k a[m,k] b[k,n] + bias[n] for a block of rows and columns with vector instructions.
 //
-// The loops go over panels of columns, then tiles of rows: the block's rows of a and the panel stay in the second-level cache, which
-// delivers a tile's terms in time. Each run of terms is summed from zero in registers and then added to the total. For kernel sources only.
+// The outer loop runs over panels of columns, the inner loop over tiles of rows. The block's rows of a and the panel stay in the second-level cache, which is
+// fast enough for the loads of a tile. Each run of terms is summed from zero in registers and then added to the total. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/gemm_tile.h"
@@ -11,7 +11,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The epilogue of a panel: adds bias and c, converts and stores.
+// The epilogue of a panel: adds the bias and c to the sums, converts them to the dtype of c and stores them.
 template <class T>
 class Finish {
  public:
@@ -27,7 +27,7 @@ class Finish {
   }
 
   int vectors() const { return (count_ + kLanes<T> - 1) / kLanes<T>; }
-  bool direct() const { return direct_; }  // rows of c are stored in whole vectors
+  bool direct() const { return direct_; }  // true: rows of c are stored in whole vectors
 
   T* row(std::int64_t index) const { return static_cast<T*>(task_.c) + offset_of(task_.c_rows, index) + columns_[0]; }
 
@@ -63,13 +63,13 @@ class Finish {
   std::int64_t columns_[kPanelColumns<T>];
 };
 
-// One tile of c and its operands.
+// A tile of c, and the operands from which it is computed.
 template <class T>
 struct Tile {
   Terms<T> terms;
   std::int64_t depth, run;
   std::int64_t first;  // first row of c
-  T* sums;             // totals in memory: read if block.starts is false, written if block.ends is false
+  T* sums;             // totals of earlier blocks of terms: read unless block.starts, written unless block.ends
   std::int64_t sums_stride;
   NextRows<T> next;  // rows of a to prefetch
 };

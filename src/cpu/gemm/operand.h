@@ -1,4 +1,4 @@
-// Offsets into the matrices, and the shape of a tile. For kernel sources only.
+// The shape of a tile, and the addresses of matrix elements. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/task.h"
@@ -9,7 +9,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// 12 rows x 2 vectors in 32 registers, 6 x 2 in 16. Attention's 6 x 4 would read twice as many lines of b from the second-level cache.
+// A tile has 12 rows x 2 vectors of sums if there are 32 registers, else 6 x 2. The 6 x 4 tiles of the attention kernels would load twice as many cache lines of b
+// from the second-level cache for the same number of products.
 inline constexpr int kGemmRows = kRegisters >= 32 ? 12 : 6, kGemmVectors = 2;
 static_assert(kGemmRowStep % kGemmRows == 0);
 template <class T>
@@ -20,7 +21,7 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t offset_of(const Side& side, std::int64_t index) {
   return side.offsets == nullptr ? index * side.stride : side.offsets[index];
 }
-// Whether `count` indices from `first` are adjacent in memory.
+// Returns whether `count` elements from index `first` on are adjacent in memory.
 POLYHEAD_INLINE bool adjacent(const Side& side, std::int64_t first, std::int64_t count) {
   return count <= 1 || (side.stride == 1 && (side.offsets == nullptr || first % side.run + count <= side.run));
 }

@@ -1,4 +1,4 @@
-// Packs columns of b into panels [terms, kPanelColumns], the order in which the tiles read them. For kernel sources only.
+// Packs columns of b into panels [terms, kPanelColumns], the order in which the kernels read b. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -66,7 +66,7 @@ void pack_panel(const GemmTask& task, const Storage* b, std::int64_t column, Ran
   }
 }
 
-// The address of row `term` of a panel.
+// Returns the address of the row of a panel that belongs to term `term`.
 template <class T>
 POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::int64_t term) {
   const std::int64_t line = (panel - b.first_panel) * (b.terms.last - b.terms.first) + term - b.terms.first;
@@ -76,7 +76,7 @@ POLYHEAD_INLINE T* packed_at(const PackedColumns& b, std::int64_t panel, std::in
 template <class T>
 void pack_columns(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
   const bool transposed = task.b_columns.stride != 1 && adjacent(task.b_depth, terms.first, terms.last - terms.first);
-  // Takes a few rows of b at a time through all panels, so that memory is read in order.
+  // A few rows of b at a time are packed into all panels, so that memory is read in order.
   const std::int64_t step = transposed ? terms.last - terms.first : 4;
   with_storage<T>(task.dtype, task.b, [&](auto* data) {
     for (Range some{terms.first, terms.first}; some.first < terms.last; some.first = some.last) {

@@ -1,5 +1,5 @@
-// Packs columns of b into AMX tiles [panel, block of terms, 16 columns, pair, column]: 1 KiB holds 16 pairs of terms of 16 columns. Panels have two
-// tiles of columns. Terms and columns beyond the last are 0. For kernel sources only.
+// Packs columns of b into AMX tiles. A tile is 1 KiB and holds 16 pairs of terms of 16 columns. A panel has 32 columns, so a block of terms of a panel is two
+// tiles. The order in memory is [panel, block of terms, tile of the panel, pair, column]. Terms and columns after the last one are 0. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -7,20 +7,20 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-inline constexpr int kTileTerms = 32, kTileColumns = 16, kTilePairs = 16;  // two terms to a pair
+inline constexpr int kTileTerms = 32, kTileColumns = 16, kTilePairs = 16;  // a pair holds two terms
 inline constexpr std::int64_t kTileBytes = 1024;
 inline constexpr int kTilesOfPanel = 2, kTilePanelColumns = kTilesOfPanel * kTileColumns;
 inline constexpr std::int64_t kPanelBlockBytes = kTilesOfPanel * kTileBytes;
 
 POLYHEAD_INLINE std::int64_t term_blocks(std::int64_t terms) { return (terms + kTileTerms - 1) / kTileTerms; }
 
-// The address of the block of terms that `term` begins.
+// Returns the address of the tiles of the block of terms that begins with `term`.
 POLYHEAD_INLINE char* packed_tiles_at(const PackedColumns& b, std::int64_t panel, std::int64_t term) {
   const std::int64_t block = (panel - b.first_panel) * term_blocks(b.terms.last - b.terms.first) + (term - b.terms.first) / kTileTerms;
   return static_cast<char*>(b.panels) + block * kPanelBlockBytes;
 }
 
-// Returns `count` adjacent bfloat16 as pairs, then zeros.
+// Returns a vector of `count` adjacent bfloat16 numbers, two in each lane, followed by zeros.
 POLYHEAD_INLINE Vector<std::int32_t> load_pairs(const bf16* from, int count) {
   Vector<std::int32_t> pairs{};
   if (count == kTileTerms) {
@@ -33,7 +33,7 @@ POLYHEAD_INLINE Vector<std::int32_t> load_pairs(const bf16* from, int count) {
   return pairs;
 }
 
-// Returns `count` adjacent bfloat16, widened to words, then zeros.
+// Returns a vector of `count` adjacent bfloat16 numbers, one in each lane, followed by zeros.
 POLYHEAD_INLINE Vector<std::int32_t> load_halves(const bf16* from, int count) {
   if (count == kTileColumns) return load_shorts(&from->bits);
   std::int32_t padded[kTileColumns] = {};
@@ -41,7 +41,8 @@ POLYHEAD_INLINE Vector<std::int32_t> load_halves(const bf16* from, int count) {
   return load_vector(padded);
 }
 
-// Packs a tile whose terms are adjacent (the weight [out,in] of y = x W^T): columns are transposed as words, which are pairs already.
+// Packs a tile of a b whose terms are adjacent in memory (the weight [out,in] of y = x W^T). Two adjacent terms are a pair already, so the tile is transposed as
+// 32-bit words.
 inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   constexpr int kAhead = 8 * kTileTerms;
   Vector<std::int32_t> x[kTileColumns];
@@ -59,7 +60,7 @@ inline void pack_tile_of_adjacent_terms(const GemmTask& task, const bf16* b, std
   for (int i = 0; i < kTilePairs; ++i) store_vector<std::int32_t>(x[i], &to[i * kTileColumns].bits);
 }
 
-// Packs a tile whose columns are adjacent (the weight of d_x = d_y W): two rows of b are zipped.
+// Packs a tile of a b whose columns are adjacent in memory (the weight of d_x = d_y W). Two rows of b are interleaved, which gives the pairs of two terms.
 inline void pack_tile_of_adjacent_columns(const GemmTask& task, const bf16* b, std::int64_t column, int columns, std::int64_t term, int terms, Bf16Pair* to) {
   b += offset_of(task.b_columns, column);
   for (int k = 0; k < kTileTerms; k += 2, to += kTileColumns) {
@@ -79,7 +80,7 @@ inline void pack_tile_by_elements(const GemmTask& task, const bf16* b, std::int6
   }
 }
 
-// Packs one block of terms of a panel.
+// Packs one block of terms of a panel: its two tiles.
 inline void pack_panel_block(const GemmTask& task, std::int64_t panel, std::int64_t term, int terms, char* to) {
   const bf16* const b = static_cast<const bf16*>(task.b);
   for (std::int64_t column = panel * kTilePanelColumns, end = smaller(column + kTilePanelColumns, task.b_columns.count); column < end; column += kTileColumns, to += kTileBytes) {
@@ -96,7 +97,7 @@ inline void pack_panel_block(const GemmTask& task, std::int64_t panel, std::int6
 }
 
 inline void pack_tiles(const GemmTask& task, const PackedColumns& b, Range panels, Range terms) {
-  // Where columns are adjacent, one block of terms at a time goes through all panels, so that memory is read in order.
+  // If columns are adjacent, one block of terms at a time is packed for all panels, so that memory is read in order.
   const std::int64_t step = task.b_columns.stride == 1 ? kTileTerms : terms.last - terms.first;
   for (std::int64_t first = terms.first; first < terms.last; first += step) {
     const std::int64_t last = smaller(first + step, terms.last);

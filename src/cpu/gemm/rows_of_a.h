@@ -1,4 +1,4 @@
-// Rows of a as the tiles read them: in place if possible, else copied. For kernel sources only.
+// Provides the rows of a to the kernels: in place if possible, else as a copy. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/operand.h"
@@ -6,27 +6,27 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// How tiles read a. in_place, and lines (a copy): row r begins at data + r * stride, and its terms are adjacent. panels (a copy): [tile, term,
-// kGemmRows], for matrices whose rows are adjacent instead of their terms (d_y^T for a weight's gradient). If such a matrix were read in place,
-// every few terms would lie on another page.
+// The layout in which the kernels read a. in_place (the matrix itself) and lines (a copy): row r begins at data + r * stride, and its terms are adjacent.
+// panels (a copy): [tile, term, kGemmRows], for matrices in which elements of a column are adjacent instead (d_y^T for the gradient of a weight). If such a
+// matrix were read in place, every few terms would lie on another page of memory.
 enum class Layout { in_place, lines, panels };
 
 template <class T>
 struct RowsOfA {
   const T* data;
-  std::int64_t stride;  // Layout::panels: distance of tiles; else distance of rows
+  std::int64_t stride;  // for Layout::panels the distance between tiles, else between rows
   Layout layout;
 };
 
-// Distance of rows of a copy: one cache line longer than the terms, so that rows begin at different offsets in a page.
+// Returns the distance between rows of a copy: one cache line longer than the terms, so that rows begin at different offsets in a page.
 template <class T>
 POLYHEAD_INLINE std::int64_t line_stride(std::int64_t terms) { return terms + 64 / static_cast<std::int64_t>(sizeof(T)); }
 
 template <class T>
 Layout layout_of(const GemmTask& task) {
   const bool own = task.dtype == kOwnStorage<T>;
-  // Rows whose distance is a multiple of a page share one set (8 lines) of the first-level cache. They are copied unless they are read only
-  // a few times.
+  // If the distance between rows is a multiple of a page, all rows compete for one set (8 lines) of the first-level cache. Such rows are copied unless they are
+  // read only a few times.
   const bool collide = task.a_rows.stride != 0 && task.a_rows.stride * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 &&
                        task.a_rows.count > 8 && task.b_columns.count >= 4 * kPanelColumns<T>;
   if (own && !collide && task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count)) return Layout::in_place;
@@ -49,7 +49,7 @@ void copy_line(const Storage* from, const Side& depth, Range terms, T* to) {
   }
 }
 
-// Copies some terms of one tile. Rows from `count` on are not written, because their sums are not stored.
+// Copies some terms of one tile. Rows from `count` on are not written: their sums are computed but not stored.
 template <class T, class Storage>
 void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int count, Range terms, T* to) {
   std::int64_t offsets[kGemmRows];
@@ -66,7 +66,7 @@ void copy_panel(const GemmTask& task, const Storage* from, std::int64_t row, int
   }
 }
 
-// Copies a few terms of all tiles at a time, so that memory is read in order.
+// Copies rows of a into panels, a few terms of all tiles at a time, so that memory is read in order.
 template <class T, class Storage>
 void copy_panels(const GemmTask& task, const Storage* from, Range rows, Range terms, std::int64_t stride, T* to) {
   constexpr std::int64_t kTerms = 4;

@@ -1,4 +1,4 @@
-// Rows of a as AMX tiles read them, 16 rows x 32 terms at a time: in place if possible, else copied. For kernel sources only.
+// Provides the rows of a to AMX tiles, 16 rows x 32 terms at a time: in place if possible, else as a copy. For kernel sources only.
 #pragma once
 
 #include "cpu/gemm/pack_tiles.h"
@@ -8,25 +8,25 @@ namespace {
 
 inline constexpr int kRowsOfTile = 16, kRowsOfBlock = 2 * kRowsOfTile;
 
-// 16 rows of a. Block of terms i begins at `first` + i * step; its rows are `stride` bytes apart. If the number of terms is not a multiple of a
-// block, `tail` is a copy of the last block, padded with zeros, with rows of 64 bytes.
+// 16 rows of a. The block of terms i begins at `first` + i * step, with rows `stride` bytes apart. If the last block has fewer than 32 terms, `tail` is a copy of
+// that block, padded with zeros, with rows of 64 bytes.
 struct TileRows {
   const char* first;
   std::int64_t stride, step;
   const char* tail;
 };
 
-// Whether terms of a are adjacent and all rows have one distance.
+// Returns whether the kernel can read a in place: its terms are adjacent and one stride describes all rows.
 POLYHEAD_INLINE bool reads_a_in_place(const GemmTask& task) { return task.a_rows.offsets == nullptr && adjacent(task.a_depth, 0, task.a_depth.count); }
 
-// Bytes of scratch for TilesOfA.
+// Returns the bytes of scratch that TilesOfA needs.
 POLYHEAD_INLINE std::int64_t tiles_of_a_bytes(const GemmTask& task, std::int64_t rows, std::int64_t terms) {
   const std::int64_t tiles = (rows + kRowsOfTile - 1) / kRowsOfTile, blocks = term_blocks(terms);
   return (reads_a_in_place(task) ? tiles + blocks : tiles * blocks) * kTileBytes;
 }
 
-// Copies 32 terms of 16 rows. The rows are adjacent in memory and the terms are not (d_y^T for the gradient of a weight), so pairs of terms are
-// zipped, then transposed as words.
+// Copies 32 terms of 16 rows of an a whose rows are adjacent in memory and whose terms are not (d_y^T for the gradient of a weight). Two terms are interleaved
+// to pairs, and the pairs are transposed as 32-bit words.
 inline void copy_tile_of_adjacent_rows(const bf16* a, const Side& depth, int rows, std::int64_t term, int terms, Bf16Pair* to) {
   Vector<std::int32_t> x[kTilePairs];
   for (int i = 0; i < kTilePairs; ++i) {
@@ -38,7 +38,7 @@ inline void copy_tile_of_adjacent_rows(const bf16* a, const Side& depth, int row
   for (int i = 0; i < kRowsOfTile; ++i) store_vector<std::int32_t>(x[i], &to[i * kTilePairs].bits);
 }
 
-// Copies terms [term, term + terms) of `rows` rows; the rest of the tile becomes 0.
+// Copies the terms [term, term + terms) of `rows` rows to a tile, and sets the rest of the tile to 0.
 inline void copy_tile(const GemmTask& task, std::int64_t row, int rows, std::int64_t term, int terms, char* to) {
   const bf16* const a = static_cast<const bf16*>(task.a);
   Bf16Pair* pairs = reinterpret_cast<Bf16Pair*>(to);
@@ -88,13 +88,13 @@ class TilesOfA {
       }
     }
     if (!copies) return;
-    // Copies one block of terms of all tiles at a time, so that memory is read in order where rows are adjacent.
+    // Copy one block of terms of all tiles at a time. If rows are adjacent, memory is then read in order.
     for (std::int64_t block = 0; block < blocks_; ++block) {
       const std::int64_t term = terms.first + block * kTileTerms;
       for (int i = 0; i < tiles; ++i) {
         if (rows_[i].step != kTileBytes) continue;
         const std::int64_t row = rows.first + i * kRowsOfTile;
-        // The copy is scratch memory of this call.
+        // const_cast is safe here, because the tile that is written is scratch memory of this call and not the caller's a.
         copy_tile(task, row, static_cast<int>(smaller(kRowsOfTile, rows.last - row)), term, static_cast<int>(smaller(kTileTerms, terms.last - term)),
                   const_cast<char*>(rows_[i].first) + block * kTileBytes);
       }

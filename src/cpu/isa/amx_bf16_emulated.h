@@ -1,5 +1,5 @@
-// amx_bf16 on processors without AMX, for tests: the same kernels, with tile registers in memory and their product in plain code. Vectors are those of
-// AVX512-BF16 if the set is compiled for it (cmake/isa.cmake); else the compiler chooses the instructions.
+// Emulates amx_bf16 on processors without AMX, for tests. The kernels are the same, but tile registers are arrays in memory and plain code multiplies them. The
+// vector operations are those of AVX512-BF16 if the set is compiled for it (cmake/isa.cmake); else the compiler chooses the instructions.
 #pragma once
 
 #ifdef __AVX512BF16__
@@ -19,7 +19,7 @@ inline constexpr bool kFused = false, kHasElementary = false;
 using generic::interleave_halves, generic::lanes_above, generic::load_bytes, generic::load_shorts, generic::look_up, generic::multiply_add, generic::multiply_bf16_pairs, generic::multiply_words, generic::narrow_halves,
     generic::reciprocal_guess, generic::store_fence, generic::stream_vector, generic::where_bytes, generic::widen_halves, generic::zip_halves;
 
-// The largest integer that is not above x, for |x| < 2^22. The result is NaN for NaN, and anything for other x.
+// Returns the largest integer that is not above x, for |x| < 2^22. The result is NaN for NaN, and unspecified for other x.
 POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
   constexpr float kMagic = 0x1.8p23f;
   const Vector<float> nearest = (x + kMagic) - kMagic;
@@ -27,11 +27,11 @@ POLYHEAD_INLINE Vector<float> floor_of(Vector<float> x) {
 }
 POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) { return x - floor_of(x); }
 
-// The product is a normal number, or n < -126.
+// Returns 2^floor(n) x. Requires that the result is a normal number, or that n < -126, for which the result is 0.
 POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
   const auto exponent = __builtin_convertvector(floor_of(n), Vector<std::int32_t>);
   const auto result = (Vector<float>)((Vector<std::int32_t>)x + (exponent << 23));
-  return n < -126.0F ? Vector<float>{} : result + n * 0.0F;  // + 0 n: the sum of integers does not keep a NaN
+  return n < -126.0F ? Vector<float>{} : result + n * 0.0F;  // + 0 n makes the result NaN if n is NaN; the integer addition alone would not
 }
 #endif
 

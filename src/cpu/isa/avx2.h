@@ -1,4 +1,4 @@
-// AVX2 with FMA: 8 float32 a register, 16 registers.
+// The instruction set avx2: AVX2 with FMA, 8 float32 a register, 16 registers.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@ inline constexpr bool kFused = true, kHasElementary = false, kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 using generic::fraction, generic::look_up, generic::reciprocal_guess, generic::times_power_of_two, generic::where_bytes;
 
-// An intrinsic, because in a * b + c * d GCC may fuse either product, and not the same one everywhere.
+// Uses an intrinsic, because in a * b + c * d GCC may fuse either product and does not choose the same one everywhere.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {
@@ -36,7 +36,7 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
 }
 
 POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
-  const __m256i x = (__m256i)(halves & 0xffff);  // larger values would saturate
+  const __m256i x = (__m256i)(halves & 0xffff);  // the instruction that packs 32 to 16 bits saturates larger values
   return (Vector<float>)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
 }
 

@@ -1,4 +1,4 @@
-// AVX-512: 16 float32 a register, 32 registers, masks.
+// The instruction set avx512: 16 float32 a register, 32 registers, masks.
 #pragma once
 
 #include <immintrin.h>
@@ -9,13 +9,13 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 inline constexpr bool kFused = true, kHasElementary = true;
-#ifndef POLYHEAD_BASE_ISA  // sets whose base is this one define their own
+#ifndef POLYHEAD_BASE_ISA  // instruction sets whose base is avx512 define these names themselves
 inline constexpr bool kHasAmx = false;
 using generic::AmxTiles, generic::interleave_halves, generic::multiply_bf16_pairs, generic::narrow_halves, generic::zip_halves;
 #endif
 
-// An intrinsic instead of a * b + c: if lanes are selected afterwards, GCC makes the sum a masked sum, and fuses it with the product only in some
-// vectors of a tile.
+// Uses an intrinsic instead of a * b + c: if lanes are selected afterwards, GCC makes the addition a masked addition and fuses it with the product in only some
+// vectors of a tile, so that the bits of a result would depend on its place in the tile.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   if constexpr (sizeof(T) == 8) {
@@ -62,7 +62,7 @@ POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   }
 }
 
-// Some of the following functions use a mask of all lanes, because without it GCC 12 warns of an undefined operand in its own headers.
+// Some of the following functions pass a mask of all lanes, because without a mask GCC 12 warns of an undefined operand in its own headers.
 POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vector<std::int64_t> b) {
   return (Vector<std::int64_t>)_mm512_maskz_mul_epu32(0xff, (__m512i)a, (__m512i)b);
 }

@@ -1,4 +1,4 @@
-// AVX-512 with products of bfloat16 pairs.
+// The instruction set avx512_bf16: AVX-512 with an instruction that multiplies bfloat16 pairs.
 #pragma once
 
 #include "cpu/isa/avx512_bf16_pairs.h"

@@ -1,8 +1,8 @@
-// Vectors of GCC and Clang (`vector_size`): operators act lane by lane, and the compiler chooses the instructions. For kernel sources only;
-// everything is local to the object file of one instruction set.
+// Vector types and operations of the kernels. The types are vectors of GCC and Clang (`vector_size`): operators act lane by lane, and the compiler chooses the
+// instructions. For kernel sources only; everything is local to the object file of one instruction set.
 //
-// `generic` holds plain forms of the operations that some instruction sets can do faster. The header of each set uses a plain form or
-// defines its own, so every set has all operations; src/cpu/isa/README.md lists them.
+// The namespace `generic` holds plain C++ forms of the operations that some instruction sets can do faster. The header of an instruction set uses the plain form
+// of an operation or defines a faster form, so every set has all operations; src/cpu/isa/README.md lists them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct VectorOf {
 template <class T>
 using Vector = typename VectorOf<T>::type;
 
-// Integer type as wide as a lane. Comparisons return vectors of it: -1 for true, 0 for false.
+// The integer type that is as wide as a lane. Comparisons return vectors of this type: -1 for true, 0 for false.
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
 
@@ -40,9 +40,9 @@ POLYHEAD_INLINE void store_vector(Vector<T> x, T* to) {
 }
 template <class T>
 POLYHEAD_INLINE Vector<T> broadcast(T x) {
-  return x - Vector<T>{};  // x - 0 is x and costs nothing; x + 0 would turn -0 into 0
+  return x - Vector<T>{};  // the compiler removes x - 0, which is x for every x; x + 0 would turn -0 into 0
 }
-// The larger of a and b; b if they are equal or one is NaN, as x86's max instruction.
+// Returns the larger of a and b, or b if a and b are equal or one of them is NaN, as the max instruction of x86 does.
 template <class V>
 POLYHEAD_INLINE V larger(V a, V b) {
   return a > b ? a : b;
@@ -56,7 +56,7 @@ POLYHEAD_INLINE Vector<Bits<T>> lane_numbers() {
   return numbers;
 }
 
-// Lane i of the result is lane kOrder[i] of a and b side by side.
+// Returns a vector whose lane i is lane kOrder[i] of a and b; lanes of b are counted after those of a.
 template <class T, int... kOrder>
 POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 #if __has_builtin(__builtin_shufflevector)
@@ -66,7 +66,7 @@ POLYHEAD_INLINE Vector<T> shuffle(Vector<T> a, Vector<T> b) {
 #endif
 }
 
-// Lane i of the result is lane i ^ kDistance of x.
+// Returns a vector whose lane i is lane i ^ kDistance of x.
 template <class T, int kDistance>
 POLYHEAD_INLINE Vector<T> swap_lanes(Vector<T> x) {
   return [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
@@ -74,11 +74,11 @@ POLYHEAD_INLINE Vector<T> swap_lanes(Vector<T> x) {
   }(std::make_integer_sequence<int, kLanes<T>>{});
 }
 
-// Number of lanes in a block of 16 bytes. x86's shuffles within such blocks are faster than others.
+// Number of lanes in a block of 16 bytes. Shuffles of x86 within such blocks are faster than shuffles across blocks.
 template <class T>
 inline constexpr int kBlockLanes = 16 / static_cast<int>(sizeof(T));
 
-// Interleaves a and b in each block: a[0] b[0] a[1] b[1] ..., from the lower or the upper half of the block.
+// Interleaves lanes of a and b in each block of 16 bytes: a[0] b[0] a[1] b[1] ..., from the lower or (kUpper) the upper half of the block.
 template <class T, bool kUpper>
 POLYHEAD_INLINE Vector<T> zip_lanes(Vector<T> a, Vector<T> b) {
   constexpr int kCount = kLanes<T>, kBlock = kBlockLanes<T>;
@@ -87,7 +87,7 @@ POLYHEAD_INLINE Vector<T> zip_lanes(Vector<T> a, Vector<T> b) {
   }(std::make_integer_sequence<int, kCount>{});
 }
 
-// Returns the even or the odd blocks of a, followed by those of b.
+// Returns the even or (kOdd) the odd blocks of 16 bytes of a, followed by the even or odd blocks of b.
 template <class T, bool kOdd>
 POLYHEAD_INLINE Vector<T> unzip_blocks(Vector<T> a, Vector<T> b) {
   constexpr int kBlock = kBlockLanes<T>;
@@ -98,21 +98,21 @@ POLYHEAD_INLINE Vector<T> unzip_blocks(Vector<T> a, Vector<T> b) {
 
 namespace generic {
 
-// a b + c, with one rounding if kFused, whatever the compiler does to products and sums around it.
+// Returns a b + c. If kFused, the result is rounded once, whatever the compiler does to neighbouring products and sums.
 template <class T>
 POLYHEAD_INLINE Vector<T> multiply_add(Vector<T> a, Vector<T> b, Vector<T> c) {
   return a * b + c;
 }
 
-// A non-temporal store, which does not read the cache line first. `to` is aligned to the vector's size. Other threads see the data after
-// store_fence().
+// Stores a vector by a non-temporal store, which does not read the cache line first. `to` must be aligned to the vector's size. Other threads can read the data
+// only after store_fence().
 template <class T>
 POLYHEAD_INLINE void stream_vector(Vector<T> x, T* to) {
   store_vector<T>(x, to);
 }
 POLYHEAD_INLINE void store_fence() {}
 
-// x in the lanes whose byte is non-zero (if `wanted`) or zero (if not), `other` in the rest.
+// Returns x in the lanes where (byte != 0) == wanted, and `other` in the other lanes.
 template <class T>
 POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Vector<T> x, T other) {
   Vector<Bits<T>> lanes;
@@ -121,7 +121,7 @@ POLYHEAD_INLINE Vector<T> where_bytes(const std::uint8_t* bytes, bool wanted, Ve
   return (lanes != 0) == (wanted ? Vector<Bits<T>>{} - 1 : Vector<Bits<T>>{}) ? x : broadcast(other);
 }
 
-// Load integers and widen them to 32 bits: load_shorts unsigned 16 bits, the next one signed 8 bits.
+// load_shorts() and load_bytes() load integers and widen them to 32 bits: load_shorts() unsigned integers of 16 bits, load_bytes() signed integers of 8 bits.
 POLYHEAD_INLINE Vector<std::int32_t> load_shorts(const std::uint16_t* from) {
   Vector<std::int32_t> lanes;
 #pragma GCC unroll 16
@@ -134,14 +134,15 @@ POLYHEAD_INLINE Vector<std::int32_t> load_bytes(const std::int8_t* from) {
   for (int i = 0; i < kLanes<float>; ++i) lanes[i] = from[i];
   return lanes;
 }
-// float32 of the float16 in the lower half of each lane; the upper half may hold anything. A multiplication corrects the exponent and makes subnormals normal.
+// Converts the float16 in the lower half of each lane to float32; the upper half may hold anything. A multiplication by a power of two corrects the exponent, for
+// subnormal numbers too.
 POLYHEAD_INLINE Vector<float> widen_halves(Vector<std::int32_t> halves) {
   const Vector<std::int32_t> magnitude = (halves & 0x7fff) << 13, sign = halves << 16 & (1 << 31);
   const Vector<std::int32_t> finite = (Vector<std::int32_t>)((Vector<float>)magnitude * 0x1p112F);
   return (Vector<float>)(((halves & 0x7c00) == 0x7c00 ? magnitude | 0x7f800000 : finite) | sign);
 }
 
-// Non-zero if a lane is larger than the bound.
+// Returns a non-zero number if any lane of x is larger than the bound.
 template <class T>
 POLYHEAD_INLINE unsigned lanes_above(Vector<T> x, T bound) {
   const auto above = (Vector<std::int64_t>)(x > bound);
@@ -156,26 +157,26 @@ POLYHEAD_INLINE Vector<std::int64_t> multiply_words(Vector<std::int64_t> a, Vect
   return (a & 0xffffffff) * (b & 0xffffffff);
 }
 
-// The next four operations are used only if kHasElementary, where each is one instruction.
+// The next four operations are used only by instruction sets with kHasElementary, in which each of them is one instruction.
 
-// 2^floor(n) x, or 0 for n < -126, because arithmetic with subnormal results takes a hundred cycles.
+// Returns 2^floor(n) x, or 0 for n < -126, so that no result is subnormal: arithmetic with subnormal numbers takes a hundred cycles.
 POLYHEAD_INLINE Vector<float> times_power_of_two(Vector<float> x, Vector<float> n) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes<float>; ++i) x[i] = n[i] < -126 ? 0 : __builtin_ldexpf(x[i], static_cast<int>(__builtin_floorf(n[i])));
   return x;
 }
-// x - floor(x)
+// Returns x - floor(x).
 POLYHEAD_INLINE Vector<float> fraction(Vector<float> x) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes<float>; ++i) x[i] -= __builtin_floorf(x[i]);
   return x;
 }
-// 1 / x with a relative error below 2^-14
+// Returns 1 / x with a relative error below 2^-14.
 template <class T>
 POLYHEAD_INLINE Vector<T> reciprocal_guess(Vector<T> x) {
   return 1 / x;
 }
-// table[the lane's lowest four bits]; the table is aligned to 64 bytes
+// Returns in each lane table[the lowest four bits of the index]. The table must be aligned to 64 bytes.
 POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int32_t> index) {
   Vector<float> entries{};
 #pragma GCC unroll 16
@@ -183,15 +184,15 @@ POLYHEAD_INLINE Vector<float> look_up(const float (&table)[16], Vector<std::int3
   return entries;
 }
 
-// The rest is used by kernels of bfloat16 pairs only (cpu/bf16_pairs.h). The plain forms of the next two operations may round differently from the
-// instructions.
+// The rest of this file is used only by kernels that multiply bfloat16 pairs (cpu/bf16_pairs.h). The plain forms of multiply_bf16_pairs() and narrow_halves() may
+// round differently from the instructions.
 
-// sum + the products of the lower halves and of the upper halves, as bfloat16.
+// Returns sum + (lower half of a) (lower half of b) + (upper half of a) (upper half of b) in each lane, where the halves are bfloat16 numbers.
 POLYHEAD_INLINE Vector<float> multiply_bf16_pairs(Vector<float> sum, Vector<std::int32_t> a, Vector<std::int32_t> b) {
   sum += (Vector<float>)(a & ~0xffff) * (Vector<float>)(b & ~0xffff);
   return sum + (Vector<float>)(a << 16) * (Vector<float>)(b << 16);
 }
-// The lanes of `low`, then those of `high`, rounded to bfloat16, two to a lane.
+// Rounds the lanes of `low` and then those of `high` to bfloat16, and returns them in this order, two in each lane.
 POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<float> high) {
   constexpr int kCount = kLanes<float>;
   std::uint16_t halves[2 * kCount];
@@ -206,7 +207,7 @@ POLYHEAD_INLINE Vector<std::int32_t> narrow_halves(Vector<float> low, Vector<flo
   __builtin_memcpy(&result, halves, sizeof result);
   return result;
 }
-// Lane i of the result holds the 16-bit halves number i and kLanes<float> + i of x.
+// Counts the 16-bit halves of x from 0. Lane i of the result holds halves i and kLanes<float> + i.
 POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   constexpr int kCount = kLanes<float>;
   std::uint16_t halves[2 * kCount], zipped[2 * kCount];
@@ -217,15 +218,15 @@ POLYHEAD_INLINE Vector<std::int32_t> zip_halves(Vector<std::int32_t> x) {
   return x;
 }
 
-// In each block of 16 bytes: the 16-bit halves of a and b in turn, from the lower or the upper half of the block.
+// Interleaves the 16-bit halves of a and b in each block of 16 bytes, from the lower or (kUpper) the upper half of the block.
 template <bool kUpper>
 POLYHEAD_INLINE Vector<std::int32_t> interleave_halves(Vector<std::int32_t> a, Vector<std::int32_t> b) {
   return zip_lanes<std::int32_t, kUpper>((a & 0xffff) | b << 16, (a >> 16 & 0xffff) | (b & ~0xffff));
 }
 
-// The tile registers of AMX (cpu/isa/amx_bf16.h), in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2), and tests
-// compare its bits with a processor's where it has AMX: the first and the second terms of the pairs are summed separately, from 0, and the sum of both is added; subnormal
-// numbers count as 0 and become 0. Products of two bfloat16 are exact in float32.
+// Emulates the tile registers of AMX (cpu/isa/amx_bf16.h) in memory. multiply() follows the description of TDPBF16PS (Intel SDM volume 2): the first terms of the
+// pairs are summed from 0, and so are the second terms, and both sums are added to the tile; subnormal inputs and results become 0. Products of two bfloat16
+// numbers are exact in float32. On processors with AMX, tests compare the bits with those of the instruction.
 class AmxTiles {
  public:
   AmxTiles() = default;

@@ -1,4 +1,4 @@
-// NEON of AArch64: 4 float32 a register, 32 registers. The functions used from `generic` compile to vector instructions, too.
+// The instruction set neon of AArch64: 4 float32 a register, 32 registers. Compilers turn the functions used from `generic` into vector instructions, too.
 #pragma once
 
 #include <arm_neon.h>

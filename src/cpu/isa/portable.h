@@ -1,4 +1,4 @@
-// The baseline that every machine of the architecture has; the compiler alone chooses the instructions.
+// The instruction set portable: only instructions that every machine of the architecture has, all of them chosen by the compiler.
 #pragma once
 
 #include "cpu/isa/base.h"

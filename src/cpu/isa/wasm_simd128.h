@@ -1,4 +1,5 @@
-// 128-bit vectors of WebAssembly: 4 float32. There is no multiplication and addition with one rounding (relaxed SIMD has one whose rounding the engine chooses).
+// The instruction set wasm_simd128: 128-bit vectors of WebAssembly, 4 float32 a register. WebAssembly has no multiply-add that rounds once on every engine: in
+// relaxed SIMD the engine chooses whether it rounds once or twice.
 #pragma once
 
 #include <wasm_simd128.h>

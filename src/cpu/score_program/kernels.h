@@ -1,4 +1,4 @@
-// The interpreter of score programs (polyhead/score_program.h), as plain data for kernel sources.
+// The data that the interpreter of score programs (polyhead/score_program.h) reads, in structs without functions, and its kernel functions.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@ namespace polyhead::cpu {
 
 struct ScoreStep {
   std::uint8_t op;               // ScoreOp
-  bool varies;                   // true: the register has a number for each key; false: one number
-  std::int32_t to, a, b, c, d;   // registers
+  bool varies;                   // true: the register `to` holds a number for each key; false: a single number
+  std::int32_t to, a, b, c, d;   // indices of registers: `to` is written, the others are read
   double value;
-  // Set only for a load:
+  // The following members are set only if op is ScoreOp::load.
   const void* table = nullptr;
   bool float64 = false;
   int rank = 0;
-  int unit_axis = -1;            // the only axis whose index varies with the key, if that index changes by `unit` from key to key
+  int unit_axis = -1;            // the axis whose index depends on the key, if there is one such axis and its index changes by `unit` from one key to the next; else -1
   int unit = 0;                  // 1 or -1
   std::int64_t extents[4] = {}, strides[4] = {};
 };
@@ -31,7 +31,7 @@ struct ScoreSteps {
   const ScoreStep *once, *per_row;
   int once_count, per_row_count, registers;
   const bool* varies;  // for each register: ScoreStep::varies
-  std::int32_t result;  // register of the new score or, in the backward pass, of its derivative
+  std::int32_t result;  // register of the new score; in the backward pass, register of the derivative of the new score by the old score
   const ScoreSum* sums;
   int sum_count;
 };

@@ -8,7 +8,7 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-constexpr std::int64_t kRange = 512 / static_cast<std::int64_t>(sizeof(T));  // keys: 512 bytes of a register
+constexpr std::int64_t kRange = 512 / static_cast<std::int64_t>(sizeof(T));  // number of keys in a range; a register then needs 512 bytes
 
 template <class T>
 class Interpreter {
@@ -48,7 +48,7 @@ class Interpreter {
     }
   }
 
-  // Copies the scores of the range and fills up the last vector with zeros.
+  // Copies the scores of the range to old_, and fills the last vector of old_ up with zeros.
   void load_row(const T* scores) {
     for (std::int64_t i = 0; i < count_; ++i) old_[i] = scores[i];
     for (std::int64_t i = count_; i % kWidth != 0; ++i) old_[i] = 0;
@@ -133,7 +133,7 @@ class Interpreter {
     }
   }
 
-  // exp of any number: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
+  // Returns exp(a) for any number a. It is computed as the square of exp(a / 2), because exp_of_negative() accepts a smaller range of numbers.
   static POLYHEAD_INLINE Vector<T> power(Vector<T> a) {
     constexpr T kMost = sizeof(T) == 8 ? T{720} : T{100};
     const Vector<T> half = (a > kMost ? broadcast(kMost) : a) * T{0.5};
@@ -141,7 +141,8 @@ class Interpreter {
     return root * root;
   }
 
-  // Calls f(i, inside, element) for the pairs of a load; inside is false if an index lies outside of the table. `strides`: distances of the elements.
+  // Calls f(i, inside, element) for each pair i of a load, where `element` is the element's offset by `strides`; inside is false if an index lies outside of
+  // the table.
   template <class F>
   POLYHEAD_INLINE void for_each_element(const ScoreStep& step, const std::int64_t* strides, std::int64_t end, const F& f) const {
     const std::int32_t numbers[] = {step.a, step.b, step.c, step.d};
@@ -160,7 +161,7 @@ class Interpreter {
       const std::int64_t index = index_of(axis, of(numbers[axis])[0]);
       outside |= index < 0, base += index * strides[axis];
     }
-    if (step.unit_axis >= 0 && !outside) {  // neighbours, unless the range crosses an end of the axis or goes from negative indices to others
+    if (step.unit_axis >= 0 && !outside) {  // the elements are neighbours, unless the range of indices crosses an end of the axis, or changes from negative to non-negative
       const T* const index = of(numbers[step.unit_axis]);
       const std::int64_t first = index_of(step.unit_axis, index[0]), last = index_of(step.unit_axis, index[end - 1]);
       if (first >= 0 && last == first + step.unit * (end - 1)) {
@@ -201,7 +202,7 @@ class Interpreter {
   // Adds the gradient of the elements that a load reads. A pair whose gradient is 0, such as a masked pair, adds nothing.
   void add(const ScoreSum& sum, const T* d_scores, double* sums) const {
     double* const to = sums + sum.first;
-    if (!sum.load->varies) {  // one element
+    if (!sum.load->varies) {  // all keys of the row read the same element
       double total = 0;
       for (std::int64_t i = 0; i < count_; ++i) total += d_scores[i] == T{0} ? 0 : static_cast<double>(d_scores[i] * at(sum.derivative, i));
       for_each_element(*sum.load, sum.strides, 1, [&](std::int64_t, bool inside, std::int64_t element) { to[inside ? element : 0] += inside ? total : 0; });

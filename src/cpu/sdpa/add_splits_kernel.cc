@@ -1,4 +1,5 @@
-// Adds the sums of a gradient's splits in their order, multiplies them by the scale and converts them (docs/maths.md, section 7).
+// Adds the partial sums of a gradient, one for each split, in the order of the splits, multiplies the total by the scale and converts it to the gradient's dtype
+// (docs/maths.md, section 7).
 #include "cpu/sdpa/kernels.h"
 #include "cpu/storage.h"
 

@@ -10,8 +10,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Calls f(tile, i) for each run of rows from row i on that are consecutive queries of one head. The tile has their scores for those of `keys` that exist;
-// `keys` counts from key `first`.
+// Divides the rows into runs of consecutive queries of one head, and calls f(tile, i) for each run, which begins at row i. The tile has the run's scores for those
+// of `keys` that exist; `keys` is relative to key `first`.
 template <class T, class F>
 void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std::int64_t first, KeyRange keys, std::int64_t stride, T* x, const F& f) {
   const std::int64_t last = smaller(keys.last, group.keys - first);
@@ -26,7 +26,7 @@ void for_each_score_tile(const HeadGroup& group, const Row* rows, int count, std
   }
 }
 
-// Calls f(range) for the longest ranges of whole vectors without a panel that the mask skips. `keys` and `range` count from key `first`.
+// Divides `keys` at the panels that the mask skips, and calls f(range) for each remaining range of whole vectors. `keys` and `range` are relative to key `first`.
 template <class T, class F>
 void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& blocks, const F& f) {
   KeyRange range{0, 0};
@@ -41,8 +41,8 @@ void for_each_kept_range(std::int64_t first, KeyRange keys, const StripBlocks& b
   if (!range.empty()) f(range);
 }
 
-// Turns x, the products of the rows with keys, into scaled scores, copies these to `before` unless it is nullptr, and then lets the rule turn x into new
-// scores.
+// Turns x, the products of the rows with keys, into scaled scores, copies these to `before` unless `before` is nullptr, and calls the rule, which replaces x by the
+// new scores.
 template <class T>
 void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                       std::int64_t stride, T* x, T* before) {
@@ -59,8 +59,8 @@ void apply_score_rule(const HeadGroup& group, T factor, const Row* rows, int cou
   });
 }
 
-// Turns d_x, the gradients of the new scores, into the gradients of the scaled scores `before`. A gradient of 0 stays 0, because a masked pair has a
-// gradient of 0 and its score may be NaN. Overwrites `before`; `copy` is scratch of the same size.
+// Replaces d_x, the gradients of the new scores, by the gradients of the scaled scores in `before`. Where d_x is 0 it stays 0 whatever the rule computes, because
+// a masked pair has d_x = 0 and its score may be NaN. Overwrites `before`; `copy` is scratch of the same size.
 template <class T>
 void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* rows, int count, std::int64_t first, KeyRange keys, const StripBlocks& blocks,
                               std::int64_t stride, T* d_x, T* before, T* copy) {
@@ -72,7 +72,7 @@ void differentiate_score_rule(const HeadGroup& group, double* sums, const Row* r
         store_vector<T>(d == T{0} ? Vector<T>{} : load_vector(before + s), before + s);
       }
     }
-    // d_x is undefined outside of `keys`, even in the vectors that contain the first and the last key.
+    // In the vectors that contain the first and the last of `keys`, elements of d_x outside of `keys` are undefined, so the tile leaves these elements out.
     const KeyRange defined{larger(range.first, keys.first), smaller(range.last, keys.last)};
     for_each_score_tile(group, rows, count, first, defined, stride, d_x, [&](const ScoreTile& tile, int row) {
       double* const of_head = sums == nullptr ? nullptr : sums + rows[row].head * group.rule->gradient_count;

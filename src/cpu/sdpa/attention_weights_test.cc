@@ -1,4 +1,5 @@
-// The forward pass's attention weights equal the reference's for every type and stride, and computing them does not change other results.
+// Tests that the attention weights of the forward pass equal those of the backend `reference` for every dtype and stride, and that computing them does not change
+// other results.
 #include <gmock/gmock.h>
 
 #include "support/kernel_case.h"
@@ -12,7 +13,7 @@ Tensor reference_weights(AttentionCase& c) {
   return reference_map(c, {.q = c.q, .k = c.k}, MapValue::probability);
 }
 
-// An attention weight lies in [0,1]; 2^-24 is its rounding in float32.
+// The tolerance of an attention weight: the error of lse, plus 2^-24 for the rounding of a number in [0,1] to float32, plus the rounding to the dtype.
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
 TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
@@ -43,7 +44,7 @@ TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
   }
 }
 
-// With several passes over packed keys, the bits do not depend on the number of threads.
+// A task with many keys computes its attention weights in several passes over the packed keys. The bits must not depend on the number of threads.
 TEST(CpuAttentionWeights, OfManyKeysAreTheSameForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const auto& [queries, heads] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 1}, {130, 1}, {40, 8}}) {
@@ -111,7 +112,8 @@ TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   }
 }
 
-// A row with a NaN in q or k is NaN at its attended keys and 0 at its masked ones. A NaN in v does not change attention weights.
+// If the scores of a row contain a NaN, its attention weights must be NaN at the keys that it attends to, and 0 at masked keys. A NaN in v must not change
+// attention weights.
 TEST(CpuAttentionWeights, NaNOfKeysStaysWithTheKeptOnesAndOfValuesIsNotSeen) {
   Random random(9);
   AttentionCase c = case_of(random, DType::f32, {.queries = 200, .keys = 1700, .qk_width = 12, .v_width = 16});

@@ -1,15 +1,16 @@
-// The backward pass of bfloat16 with AMX tiles: the matrix products, and between them p and d_x in vector registers. For kernel sources only.
+// The backward pass of bfloat16 with AMX. AMX tiles compute the matrix products, and vector registers compute p and d_x between the products. For kernel
+// sources only.
 //
-//   for each unit: 32 rows of a query block, two rows of tiles
+//   for each unit (32 rows of a query block, which are two rows of tiles)
 //     for each chunk of 32 keys
 //       x = q k^T and d_p = d_out v^T are stored in the first-level cache
 //       p and d_x are computed in registers, two rows at a time, rounded, and stored as tiles of the products below (RoundedTiles)
 //     d_q += d_x k
-//   d_v^T += d_out^T p and d_k^T += q^T d_x over the units of the query block; a unit's 32 rows are the terms of one product of tiles
+//   d_v^T += d_out^T p and d_k^T += q^T d_x for each unit of the query block; the 32 rows of a unit are the terms of one product of tiles
 //
-// d_v and d_k are computed transposed, so that p and d_x are the second operand. A word of the second operand is a pair of rows, and one shuffle of two rows
-// makes such words. As the first operand, p and d_x would have to be transposed in blocks of 16 x 16 words, four times as many words as q and d_out have. After
-// the last rows of a key block, its d_v and d_k are transposed back.
+// d_v and d_k are computed transposed, so that p and d_x are the second operands of their products. A word of a second operand holds elements of two rows, and one
+// shuffle of two rows makes such words. As first operands, p and d_x would have to be transposed in blocks of 16 x 16 words, and they have four times as many words
+// as q and d_out. After the last query block of a key block, the sums of d_v and d_k are transposed back.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -19,9 +20,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// p and d_x of a query block and a key block as bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
+// p and d_x of a query block and a key block, rounded to bfloat16, in tiles of 1 KiB. A chunk is 32 keys.
 struct RoundedTiles {
-  static constexpr int kTile = 256;  // words
+  static constexpr int kTile = 256;  // words in a tile
   Bf16Pair* d_x;                     // [16 rows][chunk]: 16 rows x 16 pairs of keys
   Bf16Pair *p_of_rows, *d_x_of_rows;  // [unit][chunk][2]: 16 pairs of rows x 16 keys, in the order of interleave_halves()
   std::int64_t chunks;
@@ -29,18 +30,18 @@ struct RoundedTiles {
   Bf16Pair* row_tile(int row, std::int64_t chunk) const { return d_x + (row / 16 * chunks + chunk) * kTile; }
   std::int64_t pair_tile(int unit, std::int64_t chunk) const { return (unit * chunks + chunk) * 2 * kTile; }
 
-  // The tile (0 or 1) of p_of_rows and d_x_of_rows that holds a key of a chunk, and the key's column in that tile.
+  // A chunk has two tiles in p_of_rows and d_x_of_rows. tile_of() returns the tile (0 or 1) that holds a key, and column_of() the key's column in that tile.
   static int tile_of(std::int64_t key) { return static_cast<int>(key / 4 % 2); }
   static int column_of(std::int64_t key) { return static_cast<int>(key % 32 / 8 * 4 + key % 4); }
 
   float p_at(int row, std::int64_t key) const { return half(p_of_rows[pair_tile(row / 32, key / 32) + tile_of(key) * kTile + row / 2 % 16 * 16 + column_of(key)], row % 2); }
   float d_x_at(int row, std::int64_t key) const { return half(row_tile(row, key / 32)[row % 16 * 16 + key % 32 / 2], static_cast<int>(key % 2)); }
 
-  // Where the rows of a strip store one chunk of p and d_x. strip() makes it.
+  // The addresses at which the rows of a strip store one chunk of p and d_x. strip() returns them.
   struct Strip {
     Bf16Pair *d_x, *p_of_rows, *d_x_of_rows;
 
-    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. With one vector of keys, the chunk's other 16 keys get 0.
+    // Rounds and stores p and d_x of rows `row` and row + 1 of the strip. If there is only one vector of keys, 0 is stored for the chunk's other 16 keys.
     template <int Columns>
     POLYHEAD_INLINE void store(int row, const Vector<float> (&p)[2][Columns], const Vector<float> (&of_d_x)[2][Columns]) const {
       static_assert(Columns <= 2);
@@ -68,7 +69,7 @@ struct RoundedTiles {
   }
 };
 
-// x becomes exp(factor x - lse), as exact as power_for_bf16(). `factor` and `reference`, which is the lse, are already multiplied by log2(e).
+// Replaces x by exp(factor x - lse), with the error of power_for_bf16(). The arguments `factor` and `reference` are the factor and lse, both multiplied by log2(e).
 template <int kCount>
 POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
@@ -78,7 +79,8 @@ POLYHEAD_INLINE void exp_of_rounded(Vector<float> (&x)[kCount], float reference,
 
 using PairStrip = TileStrip<float, Bf16Pair>;
 
-// The products of two strips with a panel of keys. The rows of both strips are numbered together: row i has x at x + i stride and d_p at d_p + i stride.
+// The products of two strips with a panel of keys: x = q k^T and d_p = d_out v^T. The rows of both strips have consecutive numbers: row i has its x at
+// x + i stride and its d_p at d_p + i stride.
 struct PanelProducts {
   float *x, *d_p;
   std::int64_t stride;
@@ -102,7 +104,7 @@ POLYHEAD_INLINE void differentiate_rows(const PairStrip& strip, const PanelProdu
   });
 }
 
-// Computes p and d_x of the rows of a strip in registers and stores them, rounded, in their tiles.
+// Computes p and d_x of the rows of a strip in registers, rounds them and stores them in their tiles.
 template <bool kBias, bool kMasks, int Columns>
 void round_chunk(const PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin, const RoundedTiles::Strip& to) {
   int row = 0;
@@ -119,7 +121,8 @@ void round_chunk(const PairStrip& strip, const PanelProducts& products, std::int
   }
 }
 
-// Replaces the products of a strip's rows by p and d_score. Rows of RowPath::memory keep their products, which passes over memory need.
+// Replaces the products of a strip's rows by p and d_score. Rows of RowPath::memory keep their products, because later loops over arrays in memory compute their p
+// and d_score.
 template <bool kBias, bool kMasks, int Columns>
 void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::int64_t panel, std::int64_t begin) {
   for (int row = 0; row < strip.rows; ++row) {
@@ -134,7 +137,7 @@ void differentiate_panel(PairStrip& strip, const PanelProducts& products, std::i
   }
 }
 
-// c = a b for the rows of a unit and `vectors` vectors of a panel of keys, from key `begin` on. a: q or d_out; panels: k or v.
+// Computes c = a b for the rows of a unit and `vectors` vectors of keys of a panel, from key `begin` on. a is q or d_out; `panels` holds k or v.
 inline void multiply_keys_of_unit(TileSums& sums, const PairStrip (&strips)[2], const float* a, std::int64_t stride, const float* panels, std::int64_t depth, std::int64_t panel,
                                   std::int64_t begin, int vectors, float* c, std::int64_t c_stride) {
   multiply_unit(sums,
@@ -157,15 +160,15 @@ inline void multiply_d_out_v(TileSums& sums, const PairStrip (&strips)[2], std::
   multiply_keys_of_unit(sums, strips, s.d_out, s.d_out_stride, s.v_panels, s.v_depth, panel, begin, vectors, to.d_p, to.stride);
 }
 
-// `vectors` vectors of keys of a panel, from key `begin` on.
+// Some keys of a panel: `vectors` vectors, from key `begin` on.
 struct UnitKeys {
   std::int64_t panel, begin;
   int vectors;
-  BlockKind kinds[2];  // of the panel, for each of the two strips
+  BlockKind kinds[2];  // the kind of the panel under the mask, for each of the two strips
 };
 
-// Calls f(keys) for each panel of `keys`, widened to whole chunks, that the mask does not skip for both strips, and skip(keys) for each other panel. Returns
-// the chunks of the panels that f received, one bit each.
+// Widens `keys` to whole chunks and divides them into panels. Calls skip(keys) for each panel that the mask skips for both strips, and f(keys) for every other
+// panel. Returns the chunks of the panels for which f was called, as one bit each.
 template <bool kMasks, class F, class Skip>
 POLYHEAD_INLINE std::uint32_t for_each_unit_panel(const PairStrip (&strips)[2], KeyRange keys, const Skip& skip, const F& f) {
   std::uint32_t chunks = 0;
@@ -196,9 +199,9 @@ void load_panel(PairStrip (&strips)[2], const UnitKeys& keys) {
   }
 }
 
-// Computes p and d_score of a unit and rounds them, a chunk at a time. The products of a chunk take 8 KiB; those of two chunks would push q, d_out, k or v out
-// of the first-level cache. q k^T of the next chunk is multiplied before the vector operations of a chunk and stored after them, so neither waits for the
-// other.
+// Computes p and d_score of a unit and rounds them, a chunk at a time. The products of a chunk need 8 KiB; the products of two chunks would evict q, d_out, k or v
+// from the first-level cache. The tiles compute q k^T of the next chunk before the vector operations of the current chunk, and store the result after them, so
+// that tiles and vector operations run at the same time.
 template <bool kBias, bool kMasks>
 std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   UnitKeys list[kBlockKeys<float> / 32];
@@ -232,7 +235,7 @@ std::uint32_t round_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tile
   return chunks;
 }
 
-// Computes p and d_score of a unit in s.p and s.d_x [unit row, key]. Rows of RowPath::memory get their products there instead.
+// Computes p and d_score of a unit and stores them in s.p and s.d_x [unit row, key]. For rows of RowPath::memory the products are stored there instead.
 template <bool kBias, bool kMasks>
 std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles) {
   const BackwardScratch<float>& s = strips[0].s;
@@ -258,8 +261,8 @@ std::uint32_t differentiate_panels(PairStrip (&strips)[2], KeyRange keys, AmxTil
   });
 }
 
-// Computes p and d_score of a unit. kRound: stores them rounded in `to`; else in s.p and s.d_x. Returns the chunks of keys that the mask does not skip, one bit
-// each.
+// Computes p and d_score of a unit. If kRound, the results are rounded and stored in `to`, else they are stored in s.p and s.d_x. Returns the chunks of keys
+// that the mask does not skip, as one bit each.
 template <bool kRound>
 std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles& tiles, const RoundedTiles& to) {
   const BackwardTask& task = strips[0].task;
@@ -286,7 +289,8 @@ std::uint32_t differentiate_unit(PairStrip (&strips)[2], KeyRange keys, AmxTiles
   return chunks;
 }
 
-// Rounds p and d_x of a unit from s.p and s.d_x. Vectors of keys to which a row does not attend may hold anything, and become 0.
+// Rounds p and d_x of a unit, which are in s.p and s.d_x, and stores them in `to`. Vectors of keys to which a row does not attend may hold anything in s.p and
+// s.d_x; 0 is stored for them.
 inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const RoundedTiles& to) {
   const BackwardScratch<float>& s = strips[0].s;
   for (int row = 0; row < kUnitRows; row += 2) {
@@ -312,7 +316,7 @@ inline void round_unit(const PairStrip (&strips)[2], std::uint32_t chunks, const
   }
 }
 
-// to += d_x k for the rows of a unit, from row `begin` of the query block on. A word of k holds two neighbouring keys.
+// Adds d_x k to `to` for the rows of a unit, which begins at row `begin` of the query block. A word of k holds elements of two neighbouring keys.
 inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int rows, std::uint32_t chunks, const Bf16Pair* k, std::int64_t padded, float* to, std::int64_t stride) {
   if (padded == 0) return;
   alignas(64) float memory[2][kUnitRows * 32];
@@ -332,14 +336,14 @@ inline void add_to_d_q(AmxTiles& tiles, const RoundedTiles& from, int begin, int
           sums.add<r(), c(), false>(from.row_tile(begin, chunk), 16, from.chunks * RoundedTiles::kTile, k + chunk * 16 * padded + column, padded, 16);
       }
     });
-    if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // the previous columns, while the tiles multiply these
+    if (column > 0) add(memory[column / 32 % 2 ^ 1], column - 32);  // add the sums of the previous columns while the tiles multiply the current columns
   }
   sums.finish();
   add(memory[column / 32 % 2 ^ 1], column - 32);
 }
 
-// to^T += a^T b over the units of a query block. a: q or d_out as tiles of 16 columns x 16 pairs of rows; b: p or d_x; to: sums [chunk][2][16 columns of a, 16
-// keys].
+// Adds a^T b, summed over the units of a query block, to the transposed sums `to` [chunk][2][16 columns of a, 16 keys]. a is q or d_out, in tiles of 16 columns
+// x 16 pairs of rows; b is p or d_x.
 inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b, const RoundedTiles& of_b, const std::uint32_t* chunks, int units, std::int64_t padded, float* to) {
   TileSums sums(tiles);
   for (std::int64_t chunk = 0; chunk < of_b.chunks; ++chunk) {
@@ -358,12 +362,12 @@ inline void add_to_columns(AmxTiles& tiles, const Bf16Pair* a, const Bf16Pair* b
   sums.finish();
 }
 
-// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns. The tile of a column and a pair
-// of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. Width and count are multiples of 32. Returns false, and may have written anything,
-// if an element is not finite.
+// Packs the columns of `count` rows as tiles of 16 columns x 16 pairs of rows. A word of `rows` holds two neighbouring columns of a row. The tile that holds a
+// column and a pair of rows is at [pair / 16 * 16, column / 16 * 16] of `to` [pairs, width]. width and count must be multiples of 32. Returns false if an
+// element is not finite; the contents of `to` are then unspecified.
 inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::int64_t count, Bf16Pair* to) {
   Vector<std::uint32_t> infinite{};
-  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // an exponent of ones carries into the half's sign
+  const auto add_exponents = [&](Vector<std::int32_t> words) { infinite |= ((Vector<std::uint32_t>)words & 0x7f807f80U) + 0x00800080U; };  // if all exponent bits are 1 (NaN or infinity), the addition sets the half's sign bit
   for (std::int64_t row = 0; row < count; row += 32, rows += 16 * width, to += 16 * width) {
     for (std::int64_t column = 0; column < width; column += 32) {
       Vector<std::int32_t> even[kLanes<float>], odd[kLanes<float>];
@@ -384,7 +388,7 @@ inline bool pack_finite_columns(const Bf16Pair* rows, std::int64_t width, std::i
   return !any_lane((Vector<std::int32_t>)(infinite & 0x80008000U));
 }
 
-// Transposes each block of 16 x 16 words of `words` [rows, padded] in place.
+// Transposes in place each block of 16 x 16 words of the matrix `words` [rows, padded].
 inline void transpose_blocks(Bf16Pair* words, std::int64_t rows, std::int64_t padded) {
   for (std::int64_t row = 0; row < rows; row += 16, words += 16 * padded) {
     for (std::int64_t column = 0; column < padded; column += 16) {
@@ -396,12 +400,12 @@ inline void transpose_blocks(Bf16Pair* words, std::int64_t rows, std::int64_t pa
   }
 }
 
-// The element of d_k or d_v in the transposed sums of add_to_columns(), before transpose_sums().
+// Returns the element of d_k or d_v for a key and a column in the transposed sums of add_to_columns(), before transpose_sums() is called.
 POLYHEAD_INLINE float& sum_at(float* sums, std::int64_t padded, std::int64_t key, std::int64_t column) {
   return sums[(key / 32 * 32 + RoundedTiles::tile_of(key) * 16 + column % 16) * padded + column / 16 * 16 + RoundedTiles::column_of(key)];
 }
 
-// Turns the transposed sums of add_to_columns() into one row for each key.
+// Transposes the sums of add_to_columns() back, so that there is one row for each key.
 inline void transpose_sums(float* sums, std::int64_t keys, std::int64_t padded) {
   for (std::int64_t key = 0; key < keys; key += 32, sums += 32 * padded) {
     for (std::int64_t column = 0; column < padded; column += 16) {

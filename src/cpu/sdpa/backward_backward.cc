@@ -5,8 +5,8 @@
 namespace polyhead::cpu {
 namespace {
 
-// The second backward pass, as DocumentPass needs it. It first computes the jvp, which gives d_d_out and the RowValues
-// of each row [B,K,N/K * T], and then the cells.
+// The gradient of the backward pass (sdpa_backward_backward) in the form that the template DocumentPass runs. It first computes the jvp, whose results are d_d_out
+// and the RowValues of each row [B,K,N/K * T], and then the cells of the schedule.
 class SecondBackward {
  public:
   using Problem = BackwardBackwardProblem;
@@ -23,7 +23,7 @@ class SecondBackward {
     task.tangents = tangents_of(p, p.tangents, b, kv, task.heads);
     task.row_values = static_cast<const char*>(values_.get()) + (b * p.kv_heads + kv) * task.heads * p.queries * row_values_size(p.dtype);
   }
-  static bool adds_often(const BackwardBackwardProblem& p) { return static_cast<bool>(p.tangents.k); }  // true: d_q gets d_x k and d_x' k'
+  static bool adds_often(const BackwardBackwardProblem& p) { return static_cast<bool>(p.tangents.k); }  // with a tangent k', both d_x k and d_x' k' are added to d_q
   static std::int64_t scratch_bytes(const BackwardBackwardTask& task) { return current_kernels_of<BackwardBackwardKernels>().backward_backward_scratch(task); }
   static void run(const BackwardBackwardTask& task, void* scratch) { current_kernels_of<BackwardBackwardKernels>().backward_backward(task, scratch); }
 

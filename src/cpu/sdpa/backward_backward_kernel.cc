@@ -1,8 +1,10 @@
-// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). With tangents marked by a prime and the RowValues of the jvp:
+// The gradient of the backward pass (docs/maths.md, eq. 8e-8h). A prime marks a tangent; lse', delta and phi of a row are the RowValues that the jvp kernel
+// computed:
 //   w = m <d_out, v>,  w' = m <d_out, v'>,  c = score' - lse'
 //   d_v += (p c)^T d_out          d_score = p (c (w - delta) + w' - phi)          g = p (w - delta)
 //   d_x = softcap' d_score + softcap'' x' g,  d_x' = softcap' g;  d_q += d_x k + d_x' k',  d_k += d_x^T q + d_x'^T q'
-// The loops are those of backward_kernel.cc. Five products compute the numbers of each pair, and five use them.
+// The loops are those of backward_kernel.cc. Five matrix products compute numbers for each pair (query, key), and five products sum these numbers over queries
+// or keys.
 #include "cpu/sdpa/backward_scratch.h"
 #include "cpu/sdpa/bias_rows.h"
 #include "cpu/sdpa/gradient_sums.h"
@@ -13,11 +15,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The scratch of a backward pass, whose p holds drop(p) c, and further arrays for the tangents.
+// The scratch of the kernel: that of the backward pass, in which the array p holds drop(p) c, and further arrays for the tangents.
 template <class T>
 struct BackwardBackwardScratch : BackwardScratch<T> {
   T *k_tangent_panels, *v_tangent_panels, *k_tangent, *q_tangent, *q_tangent_finite;
-  T *g;          // d_x' for the block of rows
+  T *g;          // g, then d_x' = softcap' g, for the block of rows
   T *w_tangent;  // w' of a strip
   T *curvature;
 
@@ -60,7 +62,7 @@ class BackwardBackward {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row row = s_.rows[i] = next;
       next = next_row(row, task_.queries);
-      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // inverse is 0 for an empty row
+      s_.spans[i] = values_[i].inverse == 0 ? KeyRange{0, 0} : narrow_range_of(task_, row);  // an empty row has inverse 0 and attends to no key
       if (task_.d_sink.data == nullptr || task_.first_key > 0) continue;
       const RowValues<T>& values = values_[i];
       const T weight = sink_weight(task_, row, values, scale_), p = weight == 0 || values.inverse == 0 ? T{0} : weight * values.inverse, moved = sink_tangent_of<T>(task_.tangents, row) - values.lse_tangent;
@@ -82,7 +84,7 @@ class BackwardBackward {
     if (has(tangents.v)) rows.pack_keys(tangents.v, first, count, task_.v_width, s_.lines, s_.v_tangent_panels);
   }
 
-  // Copies rows of q, q' and d_out. If they have NaN or infinities, also makes copies with 0 in their place, for the sums over rows.
+  // Copies rows of q, q' and d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     q_finite_ = load_rows_of(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, s_.q, s_.q_finite);
     d_out_finite_ = load_rows_of(task_.d_out, block, rows, task_.v_width, s_.v_padded, T{1}, s_.d_out, s_.d_out_finite);
@@ -131,8 +133,8 @@ class BackwardBackward {
     if (!k_finite_ || !k_tangent_finite_ || !q_finite_ || !q_tangent_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that its rows attend to; the rest of `block_keys` becomes 0. Also
-  // stores d_score in d_bias.
+  // Computes drop(p) c, d_x and g of a strip of the block of rows. `keys` is the range that the strip's rows attend to; for other keys in `block_keys` the numbers
+  // are 0. Also stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count, KeyRange block_keys) {
     T *p = s_.p + begin * s_.stride, *d_x = s_.d_x + begin * s_.stride, *g = s_.g + begin * s_.stride, *w_tangent = s_.w_tangent;
     if (!keys.empty()) multiply_strip(block + begin, begin, rows, keys, first);
@@ -158,7 +160,7 @@ class BackwardBackward {
     }
   }
 
-  // Computes the products of a strip with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
+  // Computes the products of a strip's rows with the keys: <q, k>, <q', k> + <q, k'>, <d_out, v> and <d_out, v'>.
   void multiply_strip(std::int64_t index, int begin, int rows, KeyRange keys, std::int64_t first) {
     const TaskRows<T> of = of_rows();
     const StripBlocks blocks = of.blocks_of(index, rows);
@@ -182,7 +184,7 @@ class BackwardBackward {
     }
   }
 
-  // For the keys `own` of the row: turns the products x, t, y and y' into drop(p) c, g, and d_score. g and d_score overwrite t and y.
+  // For the keys `own` of the row, computes drop(p) c, g and d_score from the products x, t, y and y'. They overwrite x, t and y.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* t, T* y, T* y_tangent) {
     constexpr int kWidth = kLanes<T>;
     const Row& row = s_.rows[index];
@@ -201,7 +203,7 @@ class BackwardBackward {
         store_vector<T>(p[j] == T{0} ? Vector<T>{} : p[j] * slope, y + at);
       }
     });
-    if (values.lse * T{0} != 0) {  // a NaN lse reaches only keys that the row attends to
+    if (values.lse * T{0} != 0) {  // if lse is not finite, only the keys that the row attends to may become NaN
       for (std::int64_t s = own.first; s < own.last; ++s) {
         if (!attends_to(task_, row, first + s)) x[s] = t[s] = y[s] = 0;
       }
@@ -210,11 +212,12 @@ class BackwardBackward {
     if (kind_of(task_, row) == RowKind::uniform) clear(t, own.first, own.last), clear(y, own.first, own.last);
   }
 
-  // Adds NaN and infinities of k, k', q, q' and d_out to the gradients of the queries and keys that attend to each other, and to no others.
+  // The products used copies with 0 in place of NaN and infinities of k, k', q, q' and d_out. This function adds these NaN and infinities to the gradients of pairs
+  // (query, key) in which the query attends to the key, and to no other gradients.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
-      if (kind_of(task_, row) == RowKind::uniform) continue;  // its scores are constants
+      if (kind_of(task_, row) == RowKind::uniform) continue;  // the scores of a uniform row are constants, whose gradients are 0
       const KeyRange own = of_rows().part(block + i, first, count);
       const T *p = s_.p + i * s_.stride, *d_x = s_.d_x + i * s_.stride, *g = s_.g + i * s_.stride;
       for (std::int64_t s = own.first; s < own.last; ++s) {
@@ -235,7 +238,7 @@ class BackwardBackward {
 
   const BackwardBackwardTask& task_;
   const ScoreScale<T> scale_;
-  const RowValues<T>* const values_;  // the jvp's numbers for the task's rows
+  const RowValues<T>* const values_;  // numbers that the jvp kernel computed for the task's rows
   BackwardBackwardScratch<T> s_;
   GradientSums<T> sums_;
   bool k_finite_ = true, k_tangent_finite_ = true, q_finite_ = true, q_tangent_finite_ = true, d_out_finite_ = true;

@@ -1,12 +1,12 @@
 // d_v[s] = sum_t drop(p)[t,s] d_out[t]          d_p[t,s] = m[t,s] <d_out[t], v[s]>               (docs/maths.md, eq. 5, 6)
 // d_score = p (d_p - delta),  delta[t] = <d_out[t], out[t]>                                       (eq. 7)
 // d_q[t] = scale sum_s d_x[t,s] k[s]           d_k[s] = scale sum_t d_x[t,s] q[t]                (eq. 8, 9)
-// m = 1/(1 - dropout probability) for entries that dropout keeps, 0 for the others.
+// m = 1/(1 - dropout probability) for pairs that dropout keeps, 0 for other pairs.
 //
 // Loops, outermost first (README.md draws them):
-//   key block: k as rows and as panels, v as panels, d_k and d_v stay in the second-level cache
-//     query block: its p and d_x for the key block stay in the second-level cache too
-//       strip of rows, panel of keys (differentiate_tiles.h): q k^T, then d_out v^T as one tile of sums in registers; p and d_x are stored
+//   key block: its k as rows and as panels, v as panels, d_k and d_v stay in the second-level cache
+//     query block: p and d_x of the query block and the key block stay in the second-level cache too
+//       strip of rows, panel of keys (differentiate_tiles.h): computes q k^T and then d_out v^T, each as one tile of sums in registers; stores p and d_x
 //       d_q of the strip += d_x k
 //     d_v += p^T d_out, then d_k += d_x^T q: p and d_x are read along their columns, so nothing is transposed
 //   d_q, d_k and d_v are summed split by split (gradient_sums.h)
@@ -28,11 +28,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, and of twice as much if it is computed as a power of two. Rows
-// with |lse| above this bound compute their maximum and sum again.
+// With a float32 lse, exp(score - lse) has a relative error of |lse| 2^-24, or twice as much if the kernel computes it as a power of two. For rows with |lse| above
+// this bound the kernel therefore computes the maximum and the sum of the softmax again.
 constexpr int kLargestExactLse = 32;
 
-// Operand: the type in which q, k, v and d_out are multiplied, T or bfloat16 pairs.
+// Operand is the type in which q, k, v and d_out are multiplied: T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Backward {
  public:
@@ -63,7 +63,7 @@ class Backward {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
   static constexpr bool kAmx = kUsesAmx<Operand>;
-  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // number of keys or rows in a term
+  static constexpr std::int64_t kPerTerm = kNative ? 2 : 1;  // keys (or rows) in one packed term of a sum over keys (or rows)
 
   static Operand* operand(T* array) { return reinterpret_cast<Operand*>(array); }
 
@@ -79,7 +79,7 @@ class Backward {
       s_.shift[i] = 0;
       s_.inverse[i] = 1;
       const T lse = s_.lse[i] = *row_of(task_.lse, static_cast<const T*>(task_.lse.data), r);
-      if (lse == -kInfinity<T>) s_.spans[i] = {0, 0};  // an empty row
+      if (lse == -kInfinity<T>) s_.spans[i] = {0, 0};  // the row is empty: it attends to no key
       inexact |= beyond(lse);
       const T *out = of_rows().line_of(task_.out, r, task_.v_width, s_.lines), *d_out = of_rows().line_of(task_.d_out, r, task_.v_width, s_.lines + task_.v_width);
       Vector<T> sums{};
@@ -93,7 +93,7 @@ class Backward {
     if (task_.sink.data != nullptr) find_sink_weights();
   }
 
-  // Finds p of each row's sink and, in one of the key splits, the sink's gradient.
+  // Computes the attention weight of each row's sink and, in only one of the key splits, the gradient of the sink logit.
   void find_sink_weights() {
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       const Row& row = s_.rows[i];
@@ -106,7 +106,7 @@ class Backward {
     }
   }
 
-  // Whether delta is NaN or infinite only because of d_out, which a row without keys does not use. Such a row has lse = sink and out = 0.
+  // Returns whether the row has no keys, so that lse = sink and out = 0, and delta is not finite only because d_out is not finite. Such a row does not use delta.
   bool only_sink(std::int64_t i, T sink) const {
     if (s_.delta[i] * T{0} == 0 || s_.lse[i] != sink) return false;
     const T* const out = of_rows().line_of(task_.out, s_.rows[i], task_.v_width, s_.lines);
@@ -116,7 +116,7 @@ class Backward {
     return true;
   }
 
-  // Whether lse is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again, so it uses lse as it is.
+  // Returns whether |lse| is too large for exp(score - lse). A task with only a part of the keys cannot compute the sum again and uses lse unchanged.
   bool beyond(T lse) const { return !task_.part_of_keys && (lse > kLargestExactLse || lse < -kLargestExactLse) && lse * T{0} == 0; }
 
   // Computes maximum and sum over all keys again, as in the forward pass, for rows whose lse is too large to be exact.
@@ -145,7 +145,7 @@ class Backward {
     }
     for (std::int64_t i = 0; i < s_.row_count; ++i) {
       if (!beyond(s_.lse[i])) continue;
-      if (s_.inverse[i] == 0 && task_.sink.data != nullptr) {  // no key has a score above -infinity: lse is the sink
+      if (s_.inverse[i] == 0 && task_.sink.data != nullptr) {  // no key has a score above -infinity, so lse equals the sink logit
         s_.shift[i] = 0, s_.inverse[i] = 1;
         continue;
       }
@@ -185,8 +185,8 @@ class Backward {
     }
   }
 
-  // Copies rows of q, times the scale's power of two, and of d_out. If they have NaN or infinities, also makes copies with 0 in their
-  // place, for the sums over rows.
+  // Copies rows of q, multiplied by the scale's power of two, and rows of d_out. If a row has a NaN or an infinity, also makes copies with 0 in its place, for
+  // the sums over rows.
   void load_queries(std::int64_t block, int rows) {
     if constexpr (kNative) {
       q_finite_ = load_pairs(task_.q, block, rows, task_.qk_width, s_.qk_padded, scale_.power, operand(s_.q), s_.qk_depth, operand(s_.q_columns));
@@ -199,7 +199,7 @@ class Backward {
     }
   }
 
-  // Loads rows as words of two neighbouring columns. `columns` receives words of two neighbouring rows, with 0 for NaN and infinities.
+  // Loads rows to `to` as words of two neighbouring columns, and to `columns` as words of two neighbouring rows, in which NaN and infinities become 0.
   // Returns whether all elements are finite.
   bool load_pairs(const Plane& plane, std::int64_t block, int rows, std::int64_t width, std::int64_t padded, T factor, Operand* to, std::int64_t depth,
                   Operand* columns) const {
@@ -213,7 +213,7 @@ class Backward {
     return finite;
   }
 
-  // Writes d_bias = 0 for the rows that attend to no key of the block.
+  // Writes d_bias = 0 for rows that attend to no key of the key block.
   void clear_bias(std::int64_t first, std::int64_t count, std::int64_t block, int rows) const {
     if (task_.write_d_bias) clear_bias_rows(task_, s_.rows + block, rows, first, count, s_.d_x);
   }
@@ -228,7 +228,7 @@ class Backward {
       const KeyRange keys = strips[strip / kStripRows] = of_rows().keys_of(block + strip, block + strip + height, first, count);
       differentiate_strip(block, strip, height, keys, first, count, block_keys);
       if (keys.empty() || sums_.d_q(0) == nullptr) continue;
-      const std::int64_t first_term = keys.first / kPerTerm, stride = s_.stride / kPerTerm;  // whole terms: d_x is 0 outside of the keys
+      const std::int64_t first_term = keys.first / kPerTerm, stride = s_.stride / kPerTerm;  // a term may begin before `keys`, where d_x is 0
       of_rows().multiply_rows({.depth = round_up(keys.last, kPerTerm) / kPerTerm - first_term,
                                .a = operand(kNative ? s_.d_x_pairs : s_.d_x) + strip * stride + first_term,
                                .a_stride = stride,
@@ -241,14 +241,14 @@ class Backward {
     }
     const T* const d_out = kNative ? s_.d_out_columns : d_out_finite_ ? s_.d_out : s_.d_out_finite;
     const T* const q = kNative ? s_.q_columns : q_finite_ ? s_.q : s_.q_finite;
-    // All of d_v before d_k, because the rows of d_out and of q do not fit in the first-level cache together.
+    // Compute all of d_v before d_k, because the rows of d_out and the rows of q do not fit in the first-level cache at the same time.
     if (task_.d_v.data != nullptr)
       of_rows().multiply_columns(kNative ? s_.p_columns : s_.p, rows, strips, block_keys, d_out, s_.v_padded, sums_.d_v());
     if (task_.d_k.data != nullptr) of_rows().multiply_columns(kNative ? s_.d_x_columns : s_.d_x, rows, strips, block_keys, q, s_.qk_padded, sums_.d_k());
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Whether the key block has all keys of the row.
+  // Returns whether the key block contains all keys that the row attends to.
   bool has_all_keys(std::int64_t index, std::int64_t first) const { return !task_.part_of_keys && of_rows().in_one_block(index, first, s_.keys); }
 
   RowPath path_of(std::int64_t index, std::int64_t first) const {
@@ -257,7 +257,7 @@ class Backward {
     return has_all_keys(index, first) ? RowPath::tiles_of_whole_row : RowPath::tiles;
   }
 
-  // Computes p and d_x of a strip of the query block. `keys` is the range that its rows attend to; the rest of `block_keys` becomes 0. Also
+  // Computes p and d_x of a strip of the query block. `keys` is the range that the strip's rows attend to; for other keys in `block_keys`, p and d_x are 0. Also
   // stores d_score in d_bias.
   void differentiate_strip(std::int64_t block, int begin, int rows, KeyRange keys, std::int64_t first, std::int64_t count,
                            KeyRange block_keys) {
@@ -274,7 +274,7 @@ class Backward {
       of_rows().multiply_panels(s_.q + begin * s_.q_stride, s_.q_stride, s_.k_panels, s_.qk_depth, rows, first, keys, strip.blocks, p);
       apply_score_rule<T>(task_, scale_.of_products, s_.rows + block + begin, rows, first, keys, strip.blocks, s_.stride, p, s_.before_rule);
     }
-    // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
+    // Tiles always contain all rows of the strip, so the bits of a row do not depend on the RowPath of the other rows.
     if (tiles && !keys.empty()) differentiate_tiles(strip, keys);
     for (int i = 0, end = 0; i < rows && passes && !keys.empty(); i = end) {
       for (end = i + 1; end < rows && paths[end] == paths[i];) ++end;
@@ -300,7 +300,7 @@ class Backward {
     if constexpr (kNative) pair_strip(begin, rows, block_keys);
   }
 
-  // Loads the keys and the paths of a strip's rows.
+  // Sets the key range and the RowPath of each row of a strip.
   void load_strip(TileStrip<T, Operand>& strip, const KeyRange* own) const {
     for (int i = 0; i < strip.rows; ++i) {
       const std::int64_t index = strip.first + i;
@@ -311,7 +311,7 @@ class Backward {
     if (strip.rows > 0) strip.blocks = of_rows().blocks_of(strip.first, strip.rows);
   }
 
-  // Stores a row's d_score in d_bias, or adds it, and multiplies by the derivative of the softcap.
+  // Writes a row's d_score to d_bias or adds it there, and then multiplies d_score by the derivative of the softcap.
   void finish_row(std::int64_t index, std::int64_t first, std::int64_t count, KeyRange own, T* d_x) const {
     const Row& row = s_.rows[index];
     if (task_.write_d_bias) {
@@ -324,7 +324,7 @@ class Backward {
 
   RoundedTiles rounded_tiles() const { return {operand(s_.d_x_pairs), operand(s_.p_columns), operand(s_.d_x_columns), s_.keys / 32}; }
 
-  // Does the work of multiply_block() with AMX, in units of 32 rows.
+  // Does the work of multiply_block() with AMX tiles, in units of 32 rows.
   void multiply_block_by_tiles(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     KeyRange own[kBlockRows], all{count, 0};
     for (int i = 0; i < rows; ++i) {
@@ -347,7 +347,8 @@ class Backward {
     if (!k_finite_ || !q_finite_ || !d_out_finite_) add_non_finite_values(first, count, block, rows);
   }
 
-  // Computes p and d_x of up to 32 rows, rounded, and their d_bias. Returns the chunks of 32 keys that it wrote to `rounded`, one bit each.
+  // Computes p and d_x of up to 32 rows and the rows' d_bias, and stores p and d_x, rounded, in `rounded`. Returns the chunks of 32 keys that were stored, as
+  // one bit each.
   std::uint32_t differentiate_rows_of_unit(std::int64_t block, int begin, int rows, std::int64_t first, std::int64_t count, const KeyRange* own_keys, const RoundedTiles& rounded) {
     for (int i = 0; i < rows && sums_.d_q(0) != nullptr; ++i) {
       for (std::int64_t d = 0; d < s_.qk_padded; d += 16) __builtin_prefetch(sums_.d_q(block + begin + i) + d, 1, 2);
@@ -374,7 +375,7 @@ class Backward {
       if (strip.paths[i % kStripRows] == RowPath::memory && !own.empty()) {
         T* const p = s_.p + i * s_.stride;
         differentiate_keys(block + begin + i, first, own, p, d_x);
-        for (T* const line : {p, d_x}) clear(line, own.first / kWidth * kWidth, own.first), clear(line, own.last, round_up(own.last, kWidth));  // NaN if lse is NaN
+        for (T* const line : {p, d_x}) clear(line, own.first / kWidth * kWidth, own.first), clear(line, own.last, round_up(own.last, kWidth));  // if lse is NaN, masked keys in the first and last vector are NaN too
       }
       if (task_.write_d_bias) clear(d_x, 0, own.first), clear(d_x, own.last, count);
       finish_row(block + begin + i, first, count, own, d_x);
@@ -397,7 +398,7 @@ class Backward {
     }
   }
 
-  // For the keys `own` of the row: turns x from products <q, k> into drop(p), and y from <d_out, v> into d_score.
+  // For the keys `own` of the row, replaces the products <q, k> in x by drop(p), and the products <d_out, v> in y by d_score.
   void differentiate_keys(std::int64_t index, std::int64_t first, KeyRange own, T* x, T* y) {
     const Row& row = s_.rows[index];
     const T pending_scale = finish_scores<T>(task_, row, scale_.factor, first, own.first, own.last, x, s_.softcap_derivative, s_.bytes);
@@ -421,14 +422,15 @@ class Backward {
       sums.add(p, d_score);
     });
     if (finite && has_all_keys(index, first)) normalise_row(begin, end, RowFactors<T>(sums), x, y);
-    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // a NaN lse reaches only keys that the row attends to
+    for (std::int64_t i = own.first; i < own.last && !finite; ++i) {  // if lse is not finite, only the keys that the row attends to may become NaN
       if (!attends_to(task_, row, first + i)) x[i] = y[i] = 0;
     }
     if (keep != nullptr) drop_keys(task_, keep, own, x);
     if (kind_of(task_, row) == RowKind::uniform) clear(y, own.first, own.last);
   }
 
-  // Adds NaN and infinities of k, q and d_out to the gradients of the queries and keys that attend to each other, and to no others.
+  // The products used copies with 0 in place of NaN and infinities of k, q and d_out. This function adds these NaN and infinities to the gradients of pairs
+  // (query, key) in which the query attends to the key, and to no other gradients.
   void add_non_finite_values(std::int64_t first, std::int64_t count, std::int64_t block, int rows) {
     for (int i = 0; i < rows; ++i) {
       const Row& row = s_.rows[block + i];
@@ -458,7 +460,7 @@ class Backward {
     }
   }
 
-  // p and d_x of a row of the query block and a key of the key block.
+  // p and d_x of one pair: a row of the query block and a key of the key block.
   struct PairWeights {
     T p, d_x;
   };
@@ -476,7 +478,7 @@ class Backward {
   GradientSums<T> sums_;
   const bool in_tiles_ = task_.softcap <= 0 && !task_.dropout && task_.rule == nullptr;
   bool k_finite_ = true, q_finite_ = true, d_out_finite_ = true;
-  mutable Tiles<Operand> tiles_;  // scratch of a product
+  mutable Tiles<Operand> tiles_;  // the tile registers, which every product overwrites
 };
 
 }  // namespace

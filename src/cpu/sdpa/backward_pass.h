@@ -1,4 +1,4 @@
-// Runs the schedule of a backward pass: calls the kernels for its tasks and adds up the sums of their splits.
+// Runs the schedule of a backward pass: calls the kernel for each task, and then adds the partial sums of splits that different threads computed.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace polyhead::cpu {
 
-// Sums of a gradient whose splits are computed by different threads: [head of all sequences, split, row, gradient_stride()].
+// Memory for the partial sums of a gradient whose splits are computed by different threads: [sequence and head, split, row, gradient_stride()].
 class SplitSums {
  public:
-  // Allocates no memory if the splits run together or the gradient is not computed.
+  // Allocates memory only if the splits run on different threads (`apart`) and the gradient is computed.
   SplitSums(const BackwardProblem& p, const TensorView& gradient, bool apart, std::int64_t splits, std::int64_t rows)
       : gradient_(gradient), splits_(splits), rows_(rows) {
     if (!apart || !gradient) return;
@@ -28,7 +28,7 @@ class SplitSums {
   bool any() const { return memory_.has_value(); }
   const TensorView& gradient() const { return gradient_; }
   std::int64_t rows() const { return rows_; }
-  // Returns nullptr if no memory was allocated.
+  // Returns the address of the sums of a head, split and row, or nullptr if no memory was allocated.
   void* at(std::int64_t head, std::int64_t split, std::int64_t row) const {
     return memory_ ? static_cast<char*>(memory_->get()) + (head * splits_ + split) * size_ + row * (size_ / rows_) : nullptr;
   }
@@ -39,8 +39,8 @@ class SplitSums {
   std::optional<ScratchMemory> memory_;
 };
 
-// The first backward pass, as DocumentPass needs it: the kernel's task and its calls. Each document has its own object, made before its cells
-// run.
+// The backward pass in the form that the template DocumentPass runs: the type of the kernel's task and the calls of the kernel. There is one object for each
+// document, created before the document's cells run.
 struct FirstBackward {
   using Problem = BackwardProblem;
   using Task = BackwardTask;
@@ -55,13 +55,13 @@ struct FirstBackward {
     task.d_sink = plane_of(p.d_sink, b, n);
     task.rule_sums = p.score_rule_sums(b, n);
   }
-  // Whether a key block adds more than one product to d_q.
+  // Returns whether a key block adds more than one product to d_q.
   static bool adds_often(const BackwardProblem& /*p*/) { return false; }
   static std::int64_t scratch_bytes(const BackwardTask& task) { return current_kernels_of<BackwardKernels>().backward_scratch(task); }
   static void run(const BackwardTask& task, void* scratch) { current_kernels_of<BackwardKernels>().backward(task, scratch); }
 };
 
-// The backward pass of one document: the cells of the schedule, then the sums of splits that ran apart.
+// The backward pass of one document: runs the cells of the schedule, then adds the partial sums of splits that ran on different threads.
 template <class Pass>
 class DocumentPass {
   using Task = typename Pass::Task;
@@ -110,7 +110,7 @@ class DocumentPass {
  private:
   Together together() const {
     Together together = of_bias();
-    if (p_.d_score_rule) {  // one thread adds up the rule's gradients of a head, in order: of one sequence, or of all if they share the sums
+    if (p_.d_score_rule) {  // one thread sums the rule's gradients of a head, so that their order is fixed: of one sequence, or of all sequences that share the sums
       together.rows = together.keys = true;
       if (p_.d_score_rule.extent(0) < p_.batch) together.sequences = true, together.groups = false;
     }
@@ -128,14 +128,14 @@ class DocumentPass {
             .every_pair = bias_->written() || sinks};
   }
 
-  // Runs the sequences first_b to last_b - 1: all sequences, or one group of them.
+  // Computes the sequences first_b to last_b - 1: all sequences, or one group of BiasGradient.
   void run_sequences(std::int64_t first_b, std::int64_t last_b) {
     const std::int64_t row_bytes = gradient_stride(p_.qk_width) * (p_.dtype == DType::f64 ? 8 : 4);
     Task largest = task_;
     largest.rows = most_rows_;
     const std::int64_t scratch_bytes = pass_.scratch_bytes(largest);
-    // Memory for the sums of d_q of the task's rows. A split of keys that adds more than one product needs sums of its own, and so twice the
-    // memory.
+    // Memory for the sums of d_q of a task's rows. If a split of keys adds more than one product, the split is summed separately before it is added, which needs
+    // twice the memory.
     const bool one_product = schedule_.splits.keys_per_split <= backward_block_keys(p_.dtype == DType::f64 ? 8 : 4) && !pass_.adds_often(p_);
     const bool split_memory = !schedule_.keys_apart && schedule_.splits.key_splits > 1 && !one_product;
     const std::int64_t own_bytes = !p_.d_q ? 0 : (split_memory ? 2 : schedule_.keys_apart ? 0 : 1) * most_rows_ * row_bytes;
@@ -151,7 +151,7 @@ class DocumentPass {
         } else if (schedule_.sequences > 1) {
           begin = sequence, end = sequence + 1;
         }
-        // Heads outermost, so that the d_bias of a head stays in the cache over the sequences.
+        // The loop over heads is outermost, so that the d_bias of a head stays in the cache while all sequences add to it.
         for (std::int64_t kv = first_head; kv < p_.kv_heads; kv += schedule_.heads) {
           for (std::int64_t b = begin; b < end; ++b) {
             pass_.place(p_, mask_, b, kv, task);
@@ -178,7 +178,7 @@ class DocumentPass {
     task.d_k_sums = of_d_k_.at(head, row_split, cell.first_key), task.d_v_sums = of_d_v_.at(head, row_split, cell.first_key);
   }
 
-  // Adds the sums of splits that ran apart, in the order of the splits.
+  // Adds the partial sums of splits that ran on different threads, in the order of the splits.
   void add_splits() {
     constexpr std::int64_t kChunk = 64;  // rows
     const SplitSums* all[] = {&of_d_q_, &of_d_k_, &of_d_v_};
@@ -199,7 +199,7 @@ class DocumentPass {
     });
   }
 
-  // Adds the splits of rows first to last - 1 of d_q (which = 0), d_k (1) or d_v (2) of a key/value head.
+  // Adds the partial sums of all splits for rows first to last - 1 of one gradient of a key/value head: d_q (which = 0), d_k (1) or d_v (2).
   void add_splits_of(const SplitSums& sums, int which, std::int64_t head, std::int64_t first, std::int64_t last) const {
     const std::int64_t group = p_.heads / p_.kv_heads, b = head / p_.kv_heads, kv = head % p_.kv_heads;
     GradientTask task{.dtype = p_.dtype, .width = sums.gradient().extent(-1)};
@@ -207,7 +207,7 @@ class DocumentPass {
     if (which == 1) task.factor = task_.scale_factor;
     const std::int64_t size = static_cast<std::int64_t>(info(p_.dtype).size);
     for (std::int64_t row = first; row < last; row += task.rows) {
-      // A chunk has rows of the same splits and, for d_q, of the same query head.
+      // All rows of a chunk have the same splits and, for d_q, the same query head.
       const std::int64_t per_split = which == 0 ? task_.rows_per_split : task_.keys_per_split, length = which == 0 ? p_.queries : last;
       task.rows = std::min({last, (row / per_split + 1) * per_split, (row / length + 1) * length}) - row;
       void* parts[BackwardSplits::kMost];
@@ -232,12 +232,12 @@ class DocumentPass {
   const MaskBlocks mask_;
   const std::int64_t group_rows_;
   SplitSums of_d_q_, of_d_k_, of_d_v_;
-  Task task_;  // the members that all tasks have in common
+  Task task_;  // holds the members that are equal for all tasks
   std::int64_t most_rows_ = 0;
   std::vector<BackwardCell> by_split_;  // the cells in the order of their splits
 };
 
-// A whole backward pass, document by document.
+// Runs a whole backward pass, one document after the other.
 template <class Pass>
 void run_backward(const typename Pass::Problem& p) {
   using P = typename Pass::Problem;
@@ -248,7 +248,7 @@ void run_backward(const typename Pass::Problem& p) {
     const Pass pass(part, threads);
     if (!part.d_q && !part.d_k && !part.d_v && d_bias == nullptr && !part.d_sink && !part.d_score_rule) return;
     if (part.batch * part.heads * part.queries * part.keys != 0) return DocumentPass<Pass>(pass, part, d_bias, threads).run();
-    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // an empty tensor may have more heads than a loop can visit
+    for (const TensorView& gradient : {part.d_q, part.d_k, part.d_v}) {  // if a gradient has no elements, it may have 2^62 heads, and a loop over them would not end
       if (gradient) fill(gradient, 0);
     }
   };
@@ -256,7 +256,7 @@ void run_backward(const typename Pass::Problem& p) {
     run_document(p, threads_of(p.executor));
   } else {
     const bool written = d_bias != nullptr && d_bias->written();
-    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;  // documents add to the same elements
+    const bool in_order = (d_bias != nullptr && !written) || p.d_score_rule;  // documents add to the same elements, so they must run one after the other
     for_each_document(p, in_order, [&](const Document& document, const P& part, int threads) {
       if (written) fill_other_keys(p.d_bias.slice(-2, document.queries.first, document.queries.last), document.keys, 0);
       run_document(part, threads);

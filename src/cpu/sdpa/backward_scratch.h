@@ -10,8 +10,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// In float32, p and d_x of 96 rows x 256 keys take 102 KiB each. For heads 64 wide and 256 keys, k as rows, k and v as panels, d_k and d_v take 320
-// KiB. With AMX a block has twice as many rows, rounded to bfloat16 (backward_amx.h), so d_k and d_v are loaded and stored half as often.
+// kBlockRows is the number of rows of a query block. In float32, p and d_x of 96 rows x 256 keys need 102 KiB each. For heads of width 64 and 256 keys, k as rows,
+// k and v as panels, d_k and d_v need 320 KiB. With AMX p and d_x are rounded to bfloat16 (backward_amx.h), so that twice as many rows fit, and d_k and d_v are
+// loaded and stored half as often.
 constexpr int kBlockRows = static_cast<int>(kBackwardBlockRows) * (kHasAmx ? 2 : 1);
 static_assert(kBlockRows % kStripRows == 0 && kBlockRows % (2 * kTermBlock) == 0);
 inline constexpr int kUnitRows = 32;  // with AMX: rows whose products are computed together, two rows of tiles
@@ -21,22 +22,22 @@ constexpr std::int64_t kBlockKeys = backward_block_keys(sizeof(T));
 
 template <class T>
 struct BackwardScratch {
-  // With task.native k_panels, v_panels, k, q and d_out hold bfloat16 pairs, each as wide as a float32. A pair holds two neighbouring columns of a row;
-  // in k it holds two neighbouring keys.
+  // If task.native, k_panels, v_panels, k, q and d_out hold bfloat16 pairs, which are as wide as a float32. A pair holds two neighbouring columns of a row; in the
+  // array k a pair holds two neighbouring keys.
   T *k_panels, *v_panels, *k, *d_k, *d_v, *d_k_split, *d_v_split, *lines, *p, *d_x, *q, *q_finite, *d_out, *d_out_finite, *softcap_derivative;
-  // Only with task.native. d_x_pairs has pairs of neighbouring keys of d_x [kBlockRows, stride / 2]; the other arrays have pairs of neighbouring rows
-  // of p, d_x, q and d_out. With AMX all of them are in the order of its tiles, and the arrays p and d_x have only the rows of a unit.
+  // The next five arrays exist only if task.native. d_x_pairs [kBlockRows, stride / 2] holds d_x in pairs of neighbouring keys. The other four hold p, d_x, q and
+  // d_out in pairs of neighbouring rows. With AMX all five are in the order of AMX tiles, and the arrays p and d_x hold only the rows of a unit.
   T *d_x_pairs, *p_columns, *d_x_columns, *q_columns, *d_out_columns;
   T *shift, *lse, *inverse, *delta;  // per row: p = inverse * exp(factor * (x - shift) - lse)
-  T *before_rule, *rule_copy;        // for a score rule: scaled scores of a strip, and scratch of the same size
-  T* sink;                           // per row: p of its sink; no memory without sinks
+  T *before_rule, *rule_copy;        // with a score rule: the scaled scores of a strip, and scratch of the same size
+  T* sink;                           // per row: the attention weight of the row's sink; no memory if there are no sink logits
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
   T* panel_bias;
   std::int64_t qk_padded, v_padded, keys, stride, row_count;
-  std::int64_t qk_depth, v_depth;    // terms of <q, k> and <d_out, v>: the widths, or with task.native the numbers of bfloat16 pairs
-  std::int64_t q_stride, d_out_stride;  // between rows of q and d_out
+  std::int64_t qk_depth, v_depth;    // number of terms of <q, k> and <d_out, v>: the head widths or, if task.native, the numbers of bfloat16 pairs
+  std::int64_t q_stride, d_out_stride;  // distances between rows of q and between rows of d_out
 
   static std::int64_t layout(const BackwardTask& task, void* memory, BackwardScratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;
@@ -59,7 +60,7 @@ struct BackwardScratch {
     constexpr int kProductRows = kHasAmx ? kUnitRows : kBlockRows;
     arena.allocate(s.p, kProductRows * s.stride);
     arena.allocate(s.d_x, kProductRows * s.stride);
-    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because 16 rows are read from any row of a block on
+    constexpr int kReadRows = kBlockRows + kRowBlock - 1;  // padded, because AMX reads 16 rows from any row of the block on, even from the last
     arena.allocate(s.q, kReadRows * s.q_stride);
     arena.allocate(s.d_out, kReadRows * s.d_out_stride);
     const std::int64_t copied_rows = task.native ? 0 : kBlockRows, paired_rows = task.native ? kBlockRows / 2 : 0;

@@ -1,4 +1,5 @@
-// Tests the backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
+// Tests the backward pass with different numbers of threads. Splits of rows, splits of keys and groups of sequences run on one thread or on several, and the
+// bits must be the same.
 #include <gtest/gtest.h>
 
 #include "cpu/sdpa/schedule.h"
@@ -41,7 +42,7 @@ void expect_same_for_any_threads(std::uint64_t seed, AttentionCase& c, Random& r
       }
     }
     c.options.executor = nullptr;
-    const AttentionOutputs o = c.make_outputs();  // the library's own threads
+    const AttentionOutputs o = c.make_outputs();  // this run uses the library's own threads
     backward_from(c, forward, o);
     expect_same_bits(o, one);
   });
@@ -89,7 +90,7 @@ TEST(CpuBackwardSplits, AreTheSameForAnyNumberOfThreads) {
 TEST(CpuBackwardSplits, WithEachKindOfBias) {
   struct Bias {
     const char* name;
-    Shape shape;  // empty: a table of relative positions
+    Shape shape;  // the shape of the bias; empty: a relative bias with a table is used instead
     std::int64_t group = 1;
   };
   std::uint64_t seed = 59;
@@ -187,7 +188,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   }
 }
 
-// The task with the first keys writes a row's d_sink, even if the window excludes all of these keys for the row.
+// The task that has the first keys writes d_sink of each row, even if the window excludes all of the task's keys for the row.
 TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   Random random(120);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});

@@ -1,5 +1,5 @@
-// Table entries of an instruction set with a base (cmake/isa.cmake): its own kernel computes native tasks, and the kernel of its base all others. For
-// kernel sources only.
+// Entries in the kernel table of an instruction set with a base (cmake/isa.cmake). The kernel of the set itself computes native tasks (bfloat16 products), and the
+// kernel of the base computes all other tasks. For kernel sources only.
 #pragma once
 
 #include "cpu/bf16_pairs.h"
@@ -15,7 +15,7 @@ extern const BackwardKernels backward_kernels;
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// kBase: the kernel table of the base instruction set; kFunction: the member of that table that runs tasks that are not native.
+// kBase is the kernel table of the base instruction set; kFunction is the member of kBase that is called for tasks that are not native.
 template <template <class> class Scratch, const auto& kBase, auto kFunction, class Task>
 std::int64_t native_scratch_bytes(const Task& task) {
   Scratch<float> scratch;

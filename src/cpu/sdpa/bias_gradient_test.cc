@@ -1,5 +1,5 @@
-// Tests d_bias with its own element for every pair. The kernels write it without clearing it first, so an element that no task writes would keep its old
-// value.
+// Tests d_bias with a separate element for every pair (query, key). The kernels write d_bias without setting it to zero first, so an element that no task writes
+// would keep its old value.
 #include <gtest/gtest.h>
 
 #include "support/case_part.h"
@@ -9,7 +9,7 @@
 namespace polyhead::test {
 namespace {
 
-// The case has two blocks of 96 rows, and two blocks of 256 keys (three of 128 in float64). The last blocks are not full.
+// Returns a case with two blocks of 96 rows, and two blocks of 256 keys (in float64, three blocks of 128 keys). The last blocks are not full.
 AttentionCase biased_case(Random& random, DType dtype) {
   AttentionCase c = case_of(random, dtype, {.lead = {2}, .queries = 110, .keys = 290, .qk_width = 5, .v_width = 3});
   c.options.bias = c.keep(random.strided(dtype, c.sizes.pairs()));
@@ -82,7 +82,8 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
   }
 }
 
-// 36 MiB are written with non-temporal stores, the 4 MiB of a single sequence are not. Rows of odd length begin anywhere in a vector.
+// A d_bias of 36 MiB is written with non-temporal stores, the 4 MiB of a single sequence are not; the bits must be the same. The rows have odd length, so they are
+// not aligned to vectors.
 TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Random random(9);

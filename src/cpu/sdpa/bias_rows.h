@@ -19,7 +19,7 @@ POLYHEAD_INLINE void stream_row(const T* from, std::int64_t count, T* to) {
   for (; i < count; ++i) to[i] = from[i];
 }
 
-// Writes d_bias of the keys [first, first + count) of the row. d_score is 0 for masked keys.
+// Writes d_score to d_bias for the keys [first, first + count) of the row. d_score is 0 for masked keys.
 template <class T>
 POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, std::int64_t count, const T* d_score) {
   const std::int64_t offset = bias_offset(task, row, first);
@@ -29,14 +29,14 @@ POLYHEAD_INLINE void write_bias_row(const BackwardTask& task, const Row& row, st
   narrow_row<T>(task.dtype, d_score, count, T{1}, task.d_bias.data, offset, task.d_bias.column);
 }
 
-// Writes d_bias = 0 for rows that attend to none of these keys.
+// Writes d_bias = 0 for the keys [first, first + count) of rows that attend to none of these keys.
 template <class T>
 void clear_bias_rows(const BackwardTask& task, const Row* rows, int row_count, std::int64_t first, std::int64_t count, T* scratch) {
   clear(scratch, 0, count);
   for (int i = 0; i < row_count; ++i) write_bias_row(task, rows[i], first, count, scratch);
 }
 
-// Prefetches the memory of a later add_bias_row(): rows are far apart, so the hardware prefetcher does not find them.
+// Prefetches the memory that a later add_bias_row() will change. Rows are far apart in memory, so the hardware does not prefetch them.
 template <class T>
 POLYHEAD_INLINE void fetch_bias_row(const BackwardTask& task, const Row& row, std::int64_t first, KeyRange keys) {
   if (task.d_bias.column != 1) return;

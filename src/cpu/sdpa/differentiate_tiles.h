@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Returns the sums of a row before its first key: what its sink adds to them.
+// Returns the initial sums of a row, before any key is added: 0, or the contribution of the row's sink.
 template <class T>
 POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardScratch<T>& s, std::int64_t index) {
   RowSums<T> sums{};
@@ -16,13 +16,13 @@ POLYHEAD_INLINE RowSums<T> first_sums(const BackwardTask& task, const BackwardSc
   return sums;
 }
 
-// How a row's products become p and d_x. tiles: in registers. tiles_of_whole_row: in registers, and then renormalised, because the key block
-// has all keys of the row. memory: in passes over memory. The choice depends on the row alone, so the row's bits do not depend on the other
-// rows of its strip.
+// How p and d_x of a row are computed from its products. tiles: in registers. tiles_of_whole_row: in registers and then renormalised, which is possible because the
+// key block contains all keys of the row. memory: by loops over arrays in memory. The choice depends on the row alone, so the row's bits do not depend on the
+// other rows of its strip.
 enum class RowPath : std::uint8_t { tiles, tiles_of_whole_row, memory };
 
-// The strip whose first row is row `begin` of a query block; first_of_block is the number of the block's first row. Operand: the type in
-// which q, k, v and d_out are multiplied, T or bfloat16 pairs.
+// A strip of rows of a query block. It begins at row `begin` of the block, and the block begins at row first_of_block of the task. Operand is the type in which
+// q, k, v and d_out are multiplied: T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TileStrip : StripTiles<T> {
   TileStrip(const BackwardTask& of_task, const ScoreScale<T>& of_scale, const BackwardScratch<T>& scratch, std::int64_t first_of_block, int begin, int row_count,
@@ -31,16 +31,16 @@ struct TileStrip : StripTiles<T> {
 
   const BackwardTask& task;
   const BackwardScratch<T>& s;
-  const std::int64_t first;       // the strip's first row
+  const std::int64_t first;       // index in the task of the strip's first row
   const int in_block;             // index of the strip's first row in the query block
   RowPath paths[kStripRows];
-  RowSums<T> sums[kStripRows];    // used if a key block has all keys of any row
+  RowSums<T> sums[kStripRows];    // used for rows whose keys all lie in this key block
 
-  // Address of the strip's first row in an array of the query block.
+  // Returns the address of the strip's first row in an array that has the rows of the query block.
   T* of_block(T* array, std::int64_t width) const { return array + in_block * width; }
 };
 
-// Describes the product of the strip with the keys of a panel, from key `begin` on. `rows` holds the query block's q or d_out.
+// Returns the arguments of the product of the strip with the keys of a panel, from key `begin` on. `rows` holds q or d_out of the query block.
 template <class T, class Operand>
 POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth,
                                                       std::int64_t panel, std::int64_t begin) {
@@ -51,7 +51,7 @@ POLYHEAD_INLINE Product<T, Operand> product_with_keys(const TileStrip<T, Operand
           .b_stride = kPanelKeys<T>};
 }
 
-// x = products of `Rows` rows of the strip, from row `row` on, with the keys of a panel, from key `begin` on.
+// Sets x to the products of `Rows` rows of the strip, from row `row` on, with the keys of a panel, from key `begin` on.
 template <int Rows, int Columns, class T, class Operand>
 POLYHEAD_INLINE void multiply_keys(const TileStrip<T, Operand>& strip, T* rows, std::int64_t stride, const T* panels, std::int64_t depth, int row,
                                    std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
@@ -105,7 +105,7 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   };
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
-    // First all rows with the panel of k, then all rows with the panel of v, so that each panel stays in the first-level cache.
+    // Multiply all rows with the panel of k, and then all rows with the panel of v, so that each panel stays in the first-level cache while it is used.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { find_probabilities<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (add_up) {
       for_each_rows(strip.rows, [&]<int kRows>(int row) { differentiate_tile<kRows, count(), true>(strip, row, panel, begin); });
@@ -115,7 +115,7 @@ void differentiate_panels(TileStrip<T, Operand>& strip, KeyRange keys, bool add_
   });
 }
 
-// Computes p and d_score of the strip for `keys`, the range that its rows attend to.
+// Computes p and d_score of the strip for `keys`, the range that the strip's rows attend to.
 template <class T, class Operand>
 void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
   strip.find_inner(strip.s.keys);
@@ -129,7 +129,7 @@ void differentiate_tiles(TileStrip<T, Operand>& strip, KeyRange keys) {
                                : differentiate_panels<false, false>(strip, keys, add_up);
   }
   if (!add_up) return;
-  RowFactors<T> factors[kStripRows];  // all rows' divisions first: their latencies overlap
+  RowFactors<T> factors[kStripRows];  // the divisions of all rows are done first, so that they overlap in time
   for (int i = 0; i < strip.rows; ++i) factors[i] = RowFactors<T>(strip.sums[i]);
   T *p = strip.of_block(strip.s.p, strip.s.stride), *d_score = strip.of_block(strip.s.d_x, strip.s.stride);
   for (int i = 0; i < strip.rows; ++i, p += strip.s.stride, d_score += strip.s.stride) {

@@ -1,6 +1,6 @@
-// Tests every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both; sequences,
-// heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the bits of one thread.
-// Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs, stays fast.
+// Tests problems with empty parts that are large enough for several threads: documents without keys, without queries or without both; sequences, heads, blocks
+// and rows without keys; extents of 0. All passes, for every instruction set, are compared with the backend `reference` and with the bits of one thread.
+// The problems are long and narrow: schedules then use several threads, but the reference, whose time grows with the number of pairs, stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
@@ -24,7 +24,7 @@ AttentionSizes without(AttentionSizes sizes, std::int64_t AttentionSizes::*exten
   return sizes;
 }
 
-// Cuts [0, end) into parts in proportion to `shares`, and returns the offsets of the parts.
+// Divides [0, end) into ranges in proportion to `shares`, and returns the offsets of the ranges.
 Tensor offsets_of(const std::vector<std::int64_t>& shares, std::int64_t end) {
   std::int64_t total = 0, sum = 0;
   for (const std::int64_t share : shares) total += share;
@@ -122,7 +122,7 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-// A case of this kind with random options.
+// Returns a case of the given kind with random options.
 AttentionCase draw_empty_case(Random& random, const Kind& kind, DType dtype) {
   AttentionCase c = case_of(random, dtype, kind.sizes);
   SdpaOptions& o = c.options;
@@ -161,7 +161,7 @@ class Emptiness : public testing::Test {
     }
   }
 
-  // Calls f() with one thread and with several, which take the pieces in an unusual order.
+  // Calls f() with one thread and with several threads. The latter compute the pieces of a call in an unusual order.
   template <class F>
   static void for_each_thread_count(SdpaOptions& options, const F& f) {
     for (const int threads : {1, 5, 64}) {
@@ -228,7 +228,7 @@ TEST_F(Emptiness, OfSecondDerivatives) {
   });
 }
 
-// Returns the results of all operations on maps for the case.
+// Returns the results of all operations of maps.h for the case.
 std::vector<std::pair<const char*, Tensor>> maps_of(const AttentionCase& c) {
   const AttentionSizes& z = c.sizes;
   const MapsInput input = c.maps();
@@ -288,7 +288,7 @@ TEST_F(Emptiness, OfMaps) {
     wide.options.backend = &find_backend("reference");
     const auto expected = maps_of(wide);
     const Tolerances tolerances(c);
-    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // bound of sums over rows, and of distances
+    const auto reach = static_cast<double>(c.sizes.queries + c.sizes.keys);  // a bound of the size of sums over rows and of distances, for tolerances
     for_each_instruction_set(seed, [&] {
       std::vector<std::pair<const char*, Tensor>> first;
       for_each_thread_count(c.options, [&] {

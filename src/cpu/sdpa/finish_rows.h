@@ -1,4 +1,4 @@
-// Turns the sums of each row into results: out = o / l, lse = m + log l. For kernel sources only.
+// Computes the results of a row from its sums o and l and its maximum m: out = o / l, lse = m + log l. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/sink.h"
@@ -6,15 +6,15 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Returns the exponential for a task's scores and references m. With softcap or bias these are complete. Otherwise they still lack
-// ScoreScale::factor, the part of the scale that q and k were not multiplied by, and the exponential includes it.
+// Returns the factor of the exponential exp(factor (score - m)). With softcap or bias, scores and references m are complete, and the factor is 1. Otherwise they
+// are not yet multiplied by ScoreScale::factor, the part of the scale that q was not multiplied by, and the exponential includes this factor.
 template <class T>
 const ExpFactor<T>& score_exp_of(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? scale.natural : scale.scaled;
 }
 
-// Divisor of each row of o, and its reciprocal. The divisor is l; with dropout, l times the probability to keep an entry; 1 if l = 0.
-// Arrays are padded to whole vectors.
+// Computes the divisor of each row of o, and its reciprocal. The divisor is l, or with dropout l times the probability to keep an entry; for l = 0 it is 1.
+// All arrays are padded to whole vectors.
 template <class T>
 POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, const T* l, T* divisor, T* reciprocal) {
   for (std::int64_t i = 0; i < count; i += kLanes<T>) {
@@ -25,13 +25,13 @@ POLYHEAD_INLINE void find_divisors(const ForwardTask& task, std::int64_t count, 
   }
 }
 
-// Whether quotients can be stored in `out` without a conversion.
+// Returns whether the quotients o / l can be stored in `out` without a conversion of the dtype.
 template <class T>
 bool stores_in_place(const ForwardTask& task) {
   return task.dtype == kOwnStorage<T> && task.out.column == 1 && task.v_width % kLanes<T> == 0;
 }
 
-// out = o / l, or 0 if l = 0. Rows of o are `stride` elements apart; each row of o and the array l are padded to whole vectors.
+// Stores out = o / l, or 0 where l = 0. Rows of o are `stride` elements apart; each row of o and the array l are padded to whole vectors.
 template <class T>
 void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* o, std::int64_t stride, const T* l) {
   constexpr int kWidth = kLanes<T>;
@@ -51,7 +51,8 @@ void store_out(const ForwardTask& task, const Row* rows, std::int64_t count, T* 
   }
 }
 
-// lse = m + log l, or -infinity if l = 0; sink + log l for rows with share != 1 (add_sinks). Overwrites l. m and l are padded to whole vectors.
+// Stores lse = m + log l, or -infinity where l = 0. For rows with share != 1 it stores sink + log l (see add_sinks). Overwrites l. m and l are padded to whole
+// vectors.
 template <class T>
 void store_lse(const ForwardTask& task, const ExpFactor<T>& score_exp, const Row* rows, std::int64_t count, const T* m, T* l, const T* share) {
   constexpr int kWidth = kLanes<T>;

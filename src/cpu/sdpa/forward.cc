@@ -16,9 +16,9 @@
 namespace polyhead::cpu {
 namespace {
 
-// The schedule of a document, and the memory of results that are merged.
+// The schedule of the forward pass of a document, and the layout of the memory for the partial results of key splits.
 struct Items : ForwardSchedule {
-  Items(const ForwardProblem& p, int threads)  // with attention weights keys are not split, because a task writes whole rows of them
+  Items(const ForwardProblem& p, int threads)  // if attention weights are requested, keys are not split, because a task writes whole rows of attention weights
       : ForwardSchedule(AttentionSizes(p), block_sizes(), block_keys(p), !p.attention_weights, threads),
         keys_per_block(block_keys(p)),
         row_bytes(partial_stride(p.v_width) * (p.dtype == DType::f64 ? 8 : 4)) {}
@@ -27,13 +27,13 @@ struct Items : ForwardSchedule {
 
   // Sets the rows of a task.
   void place(const ForwardBlock& block, ForwardTask& task) const { task.first_row = block.first, task.rows = block.last - block.first; }
-  // Sets the keys of a task, and the memory for the results of its key blocks. `partials`: memory for all splits.
+  // Sets the keys of a task, and the memory for the results of its key blocks, which is a part of `partials`, the memory for all splits.
   void place_keys(std::int64_t split, char* partials, ForwardTask& task) const {
     task.first_key = first_key + split * keys_per_split, task.last_key = std::min(last_key, task.first_key + keys_per_split);
     task.partial = partials + split * keys_per_split / keys_per_block * task.rows * row_bytes;
   }
 
-  std::int64_t keys_per_block, row_bytes;  // row_bytes: size of one row of a partial result
+  std::int64_t keys_per_block, row_bytes;  // row_bytes: size of one row of the partial result of a key block
 
  private:
   static std::int64_t block_keys(const ForwardProblem& p) {
@@ -48,7 +48,7 @@ void move_to(const ForwardProblem& p, const MaskBlocks* blocks, std::int64_t b, 
   task.out = plane_of(p.out, b, n), task.lse = plane_of(p.lse, b, n), task.attention_weights = plane_of(p.attention_weights, b, n);
 }
 
-// Returns the largest task; its scratch is large enough for all tasks.
+// Returns the largest task. Scratch that is large enough for this task is large enough for all tasks.
 ForwardTask largest_task(const ForwardProblem& p, const Items& items, const MaskBlocks* mask) {
   ForwardTask task;
   set_sizes(p, task);
@@ -61,7 +61,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   if (p.batch * p.heads * p.queries == 0) return;
   const Items items(p, threads);
   const MaskBlocks mask(p);
-  const ForwardTask first_task = largest_task(p, items, &mask);  // call it first: it may request AMX tiles, which decides the instruction set
+  const ForwardTask first_task = largest_task(p, items, &mask);  // this call may request AMX tiles, which decides the instruction set, so it must come first
   const auto& kernels = current_kernels_of<ForwardKernels>();
   const auto& merge_kernels = current_kernels_of<MergeKernels>();
   const std::int64_t splits = items.key_splits, per_group = static_cast<std::int64_t>(items.blocks.size()),
@@ -72,7 +72,7 @@ void forward_document(const ForwardProblem& p, int threads) {
   parallel_pieces(items.pieces, p.executor, [&](std::int64_t first, std::int64_t last) {
     const ScratchMemory scratch(bytes, p.workspace);
     ForwardTask task = first_task;
-    // Increments the indices from item to item, because divisions for each item would take as long as a few rows.
+    // The indices are incremented from item to item, because computing them by divisions would take as long as computing a few rows.
     std::int64_t i = first / splits, split = first % splits;
     std::int64_t block = items.heaviest_first ? i / items.heads : i % per_group,
                  head = items.heaviest_first ? i % items.heads : i / per_group;
@@ -107,7 +107,7 @@ void forward_document(const ForwardProblem& p, int threads) {
       char* const of_block = static_cast<char*>(partials->get()) + i * items.partial_bytes();
       items.place_keys(split, of_block, task);
       kernels.forward(task, scratch.get());
-      // The thread that finishes a block's last split joins the results of all its key blocks.
+      // The thread that finishes the last split of a query block merges the results of all key blocks of this query block.
       if (++done[static_cast<std::size_t>(i)] < splits) continue;
       task.partial = of_block;
       merge_kernels.merge(task, items.key_blocks);

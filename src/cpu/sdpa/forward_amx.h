@@ -1,7 +1,7 @@
-// The products of the forward pass with AMX tiles. Their operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
+// The products of the forward pass with AMX tiles. The operands are the bfloat16 pairs of forward_bf16.h. For kernel sources only.
 //
-// A row has the same bits whether its task has few rows or many (docs/promises.md), but AMX tiles add in another order than vector code. So tasks of few rows
-// use AMX tiles too; they read k and v from copies in the first-level cache.
+// A row must have the same bits whether its task has few rows or many (docs/promises.md), and AMX tiles add in another order than vector code. Therefore tasks of
+// few rows use AMX tiles too. They pack k and v piece by piece into copies that stay in the first-level cache.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -14,8 +14,8 @@ class AmxOperands : public Bf16Operands {
  public:
   using Bf16Operands::Bf16Operands;
 
-  // c = q k^T of the strip's `rows` rows, from row `strip` on, with the keys [begin, end) of a panel of the block; end - begin is a multiple of 32. The last 32 keys
-  // are stored only by the next call or by finish_keys().
+  // Computes c = q k^T for the strip's `rows` rows, from row `strip` on, and the keys [begin, end) of a panel of the key block. end - begin must be a multiple of
+  // 32. The products of the last 32 keys are stored only by the next call or by finish_keys().
   void multiply_keys(std::int64_t strip, int rows, std::int64_t panel, std::int64_t begin, std::int64_t end, float* c, std::int64_t c_stride) {
     multiply_unit(sums_,
                   {.depth = s_->depth, .a = q(strip), .a_stride = q_stride(), .b = k_panel(panel) + (begin - panel), .b_stride = kPanel, .c = c, .c_stride = c_stride},
@@ -27,7 +27,7 @@ class AmxOperands : public Bf16Operands {
     multiply_unit_and_store(sums_, product, rows, static_cast<int>(s_->v_padded / kWidth));
   }
 
-  // Multiplies v of these keys of the block as it is stored. Returns true if it stored the quotient c / divisor, false if it stored c.
+  // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -38,8 +38,8 @@ class AmxOperands : public Bf16Operands {
   }
 
  private:
-  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs the
-  // next.
+  // Returns the panel that begins at key `panel` of the key block. For a task of few rows, this call packs the panel, which then stays in the first-level cache
+  // until the next panel is packed.
   const Bf16Pair* k_panel(std::int64_t panel) {
     if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
     Bf16Pair* const to = words(s_->k);
@@ -48,7 +48,7 @@ class AmxOperands : public Bf16Operands {
       return to;
     }
     const StoredRows<float, bf16> keys = stored_keys(first_ + panel);
-    for (int key = 0; key < kPanel; key += kWidth) {  // does what pack_keys() does, and prefetches
+    for (int key = 0; key < kPanel; key += kWidth) {  // packs as pack_keys() does, and also prefetches
       transpose_words(keys, key, [=](std::int64_t i, Vector<std::int32_t> x) __attribute__((always_inline)) {
         store_vector<std::int32_t>(x, &to[i * kPanel + key].bits);
       });
@@ -56,7 +56,7 @@ class AmxOperands : public Bf16Operands {
     return to;
   }
 
-  // Computes kTileVectors vectors of c from column `column` on. Pairs the keys of one block of terms at a time, 4 KiB.
+  // Computes kTileVectors vectors of c from column `column` on. The values of one block of terms at a time (4 KiB) are packed into pairs of keys.
   template <bool kFinite>
   void multiply_value_columns(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int rows, std::int64_t column) {
     alignas(64) Bf16Pair pairs[kTermBlock * kPanel];

@@ -1,8 +1,8 @@
-// The scores of a strip with the whole key block by AMX, then their exponentials as bfloat16 pairs. For kernel sources only.
+// Computes all scores of a strip with a key block by AMX, and then their exponentials as bfloat16 pairs. For kernel sources only.
 //
-// Other kernels take the largest score of a row's first tile as its reference and raise it where they must (online_softmax.h). Here all scores are computed
-// first, and the reference is the largest of them. The exponential of the largest score is 1, which bfloat16 holds without rounding, and exponentials go from
-// registers to pairs in one pass.
+// Other kernels take the largest score of a row's first tile as the row's reference, and raise the reference when a later score is much larger (online_softmax.h).
+// Here all scores are computed first, and the reference is the largest score. The exponential of the largest score is then 1, which bfloat16 holds without
+// rounding, and exponentials can be rounded to pairs as soon as they are computed.
 #pragma once
 
 #include "cpu/power_for_bf16.h"
@@ -13,8 +13,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// x becomes exp(factor (x - reference)), as exact as power_for_bf16(). kSmall: |factor reference| is below 256. Rounding this product, the same error for all
-// results of a row, then adds at most 5e-6 to the error; a subtraction before the multiplication adds less.
+// Replaces x by exp(factor (x - reference)), with the error of power_for_bf16(). kSmall says that |factor reference| is below 256. Then the code computes
+// factor x - (factor reference): rounding the product in parentheses adds at most 5e-6 to the error, the same for all results of a row. Otherwise the code
+// subtracts before it multiplies, which adds less error but takes one more instruction.
 template <int kCount, bool kSmall>
 POLYHEAD_INLINE void exp_for_bf16(Vector<float> (&x)[kCount], float reference, float factor) {
 #pragma GCC unroll 4
@@ -26,7 +27,7 @@ class AmxScores {
  public:
   AmxScores(ForwardStrip<float, true>& strip, const Scratch<float>& scratch, AmxOperands& operands) : strip_(strip), s_(scratch), operands_(operands) {}
 
-  // Computes the scores with `keys`, the range that the rows attend to, and for each row the largest score in each lane.
+  // Computes the scores with `keys`, the range that the rows attend to, and for each row and each vector lane the largest score.
   void find(KeyRange keys) {
     for (int i = 0; i < strip_.rows; ++i) store_vector<float>(broadcast(-kInfinity<float>), largest_by_lane(i));
     if (strip_.scores == Scores::plain) find_scores<Scores::plain>(keys);
@@ -35,8 +36,8 @@ class AmxScores {
     if (strip_.scores == Scores::general) find_scores<Scores::general>(keys);
   }
 
-  // Turns scores into exponentials. l receives their sums before rounding. The product with v is multiplied by correction = l / (sum after rounding), which
-  // cancels rounding errors that all weights of a row share. kept: also stores the exponentials in float32.
+  // Replaces scores by exponentials. l receives the sums of the exponentials before rounding. The product with v is later multiplied by correction = l / (sum
+  // after rounding), which cancels rounding errors that all exponentials of a row share. If `kept`, the exponentials are also stored in float32.
   void exponentiate(KeyRange keys, bool kept, OnlineSoftmax<float>& softmax, float factor, float* l, float* correction) {
     constexpr float kMostRounded = 256;
     for (int i = 0; i < strip_.rows; ++i) {
@@ -53,7 +54,7 @@ class AmxScores {
 
  private:
   static constexpr int kWidth = kLanes<float>;
-  static constexpr std::int64_t kPanel = kPanelKeys<float>, kGroup = 2 * kWidth;  // kGroup: number of keys that are multiplied, and rounded, together
+  static constexpr std::int64_t kPanel = kPanelKeys<float>, kGroup = 2 * kWidth;  // kGroup: number of keys whose products, and later whose exponentials, are computed at a time
 
   float* largest_by_lane(int i) const { return s_.sums + (strip_.first_row + i) * kWidth; }
 
@@ -78,7 +79,7 @@ class AmxScores {
     finish_panel<kScores>(stored, kind_of_stored);
   }
 
-  // Applies bias and masks to the products of a panel, and updates the largest score in each lane.
+  // Applies bias and masks to the products of a panel, and updates the largest score in each vector lane.
   template <Scores kScores>
   void finish_panel(KeyRange panel, BlockKind kind) {
     if (panel.empty()) return;

@@ -1,5 +1,5 @@
-// q, k and v of bfloat16 as pairs (cpu/bf16_pairs.h), in the order in which the forward tiles read them: the counterpart of forward_operands.h. For kernel
-// sources only.
+// Provides bfloat16 q, k and v to the forward kernel as pairs (cpu/bf16_pairs.h), in the order in which its tiles read them. forward_operands.h does the same for
+// operands of type T. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_operands.h"
@@ -7,16 +7,16 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Rows of v as they are stored. A term of the product has two keys; keys outside of `keys` count as 0.
+// Rows of v, read from the caller's tensor. A term of the product p v is a pair of two keys. Values of keys outside of `keys` count as 0.
 struct StoredBf16Values {
   const bf16* data;  // address of key 0
   std::int64_t stride;
   KeyRange keys;
-  const bf16* zeros;  // a row of zeros
+  const bf16* zeros;  // a row of zeros, which is read for keys outside of `keys`
 
   const bf16* row(std::int64_t key) const { return key >= keys.first && key < keys.last ? data + key * stride : zeros; }
 
-  // Loads pair `term` of the columns from `column` on. kFinite: NaN and infinities count as 0.
+  // Loads the pairs of term `term` for the columns from `column` on. If kFinite, NaN and infinities count as 0.
   template <bool kFinite>
   POLYHEAD_INLINE void load_pairs(std::int64_t term, std::int64_t column, Vector<std::int32_t> (&pairs)[kTileVectors]) const {
     constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kNear = 64, kFar = 256;  // kNear, kFar: distances of the prefetches in keys
@@ -36,7 +36,7 @@ struct StoredBf16Values {
   }
 };
 
-// Does what multiply_wide_rows() does, for bfloat16 pairs: computes the columns [column, end) of c.
+// Computes the columns [column, end) of c for bfloat16 pairs, as multiply_wide_rows() does for operands of type T.
 template <int Rows, bool kFinite>
 void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf16Values& values, int row, std::int64_t column, std::int64_t end) {
   constexpr std::int64_t kTile = kTileVectors * kLanes<float>, kTerms = 16384 / (kWideColumns<float> * 4);
@@ -66,28 +66,28 @@ void multiply_value_rows(const Product<float, Bf16Pair>& product, const StoredBf
 
 class Bf16Operands {
  public:
-  // q_factor: a power of two, by which q is multiplied.
+  // q_factor is the power of two by which q is multiplied.
   Bf16Operands(const ForwardTask& task, float q_factor, const Scratch<float>& scratch) : task_(task), q_factor_(q_factor), s_(&scratch) {}
 
   const Bf16Pair* q(std::int64_t row) const { return words(s_->q) + row * s_->depth; }
   std::int64_t q_stride() const { return s_->depth; }
   const Bf16Pair* v() const { return v_; }
-  bool finite() const { return finite_; }  // false: NaN and infinities of the block's v are replaced by 0
+  bool finite() const { return finite_; }  // false: v of the key block has NaN or infinities, which were replaced by 0
 
   void load_queries() {
     for (std::int64_t i = 0; i < task_.rows; ++i)
       pack_bf16_neighbours(row_of(task_.q, static_cast<const bf16*>(task_.q.data), s_->rows[i]), task_.q.column, task_.qk_width, q_factor_, words(s_->q) + i * s_->depth);
   }
 
-  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs
-  // the next.
+  // Returns the panel that begins at key `panel` of the key block. For a task of few rows, this call packs the panel, which then stays in the first-level cache
+  // until the next panel is packed.
   const Bf16Pair* k_panel(std::int64_t panel) {
     if (!few_rows<float>(task_)) return k_ + panel * s_->depth;
     pack_keys(panel, smaller(kPanel, block_.last - panel), words(s_->k));
     return words(s_->k);
   }
 
-  // Loads k and v of the keys first + `block`. again: an earlier pass has packed these keys, and they are still in memory.
+  // Loads k and v of the keys first + `block`. `again` says that an earlier pass has packed these keys and that the packed keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0, count = block.last - from;
@@ -98,7 +98,7 @@ class Bf16Operands {
       if (!few_rows<float>(task_))
         for_each_wanted(wanted, {from, block.last}, [&](std::int64_t key, int keys) { pack_keys(key, keys, words(s_->k) + (place + key) * s_->depth); });
       if (reads_stored_values<float>(task_)) {
-        clear(s_->v, 0, bf16_pairs_of(s_->v_padded));  // StoredBf16Values::zeros
+        clear(s_->v, 0, bf16_pairs_of(s_->v_padded));  // this row of zeros serves as StoredBf16Values::zeros
         all_of_block = 1;
       } else {
         const bool ready = pack_bf16_rows(values_at(first + from), task_.v.row, task_.v.column, count, task_.v_width, s_->v_padded, v + from / 2 * s_->v_padded);
@@ -109,8 +109,8 @@ class Bf16Operands {
     v_ = v;
   }
 
-  // For a task of few rows: computes c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false, and
-  // computes nothing, if the panel must be packed. With rows == 0 it only checks.
+  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false, and
+  // computes nothing, if the panel must be packed first. With rows == 0 the call only returns the answer.
   bool multiply_stored_keys(const Bf16Pair* q, int rows, std::int64_t panel, float* c, std::int64_t c_stride) const {
     if (!few_rows<float>(task_) || !has_stored_panel(panel)) return false;
     if (rows == 0) return true;
@@ -118,7 +118,7 @@ class Bf16Operands {
     return true;
   }
 
-  // Multiplies v of these keys of the block as it is stored. Returns true if it stored the quotient c / divisor, false if it stored c.
+  // Multiplies by v of `keys` of the key block, read from the caller's tensor. Returns true if the quotient c / divisor was stored, false if c was stored.
   bool multiply_stored_values(const Product<float, Bf16Pair>& product, KeyRange keys, int rows) {
     const StoredBf16Values values = stored_values(keys);
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_, [&](const Product<float, Bf16Pair>& sums, bool only_finite) {
@@ -142,13 +142,13 @@ class Bf16Operands {
   const bf16* values_at(std::int64_t key) const { return static_cast<const bf16*>(task_.v.data) + key * task_.v.row; }
   StoredBf16Values stored_values(KeyRange keys) const { return {values_at(first_), task_.v.row, keys, reinterpret_cast<const bf16*>(s_->v)}; }
 
-  // Whether a panel of keys can be transposed in registers as it is stored.
+  // Returns whether a panel of keys can be read from the caller's tensor and transposed in registers.
   bool has_stored_panel(std::int64_t panel) const { return task_.k.column == 1 && panel + kPanel <= block_.last && task_.qk_width % (2 * kWidth) == 0; }
   StoredRows<float, bf16> stored_keys(std::int64_t first) const {
     return {static_cast<const bf16*>(task_.k.data) + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, 1};
   }
 
-  // Transposes and multiplies keys in registers, because a packed panel would fill the first-level cache and be read only once.
+  // Transposes keys in registers and multiplies them at once. A packed copy of the panel would fill the first-level cache and be read only once.
   template <int Rows>
   __attribute__((noinline)) void multiply_keys(std::int64_t first, const Bf16Pair* q, float* c, std::int64_t c_stride) const {
     const StoredRows<float, bf16> keys = stored_keys(first);

@@ -1,14 +1,14 @@
 // out[t] = sum_s drop(p)[t,s] v[s],  p = exp(score - lse)                                (docs/maths.md, eq. 1-4)
 //
 // Loops, outermost first (README.md draws them):
-//   group of rows: all rows of the task or, if attention weights are computed, those that share a pass over the keys
-//     key block: its keys, transposed into panels, and its values stay in the second-level cache; few rows read them as they are stored
-//       strip of rows: its scores with the key block stay in the first-level cache
+//   pass: all rows of the task or, if attention weights are computed, as many rows as fit in a cache; one loop over the keys for each pass
+//     key block: its keys, transposed into panels, and its values stay in the second-level cache; tasks of few rows read k and v from the caller's tensors
+//       strip of rows: the scores of the strip with the key block stay in the first-level cache
 //         panel of keys: q k^T as one tile of sums in registers; bias, masks and exp are applied there (online_softmax.h), then p is stored
-//         with AMX: all scores of the strip first, in the second-level cache, then exp (forward_amx_scores.h)
-//         p v, summed in registers and joined with o of earlier key blocks (join_blocks.h); in the last one o / l is stored in `out`
-// A row's result depends on its keys and their positions alone: key blocks lie at multiples of forward_key_block(), a row starts with empty sums in
-// each, and the blocks are joined in their order, here or in merge_kernel.cc.
+//         with AMX, instead: all scores of the strip are stored in the second-level cache first, then exp is computed (forward_amx_scores.h)
+//       p v is summed in registers and joined with o of earlier key blocks (join_blocks.h); after the last key block o / l is stored in `out`
+// A row's result depends only on the row's keys and their positions: key blocks begin at multiples of forward_key_block(), a row's sums begin at 0 in each key
+// block, and the blocks are joined in their order, here or in merge_kernel.cc.
 #include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/attention_weight_rows.h"
 #include "cpu/sdpa/base_kernels.h"
@@ -20,7 +20,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Operand: the type in which q, k and v are multiplied, T or bfloat16 pairs.
+// Operand is the type in which q, k and v are multiplied: T or bfloat16 pairs.
 template <class T, class Operand = T>
 class Forward {
  public:
@@ -44,11 +44,11 @@ class Forward {
  private:
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
   static constexpr bool kNative = std::is_same_v<Operand, Bf16Pair>;
-  static_assert(kNative || !kHasAmx);  // with AMX, kTermBlock is the number of pairs in a tile
-  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // keys in one term of the product with v
+  static_assert(kNative || !kHasAmx);  // with AMX, kTermBlock counts pairs in a tile, so operands must be pairs
+  static constexpr std::int64_t kKeysPerTerm = kNative ? 2 : 1;  // number of keys in one packed term of the product with v
   using Operands = std::conditional_t<kUsesAmx<Operand>, AmxOperands, std::conditional_t<kNative, Bf16Operands, ForwardOperands<T>>>;
 
-  // Computes the rows [first_row, end) in one pass over all keys.
+  // Computes the rows [first_row, end) in one loop over all key blocks.
   void run_pass(std::int64_t first_row, std::int64_t end) {
     const bool loaded = first_row > 0;
     for (std::int64_t key = task_keys_.first / s_.keys * s_.keys; key < task_keys_.last; key += s_.keys) {
@@ -62,7 +62,7 @@ class Forward {
       }
       for (strip_.first_row = first_row; strip_.first_row < end; strip_.first_row += strip_rows_) {
         const int rows = strip_.rows = static_cast<int>(smaller(strip_rows_, end - strip_.first_row));
-        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // o is still in the first-level cache
+        if (!multiply_strip(rows, last) && last && task_.partial == nullptr) store_strip(rows);  // store now, while o is still in the first-level cache
         if (last) store_attention_weights(rows);
       }
     }
@@ -74,9 +74,8 @@ class Forward {
     }
   }
 
-  // Returns a bit for each kMaskBlockKeys keys of the key block: 1 if each boolean mask lets some row of the pass attend to some of these keys. The other keys,
-  // which one mask skips for all rows, are not packed. Each mask is examined alone: keys are packed if every mask leaves them to some row, even if no row has
-  // them from all masks.
+  // Returns a bit for each kMaskBlockKeys keys of the key block, which is 0 if some boolean mask forbids these keys to all rows of the pass. Such keys are not
+  // packed. Each mask is examined alone: keys are packed if each mask allows them to some row, even if no row may attend to them under all masks.
   std::uint64_t wanted_columns(std::int64_t first_row, std::int64_t end) const {
     bool known = task_.plane_count > 0 && task_.row_kinds == nullptr && !s_.keeps_keys;
     for (int i = 0; i < task_.plane_count; ++i) known = known && task_.planes[i].blocks != nullptr;
@@ -85,7 +84,7 @@ class Forward {
     std::uint64_t of_mask[KeySet::kMostPlanes] = {};
     for (std::int64_t i = first_row; i < end;) {
       const Row& row = s_.rows[i];
-      std::int64_t same = task_.queries - row.query;  // number of rows with the same kinds of blocks
+      std::int64_t same = task_.queries - row.query;  // number of rows from this row on that have the same block kinds in all masks
       for (int m = 0; m < task_.plane_count; ++m) {
         const BooleanPlane& mask = task_.planes[m];
         const BlockKind* const kinds = blocks_of_query(mask, row.head, row.query) + strip_.first_key / kMaskBlockKeys;
@@ -115,21 +114,21 @@ class Forward {
     operands_.load_queries();
   }
 
-  // Computes the strip for this key block. Returns whether it also stored the rows in `out`.
+  // Computes the strip for the current key block. Returns whether the rows were also stored in `out`.
   bool multiply_strip(int rows, bool last) {
     const KeyRange keys = strip_.ranged || strip_.scores != Scores::plain ? strip_.load() : strip_.block;
     if (keys.empty()) {
       if (attention_weights_.wanted()) store_exponentials(rows, nullptr);
       return false;
     }
-    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // keys in a block of terms; the first and the last block may be padded with 0
+    constexpr std::int64_t kKeys = kKeysPerTerm * kTermBlock;  // number of keys in a block of terms; exponentials of the first and the last block may be padded with 0
     strip_.begin = keys.first / larger(kWidth, kKeys) * larger(kWidth, kKeys);
     if (task_.rule != nullptr) apply_rule(rows, keys);
     T l[kMostStripRows + kWidth], earlier[kMostStripRows + kWidth], own[kMostStripRows + kWidth], correction[kNative ? kMostStripRows : 1];
     if constexpr (kUsesAmx<Operand>) {
       AmxScores scores(strip_, s_, operands_);
       scores.find(keys);
-      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // exponentials are read again in float32
+      const bool kept = attention_weights_.wanted() || task_.dropout || !operands_.finite() || reads_stored_values<T>(task_);  // true: the exponentials are needed in float32 too
       scores.exponentiate(keys, kept, softmax_, score_exp_of(task_, scale_).high, l, correction);
     } else {
       exponentiate_strip(rows, keys);
@@ -148,8 +147,8 @@ class Forward {
       for (int i = 0; i < rows && task_.dropout; ++i) drop(i);
     }
     operands_.fetch_queries(strip_.first_row + strip_rows_, strip_rows_);
-    // The product with v is summed from zero for each key block and then added to o, so the error grows with the number of blocks, not of
-    // keys.
+    // The product with v is summed from zero for each key block and then added to o, so the rounding error grows with the number of key blocks and not with the
+    // number of keys.
     T divisor[kMostStripRows + kWidth], reciprocal[kMostStripRows + kWidth];
     bool finish = last && !non_finite_ && in_place_ && s_.rows[strip_.first_row + rows - 1].head == s_.rows[strip_.first_row].head;
     if (finish) find_divisors<T>(task_, rows, s_.l + strip_.first_row, divisor, reciprocal);  // start the divisions early: they run in parallel with the product
@@ -181,9 +180,9 @@ class Forward {
     return finish;
   }
 
-  // Divides the strip's exponentials by the largest of their row and rounds them to bfloat16 pairs; the largest is then 1, which needs no rounding. l: the sums
-  // before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that all weights of
-  // a row share.
+  // Divides the strip's exponentials by the largest exponential of the row and rounds them to bfloat16 pairs; the largest becomes 1, which needs no rounding. l
+  // holds the sums before rounding. The product with v is multiplied by `correction`, l / (sum of the rounded exponentials), which cancels rounding errors that
+  // all exponentials of a row share.
   void round_strip(int rows, KeyRange keys, const T* l, T* correction) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t end = round_up(keys.last, kWidth);
@@ -197,11 +196,11 @@ class Forward {
     }
   }
 
-  // The strip's exponentials as factors of v.
+  // Returns the strip's exponentials in the type in which they are multiplied by v.
   Operand* weights_of_values() const { return reinterpret_cast<Operand*>(kNative ? s_.bf16_pairs : s_.scores); }
 
-  // Joins m and l of the strip's rows with those of their earlier key blocks. Returns whether there are earlier blocks; if so, `earlier` and `own` receive the
-  // factors of o. A task of one key split joins nothing: it stores each key block's m and l.
+  // Joins m and l of the strip's rows in this key block with m and l of the earlier key blocks. Returns whether there are earlier key blocks; if so, `earlier` and
+  // `own` receive the factors of o of the earlier blocks and of this block. A task of a key split joins nothing: it stores m and l of each key block.
   bool join_sums(int rows, const T* l, T* earlier, T* own) {
     const T* const m = s_.reference + strip_.first_row;
     if (task_.partial != nullptr) {
@@ -217,19 +216,19 @@ class Forward {
     return joined;
   }
 
-  // Returns the memory of the sums o of a row; for a key split, m and l follow.
+  // Returns the memory of the sums o of a row. In a task of a key split, m and l follow o in memory.
   T* sums_of(std::int64_t row) const {
     if (task_.partial == nullptr) return s_.o + row * s_.v_padded;
     return static_cast<T*>(task_.partial) + ((strip_.first_key - task_.first_key) / s_.keys * task_.rows + row) * sums_stride_;
   }
 
-  // Clears the sums of the split. A strip that has no keys in a key block leaves them 0.
+  // Sets the sums of the key split to 0. Strips that attend to no key of a key block do not write their sums, which must then be 0.
   void clear_partial_sums() const {
     const std::int64_t blocks = (smaller(task_.last_key, task_.keys) - task_.first_key + s_.keys - 1) / s_.keys;
     clear(static_cast<T*>(task_.partial), 0, blocks * task_.rows * sums_stride_);
   }
 
-  // Stores the strip's scores with the key block, after the score rule has changed them. Tiles then read these scores instead of multiplying.
+  // Computes the strip's scores with the key block, lets the score rule change them and stores them. Tiles then read these scores instead of multiplying q and k.
   __attribute__((noinline)) void apply_rule(int rows, KeyRange keys) {
     if constexpr (!kNative) {  // a task with a rule is not native
       for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -288,8 +287,8 @@ class Forward {
     }
   }
 
-  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. begun: an earlier tile of the key block has set a
-  // reference and sums.
+  // Computes exp(score - reference) of a tile, with 0 outside of a row's key range. `begun` says that an earlier tile of the key block has set the references and
+  // the sums of the rows.
   template <int Rows, int Columns, Scores kScores>
   POLYHEAD_INLINE void exponentiate_tile(int row, std::int64_t panel, std::int64_t begin, bool begun) {
     if constexpr (kScores == Scores::biased) fetch_bias<Rows>(row, begin);
@@ -347,7 +346,7 @@ class Forward {
     }
   }
 
-  // Does the work of exponentiate_tile() in memory, for `rows` rows and the keys [begin, end). s_.scores holds the products.
+  // Does the work of exponentiate_tile() by loops over memory instead of registers, for `rows` rows and the keys [begin, end). s_.scores holds the products q k.
   __attribute__((noinline)) void exponentiate_in_memory(int row, int rows, std::int64_t begin, std::int64_t end, bool begun) {
     for (int i = row; i < row + rows; ++i) {
       const std::int64_t index = strip_.first_row + i, low = larger(strip_.lines[i].own.first, begin), high = smaller(strip_.lines[i].own.last, end);
@@ -362,7 +361,7 @@ class Forward {
     }
   }
 
-  // Prefetches a tile's bias while its product runs.
+  // Prefetches the bias of a tile while the tile's product is computed.
   template <int Rows>
   POLYHEAD_INLINE void fetch_bias(int row, std::int64_t begin) const {
     const std::int64_t bytes = strip_.has_narrow_bias() ? sizeof(bf16) : sizeof(T);
@@ -373,7 +372,7 @@ class Forward {
     }
   }
 
-  // Completes exponentiate_tile() for a tile in memory in which some score exceeds its row's reference too far.
+  // Completes exponentiate_tile() for a tile in which some score exceeds its row's reference by too much. The tile's scores were stored in memory.
   __attribute__((noinline)) void exponentiate_raised(int row, int rows, std::int64_t begin, std::int64_t end) {
     for (int i = row; i < row + rows; ++i) {
       raise_row(i, begin, end);
@@ -381,8 +380,8 @@ class Forward {
     }
   }
 
-  // Raises the reference of the strip's row i if one of its scores [begin, end) exceeds it too far. Its exponentials before key `begin` are
-  // multiplied by exp(old - new).
+  // Raises the reference of the strip's row i if a score of the keys [begin, end) exceeds the reference by too much. The row's exponentials before key `begin` are
+  // then multiplied by exp(old reference - new reference).
   void raise_row(int i, std::int64_t begin, std::int64_t end) {
     T* const x = s_.scores + i * s_.stride;
     const T largest = largest_of(x, begin, end);
@@ -391,7 +390,8 @@ class Forward {
     for (std::int64_t s = strip_.begin; s < begin; s += kWidth) store_vector<T>(load_vector(x + s) * factor, x + s);
   }
 
-  // Adds NaN and infinities of v to the rows that attend to their keys, and to no other rows. own: the rows' factors for the key block, or nullptr.
+  // The product used copies with 0 in place of NaN and infinities of v. This function adds these NaN and infinities to rows that attend to their keys, and to no
+  // other rows. `own` holds the rows' factors for the key block, or is nullptr if the factors are 1.
   void add_non_finite_values(int rows, const T* own) {
     for (int i = 0; i < rows; ++i) {
       const KeyRange& keys = strip_.lines[i].own;
@@ -416,7 +416,8 @@ class Forward {
 
   KeyRange keys_of(std::int64_t row) const { return strip_.ranged ? s_.spans[row] : task_keys_; }
 
-  // Stores the key block's exponentials; l: their sums, or nullptr if no row has keys in it.
+  // Stores the exponentials of the key block for the attention weights. l holds the sums of the exponentials, or is nullptr if no row attends to a key of the
+  // block.
   void store_exponentials(int rows, const T* l) {
     for (int i = 0; i < rows; ++i) {
       const std::int64_t row = strip_.first_row + i;
@@ -446,18 +447,19 @@ class Forward {
   const ForwardTask& task_;
   const ScoreScale<T> scale_;
   OnlineSoftmax<T> softmax_;
-  const bool in_place_;  // rows are stored in `out` directly from registers
+  const bool in_place_;  // true: rows can be stored in `out` directly from registers
   const int strip_rows_;
   Scratch<T> s_;
-  std::int64_t sums_stride_;  // between rows of o
+  std::int64_t sums_stride_;  // distance between rows of o
   Operands operands_{task_, scale_.power, s_};
   AttentionWeightRows<T> attention_weights_{task_, score_exp_of(task_, scale_), s_};
   KeyRange task_keys_{0, 0};
-  bool non_finite_ = false;  // v has NaN or infinities in this or an earlier key block
-  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // of the current key block
+  bool non_finite_ = false;  // true: v has NaN or infinities in this or an earlier key block
+  ForwardStrip<T, kNative> strip_{task_, s_, scale_.factor};  // the current strip of rows and key block
 };
 
-// Not a lambda in the table below: outside an unnamed namespace it would be a weak symbol that other instruction sets could share.
+// This is a function in an unnamed namespace and not a lambda in the table below: the lambda would be a weak symbol, and the linker could use the code of another
+// instruction set for it.
 bool reads_stored(const ForwardTask& task) {
   return task.dtype == DType::f64 ? reads_stored_values<double>(task) : reads_stored_values<float>(task);
 }

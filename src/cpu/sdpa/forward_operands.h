@@ -1,4 +1,4 @@
-// q, k and v in the order in which the forward tiles read them: in place where the strides allow it, else copied. For kernel sources only.
+// Provides q, k and v to the forward kernel in the order in which its tiles read them: in place if the strides allow it, else as copies. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -7,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Calls multiply(product, only_finite), which computes a product with v as it is stored. If a result is not finite, computes the product again from the
-// finite values of v alone, stores c, and sets `finite` to false. Returns true if it stored the quotient c / divisor, false if it stored c.
+// Calls multiply(product, only_finite), which computes a product with v, read from the caller's tensor. If a result is not finite, calls it again so that only the
+// finite values of v are used, stores c, and sets `finite` to false. Returns true if the quotient c / divisor was stored, false if c was stored.
 template <class T, class Operand, class F>
 bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, const Product<T, Operand>& product, int rows, bool& finite, const F& multiply) {
   const auto copy_vectors = [&](const T* from, T* to) {
@@ -29,19 +29,19 @@ bool multiply_unless_non_finite(const ForwardTask& task, const Scratch<T>& s, co
   return false;
 }
 
-// One bit for each kMaskBlockKeys keys of a key block; a key block has at most 64 of them.
+// A set of columns: one bit for each kMaskBlockKeys keys (a column) of a key block, which has at most 64 columns. This set has all columns.
 inline constexpr std::uint64_t kAllColumns = ~std::uint64_t{0};
 
 POLYHEAD_INLINE bool has_column(std::uint64_t columns, std::int64_t key) { return (columns >> (key / kMaskBlockKeys) & 1) != 0; }
 
-// Returns `keys` without the unwanted columns at both ends.
+// Returns `keys` without the columns at its beginning and end that are not in `wanted`.
 POLYHEAD_INLINE KeyRange without_unwanted_ends(std::uint64_t wanted, KeyRange keys) {
   while (!keys.empty() && !has_column(wanted, keys.first)) keys.first = (keys.first / kMaskBlockKeys + 1) * kMaskBlockKeys;
   while (!keys.empty() && !has_column(wanted, keys.last - 1)) keys.last = (keys.last - 1) / kMaskBlockKeys * kMaskBlockKeys;
   return keys;
 }
 
-// Calls f(first, count) for each run of wanted keys.
+// Calls f(first, count) for each run of keys whose columns are in `wanted`.
 template <class F>
 POLYHEAD_INLINE void for_each_wanted(std::uint64_t wanted, KeyRange keys, const F& f) {
   while (!keys.empty()) {
@@ -61,7 +61,7 @@ class ForwardOperands {
   const T* q(std::int64_t row) const { return q_ + row * q_stride_; }
   std::int64_t q_stride() const { return q_stride_; }
   const T* v() const { return v_; }
-  bool finite() const { return finite_; }  // false: NaN and infinities of the block's v are replaced by 0
+  bool finite() const { return finite_; }  // false: v of the key block has NaN or infinities, which were replaced by 0
 
   // Uses q in place if its rows are evenly spaced, contiguous and in the compute type; else copies it.
   void load_queries() {
@@ -81,16 +81,16 @@ class ForwardOperands {
     }
   }
 
-  // Returns the panel of the key block from key `panel` on. A task of few rows packs the panel now, and keeps it in the first-level cache until it packs
-  // the next.
+  // Returns the panel that begins at key `panel` of the key block. For a task of few rows, this call packs the panel, which then stays in the first-level cache
+  // until the next panel is packed.
   const T* k_panel(std::int64_t panel) {
     if (!few_rows<T>(task_)) return k_ + panel * task_.qk_width;
     pack_keys(panel, static_cast<int>(smaller(kPanel, block_.last - panel)), s_->k);
     return s_->k;
   }
 
-  // For a task of few rows: computes c = q k^T of `rows` rows with a whole panel of the block, from the keys as they are stored. Returns false, and
-  // computes nothing, if the panel must be packed. With rows == 0 it only checks.
+  // For a task of few rows, computes c = q k^T of `rows` rows with a whole panel of the key block, reading the keys from the caller's tensor. Returns false, and
+  // computes nothing, if the panel must be packed first. With rows == 0 the call only returns the answer.
   bool multiply_stored_keys(const T* q, int rows, std::int64_t panel, T* c, std::int64_t c_stride) const {
     if (!few_rows<T>(task_) || task_.k.column != 1 || panel + kPanel > block_.last) return false;
     return with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -104,14 +104,15 @@ class ForwardOperands {
     });
   }
 
-  // Multiplies v of these keys of the block as it is stored (multiply_unless_non_finite). Returns true if it stored the quotient c / divisor, false if it
-  // stored c.
+  // Multiplies by v of `keys` of the key block, read from the caller's tensor (multiply_unless_non_finite). Returns true if the quotient c / divisor was stored,
+  // false if c was stored.
   bool multiply_stored_values(const Product<T>& product, KeyRange keys, int rows) {
     return multiply_unless_non_finite(task_, *s_, product, rows, finite_,
                                       [&](const Product<T>& sums, bool only_finite) { multiply_stored_values(sums, keys.first, rows, only_finite); });
   }
 
-  // Loads v of the keys first + `block`, and k of the wanted ones. again: an earlier pass has packed these keys, and they are still in memory.
+  // Loads v of the keys first + `block`, and k of those keys whose columns are in `wanted`. `again` says that an earlier pass has packed these keys and that the
+  // packed keys are still in memory.
   void load_keys(std::int64_t first, KeyRange block, std::uint64_t wanted, bool again) {
     first_ = first, block_ = block, finite_ = true;
     const std::int64_t from = block.first / kPanel * kPanel, place = s_->keeps_keys ? first : 0;
@@ -132,7 +133,7 @@ class ForwardOperands {
     v_ = in_place && finite_ ? values_at(first) : v;
   }
 
-  // Prefetches the next strip's queries while this strip's products run.
+  // Prefetches the queries of the next strip while the products of the current strip are computed.
   void fetch_queries(std::int64_t strip, int rows) const {
     const T* q = q_ + strip * q_stride_;
     for (int i = 0; i < rows; ++i, q += q_stride_) {
@@ -148,7 +149,7 @@ class ForwardOperands {
     return {k + first * task_.k.row, task_.k, task_.qk_width, task_.keys - first, k_factor_, RowScales<T>(task_.k_scale, first)};
   }
 
-  // Packs `count` keys of the block from key `key` on.
+  // Packs `count` keys of the key block, from key `key` of the block on.
   __attribute__((noinline)) void pack_keys(std::int64_t key, int count, T* to) const {
     const std::int64_t first = first_ + key;
     with_key_storage<T>(task_.key_dtype, task_.k.data, [&](auto* data) {
@@ -156,7 +157,7 @@ class ForwardOperands {
     });
   }
 
-  // Transposes and multiplies keys in registers, because a packed panel would fill the first-level cache and be read only once.
+  // Transposes keys in registers and multiplies them at once. A packed copy of the panel would fill the first-level cache and be read only once.
   template <int Rows, class Storage>
   __attribute__((noinline)) void multiply_keys(const StoredRows<T, Storage>& keys, const T* q, T* c, std::int64_t c_stride) const {
     for (int key = 0; key < kPanel; key += kWidth) {
@@ -194,7 +195,7 @@ class ForwardOperands {
 
   const T* values_at(std::int64_t key) const { return static_cast<const T*>(task_.v.data) + key * task_.v.row; }
 
-  // Copies v with NaN and infinities replaced by 0. Returns true if all elements were finite.
+  // Copies rows of v, with NaN and infinities replaced by 0. Returns true if all elements were finite.
   bool copy_values(std::int64_t first, int count, T* to) const {
     const Plane& v = task_.v;
     const bool finite = with_key_storage<T>(task_.key_dtype, v.data, [&](auto* data) {

@@ -1,4 +1,5 @@
-// The rows of a strip in a key block: which keys they attend to, where their bias and masks are, and how products become scores. For kernel sources only.
+// ForwardStrip describes the rows of a strip in a key block: the keys that they attend to, the addresses of their bias and masks, and the steps from products to
+// scores. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/forward_scratch.h"
@@ -8,24 +9,24 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Which steps turn products into scores. plain: none; masked: masks; biased: bias and masks; general: any, in a pass over memory. Each case is a template instance,
-// because the rare cases would take registers from the common ones.
+// The steps that turn products q k into scores. plain: none; masked: masks; biased: bias and masks; general: any steps, by loops over memory. Each case has its own
+// template instance, because code for the rare cases would occupy registers that the common cases need.
 enum class Scores : std::uint8_t { plain, masked, biased, general };
 
-// A row of a strip within a key block: its keys, and its bias and mask bytes from the block's first key on.
+// A row of a strip in a key block: its keys, and the addresses of its bias and mask bytes for the block's first key.
 template <class T>
 struct StripRow {
   KeyRange own;
-  const void* bias;  // of the type T, or bfloat16
+  const void* bias;  // elements are of type T or bfloat16
   const std::uint8_t* masks[KeySet::kMostPlanes];
 };
 
-// kNative: q and k are multiplied as bfloat16 pairs.
+// If kNative, q and k are multiplied as bfloat16 pairs.
 template <class T, bool kNative>
 struct ForwardStrip {
   static constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
 
-  // score_factor: ScoreScale::factor. If there is a bias, a score is the product q k times this factor, plus the bias.
+  // score_factor is ScoreScale::factor. If there is a bias, a score is the product q k times score_factor, plus the bias.
   ForwardStrip(const ForwardTask& of_task, const Scratch<T>& scratch, T score_factor)
       : task(of_task),
         s(scratch),
@@ -36,12 +37,12 @@ struct ForwardStrip {
   const ForwardTask& task;
   const Scratch<T>& s;
   const T factor;
-  const bool ranged;  // rows have different key ranges; else each row has those of the task
+  const bool ranged;  // true: rows have different key ranges; false: each row attends to all keys of the task
   const Scores scores;
-  // These describe the key block. Keys are counted from first_key.
+  // The next two members describe the key block. Indices of keys are relative to first_key.
   std::int64_t first_key = 0;
-  KeyRange block{0, 0};  // the task's keys within the block
-  // These describe the strip.
+  KeyRange block{0, 0};  // the keys of the task in the block
+  // The next members describe the strip.
   std::int64_t first_row = 0, begin = 0;  // begin: first key of the strip, rounded down to whole vectors
   int rows = 0;
   KeyRange inner{0, 0};    // the keys that every row attends to
@@ -54,8 +55,8 @@ struct ForwardStrip {
     for (StripRow<T>& line : lines) line.own = block;
   }
 
-  // Finds the keys of the strip's rows in this key block. Returns the range that holds them all, without the blocks at its ends that the
-  // mask skips.
+  // Finds the keys that the strip's rows attend to in this key block. Returns the range that holds the keys of all rows, without mask blocks at its beginning and
+  // end that can be skipped.
   KeyRange load() {
     KeyRange keys = block;
     if (ranged) keys = {s.keys, 0}, inner = {0, s.keys};
@@ -87,7 +88,7 @@ struct ForwardStrip {
     return keys;
   }
 
-  // Returns the mask bytes of the strip's row i; fills them only if a tile of `keys` reads them.
+  // Returns the mask bytes of the strip's row i. The bytes are computed only if a tile of `keys` reads them.
   const std::uint8_t* listed_bytes(const BooleanPlane& mask, int i, KeyRange keys) const {
     std::uint8_t* const bytes = s.listed + i * s.keys;
     bool partial = false;
@@ -96,10 +97,10 @@ struct ForwardStrip {
     return bytes;
   }
 
-  // Only the kernels of bfloat16 pairs read a bias of bfloat16 in registers.
+  // Returns whether the kernel widens a bfloat16 bias in registers. Only kernels of bfloat16 pairs do so.
   bool has_narrow_bias() const { return kNative && task.bias.data != nullptr && task.bias_dtype == DType::bf16; }
 
-  // Applies bias and masks to whole vectors of a row's products, from key `key` on. All of these keys exist.
+  // Applies bias and masks to whole vectors of a row's products, from key `key` on. All keys of the vectors must exist.
   template <int Columns, bool kBias>
   POLYHEAD_INLINE void finish_row(const StripRow<T>& line, std::int64_t key, Vector<T> (&x)[Columns]) const {
     if constexpr (kBias) {

@@ -1,5 +1,5 @@
-// Sums of d_q, d_k and d_v of a task. d_k and d_v of a split of rows, and d_q of a split of keys, are summed from 0 and then added to the sums of the earlier
-// splits (docs/maths.md, section 7). For kernel sources only.
+// Holds the sums of d_q, d_k and d_v of a task of the backward pass. d_k and d_v over a split of the rows, and d_q over a split of the keys, are summed from 0 and
+// then added to the sums of the earlier splits (docs/maths.md, section 7). For kernel sources only.
 #pragma once
 
 #include "core/interrupted.h"
@@ -11,7 +11,7 @@ namespace {
 template <class T>
 class GradientSums {
  public:
-  // block_rows: rows of a query block; a divisor of task.rows_per_split.
+  // block_rows is the number of rows of a query block, a divisor of task.rows_per_split.
   GradientSums(const BackwardTask& task, const ScoreScale<T>& scale, const BackwardScratch<T>& s, std::int64_t block_rows)
       : task_(task),
         scale_(scale),
@@ -21,8 +21,8 @@ class GradientSums {
         d_q_(task.d_q_split != nullptr ? static_cast<T*>(task.d_q_split) : d_q_total_),
         d_q_stride_(gradient_stride(task.qk_width)) {}
 
-  // For each block of keys: calls load(first, count), then multiply(first, count, block, rows) for each block of rows from row `block` on, then finish(sums,
-  // padded) for d_k and for d_v, which multiply() may have kept in another order.
+  // For each key block: calls load(first, count), then multiply(first, count, block, rows) for each query block, which begins at row `block`, and then
+  // finish(sums, padded) for d_k and for d_v. finish() restores the order of elements if multiply() stores the sums in another order.
   template <class Load, class Multiply, class Finish>
   void run(const Load& load, const Multiply& multiply, const Finish& finish) {
     const std::int64_t d_q_size = s_.row_count * d_q_stride_;
@@ -48,7 +48,7 @@ class GradientSums {
     run(load, multiply, [](T*, std::int64_t) {});
   }
 
-  // Sums of the current splits: d_q of a row (nullptr if it is not computed); d_k and d_v of the keys of the current block.
+  // Return the sums of the current split: d_q of a row (nullptr if d_q is not computed), and d_k and d_v of the keys of the current key block.
   T* d_q(std::int64_t row) const { return d_q_ == nullptr ? nullptr : d_q_ + row * d_q_stride_; }
   std::int64_t d_q_stride() const { return d_q_stride_; }
   T* d_k() const { return d_k_; }
@@ -63,14 +63,14 @@ class GradientSums {
   static void add_array(const T* from, std::int64_t count, T* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
   }
-  static void move_array(T* from, std::int64_t count, T* to) {  // to += from, from = 0
+  static void move_array(T* from, std::int64_t count, T* to) {  // adds `from` to `to`, then sets `from` to 0
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i], from[i] = 0;
   }
   static void copy(const T* from, std::int64_t count, T* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
-  // The first split of rows adds directly into s_.d_k and s_.d_v.
+  // Computes one key block, split by split of the rows. The first split adds directly to s_.d_k and s_.d_v.
   template <class Multiply, class Finish>
   void run_key_block(std::int64_t first, std::int64_t count, const Multiply& multiply, const Finish& finish) {
     const std::int64_t keys = kHasAmx ? round_up(count, 32) : count, k_size = keys * s_.qk_padded, v_size = keys * s_.v_padded;
@@ -109,9 +109,9 @@ class GradientSums {
   const ScoreScale<T>& scale_;
   const BackwardScratch<T>& s_;
   const std::int64_t block_rows_;
-  T *const d_q_total_, *const d_q_;  // sums over the task's keys, and over a split of them; the same memory unless task.d_q_split is given
+  T *const d_q_total_, *const d_q_;  // the sums over all keys of the task, and over the current split of the keys; both are the same memory unless task.d_q_split is given
   const std::int64_t d_q_stride_;
-  T *d_k_ = nullptr, *d_v_ = nullptr;  // sums of the current split of rows for the current block of keys
+  T *d_k_ = nullptr, *d_v_ = nullptr;  // the sums over the current split of the rows, for the current key block
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Builds the HeadGroup of a kernel's task from a problem.
+// Functions that build the HeadGroup of a kernel's task (the sizes, tensors and mask of the query heads that share a key/value head) from a problem.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace polyhead::cpu {
 
-// Sets what all tasks of a problem have in common: sizes, scale and dropout.
+// Sets the members that are equal for all tasks of a problem: sizes, scale and dropout.
 void set_sizes(const Problem& problem, HeadGroup& group);
 
-// Points the group at key/value head `kv` of sequence b. blocks == nullptr: every block of a mask is partial and no row is filled.
+// Sets the members for key/value head `kv` of sequence b. blocks == nullptr: every block of a mask counts as partial, and no empty row attends to all keys.
 void set_heads(const Problem& problem, const MaskBlocks* blocks, const ConstTensorView& q, const ConstTensorView& k, std::int64_t b,
                std::int64_t kv, HeadGroup& group);
 
@@ -25,7 +25,7 @@ Void* element(const BasicTensorView<Void>& view, std::int64_t offset) {
   return static_cast<Byte*>(view.data()) + offset * static_cast<std::int64_t>(info(view.dtype()).size);
 }
 
-// Returns the plane of sequence b, from head n on, of a view [*,N,rows,columns].
+// Returns the plane [head, row, column] of sequence b in a view [*,N,rows,columns], from head n on.
 template <class Void>
 BasicPlane<Void> plane_of(const BasicTensorView<Void>& view, std::int64_t b, std::int64_t n) {
   if (!view) return {};
@@ -44,8 +44,8 @@ inline std::int64_t grain_of(double work) {
   return static_cast<std::int64_t>(std::clamp(kLeastPiece * kMultiplyAddsPerNanosecond / std::max(work, 1.0), 1.0, 1e6));
 }
 
-// Calls f(document, its problem, threads) for each document: in parallel, or one document after the other if in_order. `threads` is the
-// number of threads for the document: in proportion to its pairs, at least 1; all threads if in_order.
+// Calls f(document, part, threads) for each document, where `part` is the problem of the document alone. If in_order, documents are computed one after the
+// other with all threads. Otherwise they are computed in parallel, and `threads` is at least 1 and in proportion to the document's number of pairs.
 template <class P, class F>
 void for_each_document(const P& p, bool in_order, const F& f) {
   const auto count = static_cast<std::int64_t>(p.documents.size());
@@ -64,7 +64,7 @@ void for_each_document(const P& p, bool in_order, const F& f) {
   });
 }
 
-// Sets the elements of `rows` [..,S] outside of these keys to `value`.
+// Sets the elements of `rows` [..,S] for keys outside of `keys` to `value`.
 void fill_other_keys(const TensorView& rows, KeyRange keys, double value);
 
 }  // namespace polyhead::cpu

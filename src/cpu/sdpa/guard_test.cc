@@ -1,4 +1,4 @@
-// Tensors that end where the process' memory ends: a kernel that reads whole vectors may read no byte beyond them.
+// Tests that no kernel reads beyond the end of a tensor, although kernels read whole vectors. The page after each tensor of a test may not be accessed.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace polyhead::test {
 namespace {
 
-// Memory whose last byte is followed by a page that may not be touched.
+// Memory that is followed by a page which may not be accessed.
 class Fenced {
  public:
   Fenced(DType dtype, const Shape& shape) {
@@ -38,7 +38,7 @@ class Fenced {
 
 class Fences : public testing::TestWithParam<DType> {
  protected:
-  // Random values; bytes of masks are 0 or 1.
+  // Returns a tensor of random values; a boolean tensor has bytes 0 and 1.
   TensorView tensor(DType dtype, const Shape& shape) {
     memory_.push_back(std::make_unique<Fenced>(dtype, shape));
     const TensorView view = memory_.back()->view();

@@ -1,8 +1,8 @@
-// Joins the results of a row's key blocks (docs/maths.md, eq. 24). A key block has its own reference m, its l = sum exp(score - m) and
-// its o = sum exp(score - m) v. In the order of the blocks, from the first to the last key:
+// Joins the results of a row's key blocks (docs/maths.md, eq. 24). A key block has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. The result
+// (m_b, l_b, o_b) of each key block, from the first to the last, is joined to the result (m, l, o) of the blocks before it:
 //   m' = max(m, m_b),   l' = l exp(m - m') + l_b exp(m_b - m'),   o' = o exp(m - m') + o_b exp(m_b - m')
-// forward_kernel.cc joins the blocks that one task visits, merge_kernel.cc those of several tasks, with the same functions, join()
-// and join_values() of cpu/tile.h, and so with the same bits. For kernel sources only.
+// forward_kernel.cc joins the key blocks that one task computes, and merge_kernel.cc the key blocks of several tasks. Both call join() below and join_values() of
+// cpu/tile.h, so that the bits are the same. For kernel sources only.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -11,14 +11,14 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The factors of o of the earlier key blocks, and of o of the current block.
+// The factor of o of the earlier key blocks, and the factor of o of the current block.
 template <class T>
 struct JoinFactors {
   Vector<T> earlier, own;
 };
 
-// Joins m and l; each lane is a row. A block without a score above -infinity has block_l = 0 and changes nothing. The first block with
-// such a score is taken as it is. The factors of o are then 0 and 1, so a NaN of v that a row attends to stays.
+// Joins m and l; each lane is a row. A key block without a score above -infinity has block_l = 0 and changes nothing. For the first block with a score above
+// -infinity the factors of o are 0 and 1, so the block's m, l and o become the result unchanged, and a NaN of v that the row attends to stays NaN.
 template <class T>
 POLYHEAD_INLINE JoinFactors<T> join(Vector<T> block_m, Vector<T> block_l, const ExpFactor<T>& score_exp, Vector<T>& m, Vector<T>& l) {
   const Vector<T> zero{}, one = broadcast(T{1});

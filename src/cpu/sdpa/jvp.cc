@@ -12,8 +12,8 @@
 namespace polyhead::cpu {
 namespace {
 
-// Rows of a task: enough that packing a key block is a few percent of its products, and few enough that their q, q' and sums stay in a second-level cache. Fewer
-// if threads would be idle.
+// Returns the number of rows of a task. It is so large that packing a key block takes a few percent of the time of its products, and so small that q, q' and
+// the sums of the rows stay in a second-level cache. It is smaller if there would otherwise be fewer tasks than threads.
 std::int64_t rows_per_task(std::int64_t groups, std::int64_t rows, int threads) {
   constexpr std::int64_t kMost = 768, kLeast = 4 * kRowMultiple;
   const std::int64_t wanted = (2 * threads + groups - 1) / groups, blocks = std::max((rows + kMost - 1) / kMost, std::min(wanted, (rows + kLeast - 1) / kLeast));

@@ -1,4 +1,4 @@
-// Runs forward mode: distributes tasks of the jvp kernel over threads.
+// Runs forward mode (sdpa_jvp): distributes tasks of the jvp kernel over threads.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace polyhead::cpu {
 // Returns the planes of the tangents for key/value head `kv` of sequence b.
 TangentPlanes tangents_of(const Problem& problem, const Tangents& tangents, std::int64_t b, std::int64_t kv, std::int64_t group);
 
-// Computes the jvp of one document. d_out and row_values are the members of JvpTask, row_values for the rows of all heads [B,K,N/K * T]; both are
-// absent if only forward mode is computed.
+// Computes the jvp of one document. For sdpa_backward_backward(), d_out is given and row_values [B,K,N/K * T] receives the RowValues of the rows of all heads; for
+// sdpa_jvp() both are absent.
 void run_jvp(const JvpProblem& problem, const ConstTensorView& d_out, void* row_values, int threads);
 
-// Size of RowValues in bytes.
+// Returns the size of RowValues in bytes for tensors of this dtype.
 std::int64_t row_values_size(DType dtype);
 
 }  // namespace polyhead::cpu

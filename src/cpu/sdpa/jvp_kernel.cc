@@ -2,8 +2,8 @@
 //
 // Loops, outermost first:
 //   key block: k and k' as panels, v and v' as rows stay in the second-level cache
-//     strip of rows, panel of keys (tangent_tiles.h): <q, k>, then <q', k> + <q, k'> as one tile of sums in registers; p and p score' are stored in the first-level
-//     cache
+//     strip of rows, panel of keys (tangent_tiles.h): <q, k> and then <q', k> + <q, k'> are computed, each as one tile of sums in registers; p and p score' are
+//     stored in the first-level cache
 //     out' of the strip += p score' v + p v'
 #include "core/interrupted.h"
 #include "cpu/sdpa/kernels.h"
@@ -14,9 +14,9 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A row with |lse| above this bound computes its largest score first. With fused multiplications exp(score - lse) has only the rounding errors of the
-// score and of lse; the error of lse cancels, so the bound only prevents overflow. Without fused multiplications each product of a score is rounded
-// separately.
+// For a row with |lse| above this bound, the kernel first computes the largest score and subtracts it instead of lse. With fused multiply-add, exp(score - lse) has
+// only the rounding errors of the score and of lse, and the error of lse cancels in p / sum p, so the bound only prevents overflow. Without fused multiply-add, the
+// product of a score and the scale is also rounded, and this error grows with |score|; so the bound is small.
 constexpr int kLargestLse = kFused ? 1 << 20 : 32;
 
 template <class T>
@@ -62,7 +62,7 @@ class Jvp {
 
   static bool too_large(T lse) { return (lse > kLargestLse || lse < -kLargestLse) && lse * T{0} == 0; }
 
-  // Gives rows with a large lse their largest score as shift, or their sink where that is larger.
+  // Sets the shift of rows with a large |lse| to the row's largest score, or to the sink logit if that is larger.
   void find_references() {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       if (too_large(s_.values[i].lse)) s_.values[i].shift = -kInfinity<T>;
@@ -82,7 +82,7 @@ class Jvp {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       RowValues<T>& row = s_.values[i];
       if (!too_large(row.lse)) continue;
-      if (row.shift == -kInfinity<T>) {  // no key has a score above -infinity: lse is the sink
+      if (row.shift == -kInfinity<T>) {  // no key has a score above -infinity, so lse equals the sink logit
         row.shift = 0;
         continue;
       }
@@ -111,7 +111,7 @@ class Jvp {
       any |= in_tiles[i], all &= in_tiles[i];
     }
     tiles.blocks = rows.blocks_of(strip, count);
-    // Tiles always hold all rows of the strip, so a row has the same bits whichever paths the other rows take.
+    // Tiles always contain all rows of the strip, so the bits of a row do not depend on whether other rows are computed in registers or in memory.
     if (any) weigh_tiles(tiles, keys);
     for (int i = 0; i < count; ++i) {
       if (in_tiles[i]) s_.l[strip + i] += sum_of_lanes<T>(tiles.l[i]), s_.m[strip + i] += sum_of_lanes<T>(tiles.m[i]);
@@ -137,13 +137,13 @@ class Jvp {
     if (!v_finite_ || !v_tangent_finite_) add_non_finite_values(strip, count, first, key_count);
   }
 
-  // Whether p and p score' of a row are computed in registers. That depends on the row alone.
+  // Returns whether p and p score' of a row are computed in registers. The answer depends on the row alone.
   bool in_tiles_of(std::int64_t index) const {
     const RowValues<T>& row = s_.values[index];
     return task_.softcap <= 0 && !task_.dropout && row.lse * T{0} == 0 && row.shift == 0 && kind_of(task_, s_.rows[index]) == RowKind::masked;
   }
 
-  // Computes p and p score' in passes over memory, for `count` rows from row `index` on, which is row `place` of its strip.
+  // Computes p and p score' by loops over arrays in memory, for `count` rows from row `index` on, which is row `place` of its strip.
   void weigh_in_memory(std::int64_t index, int count, int place, std::int64_t first, std::int64_t key_count, KeyRange keys, const StripBlocks& blocks) {
     const TaskRows<T> rows = of_rows();
     const T* const q = s_.q + index * s_.qk_padded;
@@ -165,7 +165,7 @@ class Jvp {
     }
   }
 
-  // Turns products into drop(p) and drop(p) score', and adds up p and p score'.
+  // Replaces the products in p and t by drop(p) and drop(p) score', and adds p and p score' to the row's sums.
   void weigh_row(std::int64_t index, std::int64_t first, KeyRange own, T* p, T* t) {
     const Row& row = s_.rows[index];
     const RowValues<T>& values = s_.values[index];
@@ -186,7 +186,7 @@ class Jvp {
     drop_keys(task_, keep, own, p), drop_keys(task_, keep, own, t);
   }
 
-  // Computes a row whose lse is not finite: p is NaN for every key with a score above -infinity. On entry p holds the scores.
+  // Computes a row whose lse is not finite, in which p is NaN for every key with a score above -infinity. On entry p holds the scores.
   void weigh_non_finite_row(std::int64_t index, KeyRange own, T* p, T* t) {
     for (std::int64_t s = own.first; s < own.last; ++s) {
       const T weight = p[s] == -kInfinity<T> ? T{0} : T{0} * s_.values[index].lse;
@@ -195,7 +195,8 @@ class Jvp {
     }
   }
 
-  // Adds NaN and infinities of v and v' to the rows that attend to their keys, and to no others.
+  // The products used copies with 0 in place of NaN and infinities of v and v'. This function adds these NaN and infinities to rows that attend to their keys, and
+  // to no other rows.
   void add_non_finite_values(std::int64_t strip, int count, std::int64_t first, std::int64_t key_count) {
     for (int i = 0; i < count; ++i) {
       const Row& row = s_.rows[strip + i];
@@ -224,7 +225,7 @@ class Jvp {
       values.inverse = 1 / sum;
       values.lse_tangent = (s_.m[index] + (of_sink == 0 ? T{0} : of_sink * sink_tangent_of<T>(task_.tangents, row))) * values.inverse;
     }
-    if (of_keys == 0) {  // an empty row has no gradients, not even of its sink
+    if (of_keys == 0) {  // the gradients of an empty row are 0, even the gradient of its sink logit
       clear(out_tangent, 0, s_.v_padded);
       values.inverse = 0;
     } else {
@@ -248,7 +249,7 @@ class Jvp {
       if (s_.own_out) own[d] *= values.inverse;
       out_tangent[d] *= values.inverse;
     }
-    // The scores of a uniform row are constants: out is not used, so NaN there changes nothing.
+    // The scores of a uniform row are constants, so lse' = 0 and `out` is not read: a NaN in `out` must not change the result.
     if (kind_of(task_, row) != RowKind::uniform) {
       for (std::int64_t d = 0; d < task_.v_width; ++d) out_tangent[d] -= values.lse_tangent * out[d];
     }

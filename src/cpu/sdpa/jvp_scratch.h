@@ -13,16 +13,16 @@ namespace {
 template <class T>
 struct JvpScratch {
   T *q, *q_tangent, *k_panels, *k_tangent_panels, *v, *v_tangent, *lines, *p, *t, *softcap_derivative, *curvature;
-  T *sums, *out;  // per row: sums of out' before the division, and out
-  T *l, *m;       // per row: sums of p and of p score'
+  T *sums, *out;  // per row: the sums of out' before the division by l, and out
+  T *l, *m;       // per row: the sum of p, and the sum of p score'
   RowValues<T>* values;
   Row* rows;
   KeyRange* spans;
   std::uint8_t *bytes, *panel_bytes;
   T *panel_bias, *panel_bias_tangent;
   std::int64_t qk_padded, v_padded, keys, stride;
-  // Whether the kernel computes out again. It does so unless out is stored in the compute type, because the rounding of a narrower `out`,
-  // times lse', would be an error of out'.
+  // True if the kernel computes `out` again instead of reading it. It does so if `out` is stored in a narrower type than the compute type: the rounding error of
+  // such an `out`, multiplied by lse', would be an error of out'.
   bool own_out;
 
   static std::int64_t layout(const JvpTask& task, void* memory, JvpScratch& s) {

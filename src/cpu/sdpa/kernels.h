@@ -1,4 +1,4 @@
-// The kernels of attention that every instruction set has.
+// The tables of kernel functions of attention. Every instruction set has such tables.
 #pragma once
 
 #include "cpu/sdpa/task.h"
@@ -6,16 +6,16 @@
 namespace polyhead::cpu {
 
 struct ForwardKernels {
-  bool native = false;  // whether this set has products of bfloat16 pairs: HeadGroup::native
-  // Bytes of scratch that one call of `forward` needs, aligned to a cache line. The kernel allocates no other memory.
+  bool native = false;  // true: the instruction set multiplies bfloat16 pairs, so HeadGroup::native may be set
+  // Returns the bytes of scratch, aligned to a cache line, that one call of `forward` needs. The kernel allocates no other memory.
   std::int64_t (*forward_scratch)(const ForwardTask& task);
   void (*forward)(const ForwardTask& task, void* scratch);
-  // Whether v is multiplied as it is stored, without a copy. The same then holds for whole panels of k whose rows are contiguous.
+  // Returns whether v is read from the caller's tensor without a copy. Whole panels of k whose rows are contiguous are then read without a copy, too.
   bool (*reads_stored_values)(const ForwardTask& task);
 };
 
 struct MergeKernels {
-  // Computes out and lse from task.partial [blocks, rows, partial_stride()], the results of all key blocks, which it overwrites.
+  // Computes out and lse from the results of all key blocks in task.partial [blocks, rows, partial_stride()], and overwrites task.partial.
   void (*merge)(const ForwardTask& task, std::int64_t blocks);
 };
 
@@ -41,7 +41,7 @@ struct GradientKernels {
 struct MapsKernels {
   std::int64_t (*maps_scratch)(const MapsTask& task);
   void (*maps)(const MapsTask& task, void* scratch);
-  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are float64 arrays if `dtype` is float64, else float32 arrays; `count` is a multiple of 16.
+  // Returns the entropy -sum m log m of m = (p + q) / 2. p and q are arrays of float64 if `dtype` is float64, else of float32; `count` is a multiple of 16.
   double (*entropy_of_mean)(DType dtype, const void* p, const void* q, std::int64_t count);
 };
 

@@ -1,4 +1,4 @@
-// Tests few queries of many keys: the keys are split over threads, and the results of their key blocks are joined in the order of the keys.
+// Tests problems with few queries and many keys. Their keys are split over threads, and the results of all key blocks are joined in the order of the keys.
 #include <gmock/gmock.h>
 
 #include "support/case_part.h"
@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Keys are split only where there are several threads.
+// The tests use four threads, because keys are split only if there are several threads.
 class CpuSdpaKeySplits : public testing::Test {
   ThreadCount threads_{4};
 };
@@ -62,12 +62,13 @@ TEST_F(CpuSdpaKeySplits, ForwardIsTheReferenceAndTheSameForAnyNumberOfThreads) {
   EXPECT_GT(cut, 40);
 }
 
-// A few queries of one head and 5000 keys, 64 wide: several key splits.
+// Returns a case with a few queries of one head and 5000 keys of width 64, which are computed in several key splits.
 AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::int64_t sequences = 1) {
   return case_of(random, dtype, {.lead = {sequences}, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64}, &find_backend("cpu"));
 }
 
-// With q = 0 and a bias that is exact in float32, every score is exact. If parts were joined by a rounded lse, their weights would be off by 2e-4.
+// With q = 0 and a bias that is exact in float32, every score is exact. If the results of key splits were joined by a rounded lse, attention weights would be off
+// by 2e-4.
 TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
@@ -93,7 +94,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   }
 }
 
-// Some parts of the keys have no score: because of a mask, a length, a window, or scores of -infinity.
+// Some key splits contribute nothing to a row, because of a mask, a key length, a window, or scores of -infinity.
 TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
@@ -111,7 +112,7 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
         Tensor attend(DType::boolean, {5, 5000}), bias(dtype, {5000}), lengths(DType::i64, {1});
         fill(bias, -kInfinity);
         fill(attend.view().slice(1, row.first, row.last), 1);
-        fill(bias.view().slice(0, row.first, row.last), -500);  // below 0, the reference of a row without keys
+        fill(bias.view().slice(0, row.first, row.last), -500);  // scores far below 0, the reference that a row has while it has no keys
         lengths.data<std::int64_t>()[0] = row.last;
         if (by == std::string("mask")) c.options.mask.attend = attend;
         if (by == std::string("key mask")) c.options.mask.attend_keys = ConstTensorView(attend).select(0, 0);
@@ -131,7 +132,8 @@ TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   }
 }
 
-// A masked value is not used, even if it is NaN. An attended value is used, even in a split in which every score is -infinity.
+// A NaN in the value of a masked key must not reach the row. A NaN in the value of an attended key must reach the row, even if every score of its split is
+// -infinity.
 TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   for (const std::int64_t poisoned : {0, 1800, 4999}) {
     SCOPED_TRACE(poisoned);
@@ -161,7 +163,7 @@ TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   }
 }
 
-// With nine sequences a thread computes all keys of a block of rows; with one sequence each split is a task of its own.
+// With nine sequences one task computes all keys of a block of rows. With one sequence each key split is a separate task. The bits must be the same.
 TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(8);
   AttentionCase c = long_case(random, DType::f32, 3, 9), first = alone(c, sequence_of(c, 0));
@@ -170,7 +172,8 @@ TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   expect_same_bits_alone(c, all, sequence_of(c, 0), first);
 }
 
-// Compares key splits as on each described machine, with all of its processors, with the reference and with the bits of one thread.
+// Runs key splits with the cache sizes and the processor count of each machine in a list, and compares the results with the reference and with the bits of one
+// thread.
 TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   struct Sizes {
     std::int64_t queries, keys;
@@ -196,11 +199,11 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   }
 }
 
-// Tests blocks of rows of any size, cells of a causal mask in any order, and key splits.
+// Tests that blocks of rows of any size, blocks of a causal mask computed in any order, and key splits give the bits of one thread.
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;
-    const char* expected;  // schedule for 64 threads without a mask
+    const char* expected;  // the schedule that explain() must name for 64 threads without a mask
   };
   std::uint64_t seed = 20;
   for (const Sizes& z : {Sizes{2, 2, 900, 700, "blocks of 60 queries, 60 of them\n"}, Sizes{2, 1, 500, 3000, "blocks of 36 queries, 28 of them, each with its keys in 6 splits\n"},

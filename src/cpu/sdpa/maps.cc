@@ -8,7 +8,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// Consecutive chosen queries of the same document, which one call of the kernel computes.
+// A run of the chosen queries that one call of the kernel computes: they follow each other in the list and belong to the same document.
 struct Run {
   const Document& document;
   std::int64_t first, last;             // indices into the chosen queries
@@ -31,7 +31,7 @@ void for_each_run(const MapsProblem& p, std::span<const std::int64_t> queries, c
   }
 }
 
-// Computes the map rows of a run. place(task) sets the destination of the rows.
+// Computes the map rows of a run. place(task) sets where the kernel writes the rows.
 template <class F>
 void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, const Run& run, const F& place) {
   const bool cut = problem.packed() && !problem.unmasked();
@@ -61,7 +61,7 @@ void run_kernel(const MapsProblem& problem, std::int64_t b, std::int64_t n, cons
   kernels.maps(task, scratch.get());
 }
 
-// Returns the map's value for a masked pair.
+// Returns the value of a map at a masked pair.
 double masked_value(const MapsProblem& p) {
   return p.value == MapValue::score ? -std::numeric_limits<double>::infinity() : 0;
 }
@@ -73,7 +73,7 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
     struct Consumer {
       const RowConsumer& consumer;
       const Run& run;
-      std::vector<double> row;  // all keys of the packed sequence, unless the document has them all
+      std::vector<double> row;  // a row over all keys of the packed sequence; not used if the document has all keys
     } rows{consumer, run, {}};
     if (run.document.keys.last - run.document.keys.first < p.keys) rows.row.assign(static_cast<std::size_t>(p.keys), masked_value(p));
     run_kernel(p, b, n, run, [&](MapsTask& task) {

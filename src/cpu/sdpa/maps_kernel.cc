@@ -1,7 +1,7 @@
 // p[t,s] = exp(score[t,s] - m[t]) / sum_s exp(score[t,s] - m[t]),  m[t] = max_s score[t,s]          (docs/maths.md, eq. 10)
 //
-// The keys of a call are packed once, so a strip of rows has all its scores in memory. The maximum and the sum of a row come from these
-// scores and not from a stored lse.
+// The keys of a call are packed once. For a strip of rows, the scores with all keys are stored in memory, and the maximum and the sum of a row are computed from
+// these scores and not from a stored lse.
 #include "cpu/arena.h"
 #include "cpu/sdpa/apply_score_rule.h"
 #include "cpu/sdpa/dropout.h"
@@ -62,7 +62,7 @@ class Maps {
     return {task_.head * task_.queries + t, task_.head, t};
   }
 
-  // Packs the panels of the keys to which some row attends: with a causal mask half of them on average, with a window a few.
+  // Packs the panels of keys to which some row attends: with a causal mask half of the panels on average, with a window a few of them.
   void pack_keys() {
     KeyRange keys{task_.keys, 0};
     for (std::int64_t i = 0; i < task_.count; ++i) {
@@ -77,7 +77,7 @@ class Maps {
     });
   }
 
-  // Loads the strip's queries. Returns the smallest range that contains the keys of all rows.
+  // Loads the strip's queries. Returns the smallest range that contains the keys of all rows of the strip.
   KeyRange load_rows(std::int64_t strip, int rows) {
     KeyRange keys{task_.keys, 0};
     for (int i = 0; i < rows; ++i) {
@@ -106,7 +106,7 @@ class Maps {
     }
   }
 
-  // Prefetches the output memory of these keys of the strip, while the next panel is multiplied.
+  // Prefetches the memory of `out` for the keys [first, last) of the strip's rows, while the next panel is multiplied.
   void fetch_output(std::int64_t strip, int rows, std::int64_t first, std::int64_t last) const {
     with_storage<T>(task_.out_dtype, task_.out.data, [&](auto* data) {
       for (int i = 0; i < rows; ++i) {
@@ -118,14 +118,14 @@ class Maps {
 
   T* scores_of(int i) const { return s_.scores + i * s_.stride; }
 
-  // Turns the row's products into scores, except for a factor, which is returned.
+  // Replaces the row's products by scores that are not yet multiplied by a factor, and returns the factor.
   double finish_row(int i) {
     const KeyRange& own = spans_[i];
     if (own.empty()) return 1;
     return static_cast<double>(finish_scores<T>(task_, rows_[i], scale_.factor, 0, own.first, own.last, scores_of(i), nullptr, s_.bytes));
   }
 
-  // Turns the row's products into attention weights, except for a factor, which is returned. Gives an empty row an empty key range.
+  // Replaces the row's products by attention weights that are not yet multiplied by a factor, and returns the factor. Sets the key range of an empty row to empty.
   template <bool kEntropy>
   double exponentiate_row(int i, double* entropy) {
     KeyRange& own = spans_[i];
@@ -133,7 +133,7 @@ class Maps {
     const T pending_scale = static_cast<T>(finish_row(i));
     const std::int64_t begin = own.first / kWidth * kWidth, end = own.empty() ? begin : round_up(own.last, kWidth);
     const T largest = largest_of(x, begin, end);
-    // If all scores are -infinity, the reference is 0, because exp(-infinity - 0) = 0. A NaN stays NaN.
+    // If all scores are -infinity, the reference is 0, so that exp(score - reference) is 0 and not NaN. If a score is NaN, the result stays NaN.
     T moment = 0;
     const T reference = largest == -kInfinity<T> ? T{0} : largest,
             of_keys = exponentiate<kEntropy>(x, begin, end, reference, scale_.exp(pending_scale), &moment);
@@ -145,7 +145,7 @@ class Maps {
     const bool non_finite = !(total.sum * T{0} == 0);
     if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);
     const double factor = non_finite ? 1 : static_cast<double>(total.share) / static_cast<double>(total.sum);
-    if (factor == 0) own = {0, 0};  // the sink takes all
+    if (factor == 0) own = {0, 0};  // the sink has the whole attention weight of the row
     if constexpr (kEntropy) {
       const double exact = non_finite ? static_cast<double>(total.sum * T{0}) : entropy_of(factor, of_keys, static_cast<double>(moment) * static_cast<double>(pending_scale));
       *entropy = exact < 0 ? 0 : exact;  // rounding may make the entropy of a row with a single key negative
@@ -156,12 +156,12 @@ class Maps {
     return factor * task_.dropout_scale;
   }
 
-  // -sum p log p for p = factor e, with sum = sum e and moment = sum e log e.
+  // Returns the entropy -sum p log p for p = factor e, given sum = sum e and moment = sum e log e.
   static double entropy_of(double factor, T sum, double moment) {
     return factor == 0 ? 0 : 0 - factor * (moment + log<double>(broadcast(factor))[0] * static_cast<double>(sum));
   }
 
-  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of its range are masked.
+  // Multiplies the row by `factor` and writes it to `out`, or passes it to `consume`. Keys outside of the row's range get the value of a masked key.
   void give_row(int i, std::int64_t index, double factor, double entropy) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
@@ -171,7 +171,8 @@ class Maps {
       for (std::int64_t s = own.last; s < task_.keys; ++s) x[s] = nothing;
       return narrow_row<T>(task_.out_dtype, x, task_.keys, static_cast<T>(factor), task_.out.data, index * task_.out.row, task_.out.column);
     }
-    // s_.row still holds the previous row. In a long causal map only a few keys change from attended to masked, so only these are cleared.
+    // s_.row still holds the previous row. From one row of a long causal map to the next, only a few keys change from attended to masked, so only these are
+    // cleared.
     for (std::int64_t s = written_.first; s < smaller(own.first, written_.last); ++s) s_.row[s] = nothing;
     for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
     for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
@@ -189,7 +190,7 @@ class Maps {
 
 template <class T>
 double sum_entropy_of_mean(const T* p, const T* q, std::int64_t count) {
-  constexpr std::int64_t kBlock = 2048;  // longest sum in type T
+  constexpr std::int64_t kBlock = 2048;  // number of terms that are summed in type T; the sums of such blocks are added in double
   double entropy = 0;
   for (std::int64_t first = 0; first < count; first += kBlock) {
     Vector<T> sum{};

@@ -1,4 +1,4 @@
-// Compares maps that the kernel itself writes, in the storage type and with the strides of the caller's tensor, with the reference.
+// Compares maps that the kernel writes directly to the caller's tensor, for every dtype and stride of the tensor, with the reference.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr MapValue kValues[] = {MapValue::scaled_score, MapValue::capped_score, MapValue::score, MapValue::probability, MapValue::dropped};
 
-// Draws sizes around strips of 12 rows and panels of 64 keys.
+// Draws sizes near multiples of 12 rows (a strip) and 64 keys (a panel).
 AttentionSizes draw_map_sizes(Random& random) {
   AttentionSizes z = draw_sizes(random);
   z.queries = random.pick<std::int64_t>({1, 5, 11, 12, 13, 25});
@@ -42,7 +42,8 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
   }
 }
 
-// Adds a bias of 1e4 to scores that stay exact in float32; a stored lse would be off by 1e-3. With 1e38 the differences of the scores vanish in rounding.
+// The test adds a bias of 1e4 to scores that are exact in float32. With a stored float32 lse, attention weights would be off by 1e-3. A bias of 1e38 is so
+// large that the differences of the scores are lost in rounding.
 TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   for (const double level : {0.0, 1e4, -1e4, 1e38, -1e38}) {
     SCOPED_TRACE(level);
@@ -73,8 +74,8 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
     fill(k.slice(-2, 33, 34), kNaN);
     c.k = k;
     Tensor attend = random.tensor(DType::boolean, {15, 70}), bias(dtype, {15, 1});
-    fill(attend.view().slice(0, 4, 5), 0);   // a row that the mask empties
-    fill(bias.view().slice(0, 9, 10), -kInfinity);  // a row without a finite score
+    fill(attend.view().slice(0, 4, 5), 0);   // row 4 is empty by the mask
+    fill(bias.view().slice(0, 9, 10), -kInfinity);  // row 9 has no finite score
     attend.data<bool>()[9 * 70 + 33] = false;
     c.options.mask.attend = attend, c.options.bias = bias, c.options.dropout = {.p = 0.4, .seed = 5};
     const MapsInput input{.q = c.q, .k = c.k};

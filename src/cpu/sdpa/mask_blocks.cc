@@ -6,7 +6,7 @@
 namespace polyhead::cpu {
 namespace {
 
-// The values that occur among some bytes of a mask.
+// Whether some bytes of a mask contain true values, and whether they contain false values.
 struct SeenValues {
   bool some_true = false, some_false = false;
   bool both() const { return some_true && some_false; }
@@ -51,8 +51,8 @@ bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKi
   return any_empty;
 }
 
-// Returns the kinds of blocks of a mask that lists its blocks: a row for each block of queries of the document, a column for each kMaskBlockKeys of its keys.
-// Sequences and heads that share their lists (stride 0) share the kinds.
+// Returns the block kinds of a mask with listed blocks (Mask::blocks): a row for each block of queries of the document, and a column for each kMaskBlockKeys of its
+// keys. Sequences and heads that share their lists (stride 0) share the kinds.
 MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
   const Document& document = problem.documents.front();
   const std::int64_t key_blocks = blocks_of(problem.keys, kMaskBlockKeys);
@@ -89,7 +89,7 @@ MaskBlocks::Table MaskBlocks::kinds_of_lists(const Problem& problem, int mask) {
 
 MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.kv_heads), kv_heads_(problem.kv_heads) {
   const Document& document = problem.documents.front();
-  // With one block in a row, only empty rows could be skipped.
+  // If all keys lie in one block, a kernel could skip only empty rows, so the masks are not analysed.
   if (problem.keys > kMaskBlockKeys) tables_.resize(static_cast<std::size_t>(problem.rules->mask_count));
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     Table& table = tables_[i];
@@ -99,7 +99,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
       continue;
     }
     const ConstTensorView bytes = mask.tensor.slice(-2, document.queries.first, document.queries.last).slice(-1, document.keys.first, document.keys.last);
-    Shape shared = bytes.shape();  // without repetition: extent 1 for axes with stride 0
+    Shape shared = bytes.shape();  // the shape without repetition: axes with stride 0 get extent 1
     for (int axis = 0; axis < shared.size(); ++axis) {
       if (bytes.stride(axis) == 0 && shared[axis] > 1) shared[axis] = 1;
     }
@@ -113,7 +113,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
     const std::int64_t row_blocks = shape[-2], planes = numel(shape.first(shape.size() - 2));
     const Shape heads = shared.first(shared.size() - 2);
     const Strides strides = bytes.strides().first(shared.size() - 2);
-    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPiece);  // 20 bytes a nanosecond
+    constexpr auto kLeastBytes = static_cast<std::int64_t>(20 * kLeastPiece);  // a thread analyses 20 bytes in a nanosecond
     const std::int64_t grain = 1 + kLeastBytes / (1 + std::min(rows, kMaskBlockQueries) * columns);
     parallel_for(planes * row_blocks, grain, problem.executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t index = first; index < last; ++index) {
@@ -137,7 +137,7 @@ MaskBlocks::MaskBlocks(const Problem& problem) : group_(problem.heads / problem.
   const std::int64_t groups = problem.batch * kv_heads_, rows = group_ * problem.queries;
   std::vector<RowKind> kinds(static_cast<std::size_t>(groups * rows));
   filled_.resize(static_cast<std::size_t>(groups));
-  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPiece / 2);  // 2 ns a row
+  constexpr auto kLeastRows = static_cast<std::int64_t>(kLeastPiece / 2);  // a row takes 2 ns
   parallel_for(groups, 1 + kLeastRows / rows, problem.executor, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       KeySet set = problem.key_set(i / kv_heads_, i % kv_heads_ * group_, document);

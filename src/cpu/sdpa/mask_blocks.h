@@ -1,6 +1,6 @@
-// Analyses the boolean masks once for each call. It finds which blocks of (query, key) pairs a mask skips, allows in part or allows completely, so
-// that kernels neither compute masked blocks nor read masks of full ones. It also finds the empty rows that SdpaOptions::empty_rows fills. Sequences,
-// heads and rows that share booleans (stride 0) share blocks.
+// MaskBlocks analyses the boolean masks of a call once. For each block of (query, key) pairs it finds whether a mask allows none, some or all pairs. Kernels then
+// skip blocks without allowed pairs, and do not read the mask of blocks in which all pairs are allowed. The class also finds the empty rows that attend to all keys
+// by SdpaOptions::empty_rows. Sequences, heads and rows that share booleans (stride 0) share the results.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace polyhead::cpu {
 
 class MaskBlocks {
  public:
-  explicit MaskBlocks(const Problem& problem);  // the problem has one document
+  explicit MaskBlocks(const Problem& problem);  // the problem must have one document
 
   // Sets the blocks of the planes and the row kinds of `set`, which is the key set of the heads that share key/value head kv.
   void attach(std::int64_t b, std::int64_t kv, KeySet& set) const;
@@ -26,14 +26,14 @@ class MaskBlocks {
 
   std::vector<Table> tables_;
   std::int64_t group_ = 0, kv_heads_ = 0;  // query heads of a key/value head; key/value heads
-  std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be filled
-  std::vector<std::uint8_t> filled_;       // [*,K]: 1 if a row of the group is filled
+  std::vector<RowKind> kinds_;             // [*,N,T]; empty if no row can be uniform or unmasked
+  std::vector<std::uint8_t> filled_;       // [*,K]: 1 if a row of the group is uniform or unmasked
 };
 
-// The kind of a row: masked, or the kind that `mode` gives to an empty row.
+// Returns the kind of a row: RowKind::masked, or for an empty row the kind that `mode` sets.
 RowKind row_kind(const KeySet& set, EmptyRows mode, std::int64_t head, std::int64_t t);
 
-// Finds the kind of each row [heads, queries]: masked, or the kind that `mode` gives to an empty row. Returns whether any row is empty.
+// Writes the kind of each row to kinds [heads, queries]: RowKind::masked, or for an empty row the kind that `mode` sets. Returns whether any row is empty.
 bool find_row_kinds(const KeySet& set, EmptyRows mode, std::int64_t heads, RowKind* kinds);
 
 }  // namespace polyhead::cpu

@@ -1,4 +1,4 @@
-// Tests the block kinds of boolean masks, and that skipped and full blocks do not change results.
+// Tests the block kinds of boolean masks, and that results do not change because kernels skip masked blocks and do not read the masks of full blocks.
 #include "cpu/sdpa/mask_blocks.h"
 
 #include "sdpa/normal_form.h"
@@ -8,7 +8,7 @@
 namespace polyhead::test {
 namespace {
 
-// Booleans that are all true or all false over blocks of `height` x `width` pairs, some of them with one pair of the opposite value.
+// Returns a mask whose blocks of `height` x `width` pairs are all true or all false, except that some blocks have one pair with the opposite value.
 Tensor blocky(Random& random, const Shape& shape, std::int64_t height, std::int64_t width) {
   Tensor mask(DType::boolean, shape);
   const std::int64_t rows = shape[-2], columns = shape[-1], planes = mask.numel() / std::max<std::int64_t>(1, rows * columns);
@@ -36,7 +36,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
     for (const int axis : {0, 1, 2, 3}) shape[axis] = random.integer(0, 3) == 0 ? 1 : shape[axis];
     Tensor mask = blocky(random, shape, 16, 64);
     ConstTensorView view = mask;
-    if (random.coin()) {  // keys that are not adjacent in memory
+    if (random.coin()) {  // use a view in which neighbouring keys are not adjacent in memory
       mask = Tensor::copy_of(view.transpose(-1, -2));
       view = mask.view().transpose(-1, -2);
     }
@@ -72,7 +72,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
   }
 }
 
-// Compares forward, attention weights and backward with the reference, for masks with holes and full blocks over several key blocks of 512 keys.
+// Compares forward, attention weights and backward with the reference, for masks with skipped and full mask blocks over several key blocks of 512 keys.
 TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -116,8 +116,8 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   }
 }
 
-// A causal mask given as booleans gives the same bits as the causal flag: skipped pairs add nothing to the sums, and full blocks are computed as
-// without a mask.
+// A causal mask given as booleans gives the same bits as Mask::causal: skipped pairs add nothing to the sums, and full blocks are computed as without a
+// mask.
 TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   for (const std::int64_t length : {40, 130, 700}) {
     for (const DType dtype : {DType::f32, DType::f64}) {
@@ -143,7 +143,7 @@ TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   }
 }
 
-// Draws random lists, with repetitions and -1.
+// Draws random lists of blocks, in which blocks may be repeated and -1 may occur.
 BlockLists draw_lists(Random& random, AttentionCase& c, std::int64_t queries, std::int64_t keys) {
   const auto blocks_of = [](std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; };
   const std::int64_t columns = blocks_of(c.sizes.keys, keys);
@@ -196,7 +196,7 @@ TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
   }
 }
 
-// Lists and booleans of the same pairs give the same bits in every result, together with each other rule.
+// Block lists and a boolean mask of the same pairs give the same bits in every result, also in combination with every other kind of mask.
 TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -213,7 +213,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
-    ConstTensorView beside;  // booleans of every pair, given together with the lists
+    ConstTensorView beside;  // a boolean mask of every pair, which is given in addition to the lists
     if (random.integer(0, 2) == 0) {
       const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];
@@ -234,8 +234,8 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   }
 }
 
-// One mask leaves keys to rows 0 to 15 that the other mask leaves only to rows 16 to 31, so no row attends to them. A strip has rows of both kinds, and NaN at
-// these keys must not reach it.
+// One mask allows some keys only to rows 0 to 15, and the other mask allows the same keys only to rows 16 to 31, so no row attends to these keys. A strip may
+// contain rows of both groups, and a NaN in these keys must not reach the strip's results.
 TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);

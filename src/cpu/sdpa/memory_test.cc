@@ -1,5 +1,5 @@
-// What attention allocates beyond its inputs and outputs, counted at operator new of all threads: constant or linear in the length, never
-// its square. Peaks are measured on a new thread without kept memory; memory that threads keep between calls has its own tests.
+// Tests how much memory attention allocates besides its inputs and outputs: it must be constant or linear in the length, never quadratic. The test counts calls of
+// operator new in all threads. Peaks are measured on a new thread, which keeps no memory from earlier calls; the memory that threads keep has its own tests.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ struct Attention {
     d_q = Tensor(DType::f32, of_q), d_k = Tensor(DType::f32, of_k), d_v = Tensor(DType::f32, of_k);
   }
   SdpaForward forward() { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
-  // Returns a forward pass of the first queries and keys.
+  // Returns the arguments of a forward pass over the first `queries` queries and `keys` keys.
   SdpaForward forward(std::int64_t queries, std::int64_t keys) {
     const auto cut = [](Tensor& x, std::int64_t last) { return x.view().slice(2, 0, last); };
     return {.q = cut(q, queries), .k = cut(k, keys), .v = cut(v, keys), .out = cut(out, queries), .lse = cut(lse, queries)};
@@ -49,10 +49,10 @@ const SdpaOptions kRules[] = {{},
                               {.mask = {.window = {.left = 40, .right = 3}}},
                               {.softcap = 20}};
 
-// Bound of what a forward pass with heads 32 wide takes on one thread: a query block, a block of 512 keys and values, and scores, masks and lists.
+// Bound of the memory that a forward pass with heads of width 32 needs on one thread: for a query block, a block of 512 keys and values, scores, masks and lists.
 std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
 
-// Calls f for caches that give different block sizes, with one thread. Each further thread takes the same memory again.
+// Calls f with one thread for each cache size that gives different block sizes. Each further thread would need the same memory again.
 template <class F>
 void for_each_cache(const F& f) {
   for_each_machine([&](const DescribedMachine&) {
@@ -61,10 +61,10 @@ void for_each_cache(const F& f) {
   });
 }
 
-// A forward pass of one block of rows takes the same memory for any number of keys.
+// A forward pass of one block of rows needs the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
-  sdpa_forward(most.forward(12, 12));  // the first call of a process stores facts about the machine
+  sdpa_forward(most.forward(12, 12));  // the first call of a process allocates memory to store facts about the machine
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
@@ -78,7 +78,7 @@ TEST_F(Memory, ForwardIsConstant) {
   });
 }
 
-// More rows make more blocks of rows. The schedule lists the blocks, and a std::vector may reserve twice the entries that it holds.
+// The schedule of a forward pass has a list of the blocks of rows, which grows with the number of rows. A std::vector may reserve twice the entries that it holds.
 TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   Attention most(65'536);
   const SdpaOptions window{.mask = {.window = {.left = 40, .right = 3}}};
@@ -91,8 +91,8 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   });
 }
 
-// Block lists take a byte for each block and a byte for each 64 keys of a block, and nothing for pairs. Here each of 64 blocks of queries lists one of 64
-// blocks of keys; booleans of the pairs would take a hundred times as many bytes.
+// Block lists need a byte for each block and a byte for each 64 keys of a block, but no memory for pairs. In this test each of 64 blocks of queries lists one of 64
+// blocks of keys; a boolean mask of all pairs would need a hundred times as many bytes.
 TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
   Attention most(kLength);
@@ -106,8 +106,8 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
-// The pass takes memory for the packed keys of a head, a copy of values that cannot be read in place and, if the dtype is not the compute type, a few rows of
-// attention weights.
+// A forward pass that writes attention weights allocates memory for the packed keys of a head, for a copy of values that cannot be read in place and, if the dtype
+// is not the compute type, for a few rows of attention weights.
 TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
@@ -121,7 +121,7 @@ TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   }
 }
 
-// One thread joins key blocks as it visits them.
+// With one thread, each key block is joined to the result as soon as it is computed, so the memory does not grow with the number of keys.
 TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t keys) {
@@ -140,7 +140,7 @@ TEST_F(Memory, BackwardIsLinear) {
       sdpa_forward(attention.forward(), rules);
       return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
     };
-    // The pass keeps sums of d_q and, with more than 4096 keys, those of one split of keys: 32 float32 for each row.
+    // The backward pass allocates sums of d_q for all rows and, with more than 4096 keys, sums of d_q over one split of keys: 32 float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2 * 2560 * 32 * 4 + (2 << 20));
@@ -162,14 +162,14 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
                                rules);
       }));
     };
-    // The pass keeps sums of d_q, as a backward pass, and six more float32 for each row.
+    // The gradient of the backward pass allocates the sums of d_q that a backward pass allocates, and six more float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));
   }
 }
 
-// d_bias is written in place as bfloat16, without float32 sums.
+// A d_bias with an element for every pair is written in place as bfloat16, so it needs no float32 sums.
 TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
@@ -195,7 +195,7 @@ TEST_F(Memory, HeadsTakeTurnsInOneThreadsScratch) {
 }
 
 TEST_F(Memory, ExplainNamesTheScratch) {
-  // Cases: blocks of rows; key splits; few queries of many heads.
+  // The three problems are computed in blocks of rows, in key splits, and with few queries of many heads.
   std::array problems{Attention(2048), Attention(40, 20'000, 1), Attention(4, 30'000, 9)};
   for_each_machine([&](const DescribedMachine& machine) {
     LastPieceFirst threads(machine.processors);
@@ -207,7 +207,7 @@ TEST_F(Memory, ExplainNamesTheScratch) {
       double promised = std::stod(text.substr(at + 9));
       if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
       const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward(), options); });
-      EXPECT_NEAR(static_cast<double>(taken), promised, 8192 + 256 * machine.processors) << text;  // lists of up to 16 pieces for each thread
+      EXPECT_NEAR(static_cast<double>(taken), promised, 8192 + 256 * machine.processors) << text;  // the tolerance covers lists of up to 16 pieces for each thread
     }
   });
 }
@@ -219,7 +219,7 @@ TEST_F(Memory, AThreadThatEndsLeavesNothing) {
   const std::int64_t before = in_use;
   for (int i = 0; i < 4; ++i) std::thread(call).join();
   EXPECT_EQ(in_use, before);
-  call();  // this call reuses the kept memory
+  call();  // this call reuses the memory that threads kept
   EXPECT_EQ(in_use, before);
 }
 
@@ -233,7 +233,7 @@ TEST_F(Memory, ThreadsOfThePoolKeepThreeSmallBlocksEach) {
       std::thread([&] { sdpa_forward(attention.forward()), sdpa_backward(attention.backward()); }).join();
     }
   }
-  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // 16 KiB for the list of threads
+  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // 3 blocks of at most 256 KiB for each thread, and 16 KiB for the list of threads
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
@@ -242,7 +242,7 @@ TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
   const std::int64_t rows[] = {5, 4000};
   Tensor maps(DType::f32, {1, 1, 2, 4096});
   const std::int64_t taken = peak_of([&] { attention_map_rows({.q = attention.q, .k = attention.k}, rows, maps); });
-  EXPECT_LT(taken, 4 << 20);  // all rows would be 64 MiB
+  EXPECT_LT(taken, 4 << 20);  // the whole map would need 64 MiB
 }
 
 }  // namespace

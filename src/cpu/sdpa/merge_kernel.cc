@@ -1,5 +1,5 @@
-// Joins the key blocks of rows (join_blocks.h), in the order of the keys, if different tasks computed them as key splits. The result of a
-// key block is m, l and o, not lse and out, because a float32 lse is off by 1e-3 at scores of 1e4.
+// Merges key splits: if several tasks computed the key blocks of a row, this kernel joins the results of the key blocks in the order of the keys
+// (join_blocks.h). The result of a key block is m, l and o, not lse and out, because a float32 lse is off by 1e-3 at scores of 1e4.
 #include "cpu/sdpa/finish_rows.h"
 #include "cpu/sdpa/join_blocks.h"
 #include "cpu/sdpa/kernels.h"
@@ -7,8 +7,8 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Joins the key blocks of up to kLanes<T> rows. The joined o of a row replaces the o of its first block. `size` is the distance between key
-// blocks in elements.
+// Joins the key blocks of up to kLanes<T> rows. The joined o of a row replaces the o of the row's first key block. `size` is the distance between the results of
+// two key blocks, in elements.
 template <class T>
 void join_rows(T* first, std::int64_t count, std::int64_t blocks, std::int64_t size, std::int64_t v_width, const ExpFactor<T>& score_exp,
                T* m, T* l) {

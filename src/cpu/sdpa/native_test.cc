@@ -1,5 +1,5 @@
-// Tests Precision::native, with which the processor multiplies bfloat16 directly: when it is used, and the effect of its rounding. The random tests of
-// this folder use it too.
+// Tests Precision::native, with which the processor multiplies bfloat16 numbers directly: when it takes effect, and which errors its rounding causes. The tests of
+// random problems in this folder use Precision::native too.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -44,12 +44,13 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware. Skipped if one of the two is missing.
+// On processors without AMX, tests use an emulation of amx_bf16, so the emulation must give the bits of the hardware. This test is skipped if the machine or
+// the build lacks one of the two.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
-  const auto available = [](std::string_view name) {  // compiled for a machine with AVX512-BF16; else the emulation has other vectors
+  const auto available = [](std::string_view name) {  // requires AVX512-BF16 in `needs`: an emulation compiled for other vectors has other bits
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
   };
-  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs -D POLYHEAD_EMULATE_AMX=ON and a processor with AMX, where it is compiled, too";
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX, and a build with -D POLYHEAD_EMULATE_AMX=ON on such a processor";
   for (const std::int64_t queries : {1, 5, 100}) {
     Random random(5);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = 96, .v_width = 64}, &find_backend("cpu"));
@@ -81,10 +82,10 @@ double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
   return sum / static_cast<double>(a.size());
 }
 
-// With a sharp softmax one weight is most of a row's sum. Rounding that weight would change the result as much as rounding the result does, so the
-// largest weight is not rounded.
+// In a sharp softmax one attention weight is most of the row's sum. Rounding this weight would change the result as much as rounding the result does. The kernels
+// therefore scale the exponentials so that the largest is 1, which needs no rounding.
 TEST(Native, TheLargestWeightIsExact) {
-  for (const std::int64_t queries : {5, 100}) {  // 5: values are read as they are stored; 100: they are packed
+  for (const std::int64_t queries : {5, 100}) {  // with 5 queries the kernel reads values from the caller's tensor, with 100 it packs them
     Random random(3);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 1000, .qk_width = 64, .v_width = 64}, 4);
     AttentionCase wide = in_float64(c);
@@ -98,7 +99,7 @@ TEST(Native, TheLargestWeightIsExact) {
   }
 }
 
-// One key has score 0 and 599 keys have score -b. The weight exp(-b) lies between two bfloat16 numbers; without a correction its rounding would make all
+// One key has score 0 and 599 keys have score -b. The exponential exp(-b) lies between two bfloat16 numbers. Without a correction, its rounding would make all
 // results too large or too small.
 TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
   double b = 0, worst = 0;
@@ -135,7 +136,7 @@ double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
   return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
 }
 
-// Tests sizes that fill whole tiles and sizes that do not, with several key blocks and units of rows.
+// Tests the error of gradients for sizes that are whole tiles and sizes that are not, with several key blocks and several units of 32 rows.
 TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   for (const std::int64_t rows : {224, 203}) {
     for (const std::int64_t width : {64, 96, 40}) {
@@ -154,7 +155,7 @@ TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   }
 }
 
-// Sums over rows read q and d_out of a row as 0 if they are not finite; the row is added afterwards to its own keys only.
+// If a row's q or d_out is not finite, the products that sum over rows use 0 in its place, and the row is added afterwards to the keys that it attends to.
 TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
   constexpr std::int64_t kRows = 96, kRow = 37;
   for (const bool in_q : {true, false}) {

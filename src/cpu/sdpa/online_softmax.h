@@ -1,10 +1,10 @@
-// Online softmax (docs/maths.md, eq. 2-4): the scores of a row arrive tile by tile; in each key block the row has a running reference and a
-// running sum of exponentials. For kernel sources only.
+// Online softmax (docs/maths.md, eq. 2-4): computes the softmax of a row whose scores become known tile by tile, with a running reference and a running sum of
+// exponentials for each row in each key block. For kernel sources only.
 //
-// In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the
-// row's first tile. If a later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are
-// multiplied by exp(m_old - m_new) (Milakov and Gimelshein 2018). Only differences to m are exponentiated, so scores of any size are exact.
-// join_blocks.h joins the key blocks.
+// In a key block each row has a reference m, l = sum exp(score - m) and o = sum exp(score - m) v. m starts as the largest score of the row's first tile. If a
+// later tile has a score above m + kSlack, m becomes the largest score of that tile, and l and the exponentials are multiplied by exp(m_old - m_new) (Milakov
+// and Gimelshein 2018). The exponential is computed of the difference score - m only, so it is exact for scores of any size. join_blocks.h joins the results of
+// key blocks.
 #pragma once
 
 #include "cpu/sdpa/finish_rows.h"
@@ -15,17 +15,17 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// By how much a score may exceed the reference, before the scale's factor in [1, 2) is applied. So stored exponentials stay below e^16, and
-// a row's reference is rarely raised after the first tile of a key block, even if its scores have a standard deviation of 5.
+// A score may exceed the reference by kSlack, measured before the score is multiplied by the scale's factor in [1, 2). Stored exponentials therefore stay below
+// e^16, and a row's reference is rarely raised after the first tile of a key block, even if the row's scores have a standard deviation of 5.
 constexpr int kSlack = 8;
 
 template <class T>
 class OnlineSoftmax {
  public:
-  // score_exp: score_exp_of() of the task; rows: scratch that holds the state of the rows.
+  // score_exp is the result of score_exp_of() for the task; `rows` is scratch that holds the state of the rows.
   OnlineSoftmax(const ExpFactor<T>& score_exp, const Scratch<T>& rows) : score_exp_(score_exp), s_(rows) {}
 
-  // Resets the row's reference and sums before its first key of a block.
+  // Resets the row's reference and sums before the row's first key of a key block.
   void begin(std::int64_t row) {
     set_reference(row, -kInfinity<T>);
     store_vector<T>(Vector<T>{}, s_.sums + row * kLanes<T>);
@@ -38,7 +38,7 @@ class OnlineSoftmax {
     s_.limit[row] = has_score ? largest + kSlack : -kInfinity<T>;
   }
 
-  // A score above this limit raises the reference.
+  // Returns the limit of the row: a score above the limit raises the reference.
   POLYHEAD_INLINE T limit(std::int64_t row) const { return s_.limit[row]; }
 
   // Raises the reference to `largest` and rescales the row's sums. Returns the factor exp(old - new) for the row's earlier exponentials.
@@ -52,7 +52,7 @@ class OnlineSoftmax {
     return factor;
   }
 
-  // Replaces the row's scores by exp(score - m) and adds them to its sums. If `first`, sets the sums instead.
+  // Replaces the row's scores by exp(score - m), and adds the exponentials to the row's sums or, if `first`, sets the sums to them.
   template <int kCount>
   POLYHEAD_INLINE void exponentiate(std::int64_t row, bool first, Vector<T> (&x)[kCount]) {
     exp_of_difference<kCount>(x, s_.reference[row], score_exp_);
@@ -61,8 +61,8 @@ class OnlineSoftmax {
     store_vector<T>(first ? total : load_vector(sums) + total, sums);
   }
 
-  // Does the work of exponentiate() for whole vectors of a tile in memory. It adds in the same order, so a row's bits do not depend on the
-  // other rows of its tile.
+  // Does the work of exponentiate() for whole vectors of a tile in memory. It adds in the same order as exponentiate(), so a row's bits do not depend on which
+  // of the two functions is called.
   void exponentiate_in_memory(std::int64_t row, std::int64_t begin, std::int64_t end, T* x) {
     Vector<T> total{};
     for (std::int64_t s = begin; s < end; s += kLanes<T>) {
@@ -75,13 +75,13 @@ class OnlineSoftmax {
     store_vector<T>(load_vector(sums) + total, sums);
   }
 
-  // Sums up the key block's exponentials of the rows [first, first + count), into l, which is padded to whole vectors.
+  // Sets l to the sums of the key block's exponentials for the rows [first, first + count). l is padded to whole vectors.
   POLYHEAD_INLINE void add_up(std::int64_t first, int count, T* l) {
     for (int i = 0; i < count; ++i) l[i] = sum_of_lanes<T>(load_vector(s_.sums + (first + i) * kLanes<T>));
   }
 
-  // Joins the key block with the rows' earlier ones. l: the block's sums; earlier, own: receive the factors of o; all are padded to whole
-  // vectors.
+  // Joins m and l of the current key block with m and l of the rows' earlier key blocks. l holds the sums of the current block. `earlier` and `own` receive the
+  // factors of o of the earlier blocks and of the current block. All arrays are padded to whole vectors.
   POLYHEAD_INLINE void join_rows(std::int64_t first, int count, const T* l, T* earlier, T* own) {
     constexpr int kWidth = kLanes<T>;
     T all_m[kMostStripRows + kWidth], all_l[kMostStripRows + kWidth];
@@ -94,7 +94,7 @@ class OnlineSoftmax {
     set_rows(first, count, all_m, all_l);
   }
 
-  // Sets m and l of rows, after their first key block.
+  // Sets m and l of the rows to the results of their first key block.
   POLYHEAD_INLINE void set_rows(std::int64_t first, int count, const T* m, const T* l) {
     for (int i = 0; i < count; ++i) s_.m[first + i] = m[i], s_.l[first + i] = l[i];
   }

@@ -1,4 +1,4 @@
-// Rows of k and v as they are stored, and their transposition, in registers or into panels. For kernel sources only.
+// Reads rows of k and v from the caller's tensor, and transposes them in registers or into panels. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/task.h"
@@ -10,9 +10,9 @@ namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
 template <class T>
-inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // the width of a tile
+inline constexpr int kPanelKeys = kTileVectors * kLanes<T>;  // number of keys in a panel, which is the width of a tile
 
-// The scales of int8 rows; absent for other types.
+// The scales of int8 rows. data is nullptr for other types.
 template <class T>
 struct RowScales {
   const float* data = nullptr;
@@ -22,18 +22,18 @@ struct RowScales {
   RowScales(const Plane& plane, std::int64_t first) : data(static_cast<const float*>(plane.data)), stride(plane.row) {
     if (data != nullptr) data += first * stride;
   }
-  // The factor of a row: its scale, or `otherwise`.
+  // Returns the scale of a row, or `otherwise` if there are no scales.
   T of(std::int64_t row, T otherwise) const { return data != nullptr ? static_cast<T>(data[row * stride]) : otherwise; }
 };
 
-// Rows of k or v as they are stored, from row 0 of `data` on. An element's value is the stored number times its row's scale and `factor`.
+// Rows of k or v in the caller's tensor; row 0 begins at `data`. The value of an element is the stored number times the row's scale and times `factor`.
 template <class T, class Storage>
 struct StoredRows {
   const Storage* data;
   std::int64_t row_stride, column_stride, width;
   T factor;
   RowScales<T> scales;
-  std::int64_t available;  // rows that may be prefetched
+  std::int64_t available;  // number of rows that exist and may be prefetched
 
   StoredRows(const Storage* rows, const Plane& plane, std::int64_t row_width, std::int64_t rows_from_here, T times,
              const RowScales<T>& row_scales = {})
@@ -46,18 +46,18 @@ struct StoredRows {
         available(rows_from_here) {}
 };
 
-// Elements of Storage in a word of 32 bits, or 1 if they are of the compute type.
+// The number of elements of type Storage in a word of 32 bits, or 1 if Storage is the compute type.
 template <class T, class Storage>
 inline constexpr int kWordElements = static_cast<int>(sizeof(T) / sizeof(Storage));
 
-// Calls f(i, x) for words i = 0, 1, ... of kLanes contiguous rows from row `first` on: x has word i of each row, multiplied by rows.factor if it is an
-// element of T. Returns the number of words; the caller handles those that do not fill a vector.
+// Transposes kLanes contiguous rows from row `first` on: calls f(i, x) for words i = 0, 1, ..., where x has word i of each row. If a word is an element of T, it is
+// multiplied by rows.factor. Returns the number of words for which f was called; the caller handles the words at the end that do not fill a vector.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
   using Word = std::conditional_t<kElements == 1, T, std::int32_t>;
-  // Prefetches at two distances: 32 KiB ahead from memory into the second-level cache, and the next rows from there. The hardware follows fewer
-  // streams than a vector has lanes.
+  // Prefetches rows that are 32 KiB ahead from memory into the second-level cache, and the next rows from the second-level cache into the first. The hardware
+  // prefetcher cannot do this, because it follows fewer rows than a vector has lanes.
   constexpr std::int64_t kFarBytes = 32768;
   const std::int64_t near = kWidth, far = kFarBytes / larger(1, rows.width * static_cast<std::int64_t>(sizeof(Storage)));
   const bool fetches_near = first + near + kWidth <= rows.available, fetches_far = first + far + kWidth <= rows.available;
@@ -80,8 +80,9 @@ POLYHEAD_INLINE std::int64_t transpose_words(const StoredRows<T, Storage>& rows,
   return word;
 }
 
-// Calls f(d, x) for elements d = 0, 1, ... of kLanes contiguous rows from row `first` on: x has element d of each row. Narrow storage is
-// transposed in words, which hold several elements. Returns the number of elements; the caller handles those that do not fill a vector.
+// Transposes kLanes contiguous rows from row `first` on: calls f(d, x) for elements d = 0, 1, ..., where x has element d of each row. Narrow types are
+// transposed as words, which hold several elements. Returns the number of elements for which f was called; the caller handles the elements at the end that do
+// not fill a vector.
 template <class T, class Storage, class F>
 POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, std::int64_t first, const F& f) {
   constexpr int kWidth = kLanes<T>, kElements = kWordElements<T, Storage>;
@@ -104,7 +105,7 @@ POLYHEAD_INLINE std::int64_t transpose_rows(const StoredRows<T, Storage>& rows, 
   });
 }
 
-// Packs `count` rows into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0. `lines` is scratch of kLanes rows.
+// Packs `count` rows (keys) into panels [panel, width, kPanelKeys]. The last vector of keys is padded with 0. `lines` is scratch for kLanes rows.
 template <class T, class Storage>
 void pack_transposed(const StoredRows<T, Storage>& from, int count, T* lines, T* panels) {
   constexpr int kWidth = kLanes<T>, kPanel = kPanelKeys<T>;
@@ -134,7 +135,7 @@ void pack_transposed(const StoredRows<T, Storage>& from, int count, T* lines, T*
   }
 }
 
-// Calls f(panel, begin, vectors) for each panel that has keys of [first, last). `panel` is its first key; the keys lie in `vectors` whole
+// Calls f(panel, begin, vectors) for each panel that contains keys of [first, last). `panel` is the first key of the panel; the keys lie in `vectors` whole
 // vectors from key `begin` on.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const F& f) {
@@ -146,7 +147,7 @@ POLYHEAD_INLINE void for_each_panel(std::int64_t first, std::int64_t last, const
   }
 }
 
-// Copies `count` rows, multiplied by `factor` or their scales, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
+// Copies `count` rows, multiplied by `factor` or by the rows' scales, to [count, padded], with zeros after `width`. Returns whether all elements are finite.
 template <class T, class Storage>
 bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column_stride, int count, std::int64_t width, std::int64_t padded,
                T factor, T* to, const RowScales<T>& scales = {}) {
@@ -174,7 +175,7 @@ bool copy_rows(const Storage* from, std::int64_t row_stride, std::int64_t column
   return sum_of_lanes<T>(non_finite) + non_finite_rest == 0;
 }
 
-// Whether every element of contiguous rows is finite.
+// Returns whether `count` contiguous elements are all finite.
 template <class T>
 bool all_finite(const T* from, std::int64_t count) {
   constexpr int kWidth = kLanes<T>;
@@ -189,14 +190,14 @@ bool all_finite(const T* from, std::int64_t count) {
   return sum_of_lanes<T>(non_finite[0] + non_finite[1] + non_finite[2] + non_finite[3]) + non_finite_rest == 0;
 }
 
-// Replaces NaN and infinities by 0, because 0 * NaN would reach rows that do not attend to them. add_non_finite() adds them to the rows
-// that do.
+// Copies elements with NaN and infinities replaced by 0: in a product, 0 * NaN would make rows NaN that do not attend to the element. add_non_finite() adds NaN and
+// infinities to the rows that attend to them.
 template <class T>
 void zero_non_finite(const T* from, std::int64_t count, T* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * T{0} == 0 ? from[i] : T{0};
 }
 
-// to[d] += own * (factor * (scale * from[d])) for the elements of a row that zero_non_finite() replaced.
+// Adds own * (factor * (scale * from[d])) to to[d] for the elements of a row that zero_non_finite() replaced.
 template <class T, class Storage>
 void add_non_finite(const Storage* from, std::int64_t stride, std::int64_t width, T factor, T* to, T own = 1, T scale = 1) {
   for (std::int64_t d = 0; d < width; ++d) {

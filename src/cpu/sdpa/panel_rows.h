@@ -1,5 +1,5 @@
-// Bias and mask bytes of a strip's rows for one panel of keys, for loads of whole vectors. They are read in place if the keys are
-// contiguous, in the compute type and fill whole vectors; else they are copied. For kernel sources only.
+// Provides the bias and the mask bytes of a strip's rows for one panel of keys, so that a kernel can load whole vectors. They are read in place if their
+// elements are contiguous, in the compute type and fill whole vectors; else they are copied. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/pack.h"
@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// A strip's rows and a panel of keys.
+// The rows of a strip, and the panel of keys for which their bias and masks are loaded.
 struct StripPanel {
   const Row* rows;
   int count;
@@ -18,7 +18,7 @@ struct StripPanel {
       : rows(of_rows), count(row_count), first_key(key), keys(smaller(panel_keys, group.keys - key)) {}
 };
 
-// Rows of a bias, or of its tangent, for a panel. load() needs memory for kStripRows x kPanelKeys elements.
+// The rows of a bias, or of the bias' tangent, for a panel. load() needs memory for kStripRows x kPanelKeys elements.
 template <class T>
 class PanelBias {
  public:
@@ -47,7 +47,7 @@ class PanelBias {
     }
   }
 
-  // x = factor x + bias
+  // Sets x to factor x + bias.
   template <int Columns>
   POLYHEAD_INLINE void add(int row, std::int64_t at, T factor, Vector<T> (&x)[Columns]) const {
 #pragma GCC unroll 4
@@ -58,11 +58,11 @@ class PanelBias {
   const T* rows_[kStripRows];
 };
 
-// Boolean masks of a strip's rows for a panel. load() needs memory for KeySet::kMostPlanes x kStripRows x kPanelKeys bytes.
+// The boolean masks of a strip's rows for a panel. load() needs memory for KeySet::kMostPlanes x kStripRows x kPanelKeys bytes.
 template <class T>
 class PanelMasks {
  public:
-  // masked: some of the keys may be masked; otherwise no mask bytes are loaded.
+  // `masked` says that some of the keys may be masked. If it is false, no mask bytes are loaded.
   POLYHEAD_INLINE void load(const HeadGroup& group, const StripPanel& panel, bool masked, std::uint8_t* memory) {
     count_ = masked ? group.plane_count : 0;
     for (int m = 0; m < count_; ++m) {
@@ -83,7 +83,7 @@ class PanelMasks {
     }
   }
 
-  // Sets masked scores to -infinity. Adding -infinity would keep a NaN.
+  // Sets masked scores to -infinity. (Adding -infinity to a score that is NaN would give NaN.)
   template <int Columns>
   POLYHEAD_INLINE void apply(int row, std::int64_t at, Vector<T> (&x)[Columns]) const {
     for (int m = 0; m < count_; ++m) {

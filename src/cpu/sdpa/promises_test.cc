@@ -1,5 +1,5 @@
-// docs/promises.md: a row has the same bits however the call is cut. Each random problem is computed as a whole by one thread, then in other ways,
-// whose rows must have the same bits.
+// Tests a promise of docs/promises.md: a row has the same bits however a problem is divided into calls. Each random problem is computed as a whole by one
+// thread, and then divided in several ways, in which each row must have the same bits.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace polyhead::test {
 namespace {
 
-// Equal bit for bit, except that any NaN equals any other: which operand's sign and payload a sum of two NaN has is not promised.
+// Compares bit for bit, except that any NaN equals any other NaN: the sum of two NaN may have the sign and payload of either.
 testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expected) {
   if (actual.shape() != expected.shape())
     return testing::AssertionFailure() << to_string(actual.shape()) << " against " << to_string(expected.shape());
@@ -35,7 +35,7 @@ struct Sizes {
   std::int64_t heads() const { return kv_heads * group; }
 };
 
-// Cuts [first, end) out of an axis. An axis of extent 1 is repeated, so it stays as it is.
+// Returns the view restricted to [first, end) of an axis. An axis of extent 1 is broadcast, so it is returned unchanged.
 ConstTensorView cut(const ConstTensorView& view, int axis, std::int64_t first, std::int64_t end) {
   return view.extent(axis) == 1 ? view : view.slice(axis, first, end);
 }
@@ -44,8 +44,8 @@ struct Result {
   Tensor out, lse, weights;
 };
 
-// A problem in plain tensors: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1];
-// relative: slopes [N] or table [N,buckets]; sink [B|1,N,T|1].
+// A random problem. Its tensors are q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; bias and attend [B|1,N|1,T|1,S|1]; lengths [B,T|1];
+// relative (slopes [N] or table [N,buckets]); sink [B|1,N,T|1], where | means "or".
 class Problem {
  public:
   Sizes z;
@@ -53,15 +53,15 @@ class Problem {
   ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
   RelativeBias relative;
   BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
-  std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
-  SdpaOptions plain;                                // scale, softcap, empty rows
+  std::optional<std::int64_t> causal, left, right;  // causal: offset of the diagonal; left, right: the window
+  SdpaOptions plain;                                // the other options: scale, softcap, empty_rows
   std::list<Tensor> tensors;
 
   Problem(Random& random, DType type, const Sizes& sizes) : z(sizes), dtype(type) {
     const double magnitude = random.pick({0.1, 1.5, 1.5, 6.0});
     q = keep(random.tensor(dtype, {z.batch, z.heads(), z.queries, z.qk_width}, -magnitude, magnitude));
     k = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.qk_width}, -magnitude, magnitude));
-    // With tiny values, products with p are subnormal or 0, and the sign of a 0 would depend on how many zeros are added.
+    // Sometimes values are tiny, so that products with p are subnormal or 0. The sign of a result 0 must not depend on how many zeros are added.
     const double of_v = dtype != DType::f16 && random.integer(0, 5) == 0 ? 1e-37 : magnitude;
     const TensorView values = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.v_width}, -of_v, of_v));
     if (random.coin()) fill(values.slice(-1, 0, random.integer(0, z.v_width)), 0);
@@ -133,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // Returns a call with all operands except q and the outputs: f applied to the keys, values and scales.
+  // Returns the arguments of a call without q and outputs, where f is applied to the keys, the values and their scales.
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -184,7 +184,7 @@ class Problem {
 
   static std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
 
-  // Sets the mask's lists for the part's blocks. If the part begins within a block of queries, sets the same pairs as booleans instead.
+  // Sets Mask::blocks for the blocks of the part. If the part begins inside a block of queries, sets a boolean mask of the same pairs instead.
   void list_blocks(const Part& p, Mask& mask) {
     if (p.t % blocks.size.queries == 0) {
       const ConstTensorView own = cut(cut(blocks.lists, 0, p.b, p.b_end), 1, p.n, p.n_end);
@@ -197,7 +197,7 @@ class Problem {
     mask.attend = of_pairs(attended_pairs(), p);
   }
 
-  // Returns `attend` and the listed blocks as booleans of pairs; absent if the problem has neither.
+  // Returns a boolean mask of the pairs that both `attend` and the listed blocks allow; absent if the problem has neither.
   ConstTensorView attended_pairs() {
     if (!blocks.lists) return attend;
     const TensorView both = keep(listed_pairs(blocks, {z.batch, z.heads(), z.queries, z.keys}));
@@ -219,7 +219,7 @@ class Problem {
   Result run(const Part& p, bool weights = false) { return run(p, options(p), weights); }
   Result run(const Part& p, const SdpaOptions& o, bool weights = false) {
     Result r = make(p, weights);
-    // One head of a group reads the group's key/value head.
+    // A part with a single query head reads the key/value head of the query head's group.
     const bool whole = p.n == 0 && p.n_end == z.heads();
     const auto of_keys = [&](const ConstTensorView& x) -> ConstTensorView {
       const ConstTensorView heads = whole ? x : x.slice(1, p.n / z.group, p.n / z.group + 1);
@@ -236,7 +236,7 @@ ConstTensorView rows_of(const Tensor& tensor, const Part& p) {
   return ConstTensorView(tensor).slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end);
 }
 
-// The rows of `part` have the bits of the whole problem. Weights, if given, are 0 for the keys after the part's.
+// Checks that the rows of `part` have the bits of the whole problem. Attention weights of the whole problem, if given, must be 0 for keys after the part's keys.
 void expect_same(const char* way, const Result& whole, const Part& p, const Result& part) {
   EXPECT_TRUE(same_rows(part.out, rows_of(whole.out, p))) << "out, " << way;
   EXPECT_TRUE(same_rows(part.lse, rows_of(whole.lse, p))) << "lse, " << way;
@@ -261,9 +261,9 @@ void in_chunks(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Computes each query with only the keys that it attends to, as with a cache. Mask rules that hold for all of these keys may be left out.
+// Computes each query with only the keys that it attends to, as with a cache. Members of the mask that allow all of these keys are sometimes left out.
 void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
-  if (p.plain.empty_rows != EmptyRows::zero) return;  // the other modes let an empty row attend to every key
+  if (p.plain.empty_rows != EmptyRows::zero) return;  // in the other modes an empty row attends to all keys, so keys cannot be left out
   const std::int64_t step = 1 + p.z.queries / 20;
   for (std::int64_t t = random.integer(0, step - 1); t < p.z.queries; t += step) {
     for (std::int64_t b = 0; b < p.z.batch; ++b) {
@@ -291,7 +291,7 @@ void one_head_at_a_time(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Repeats the key/value heads, so that every query head has its own.
+// Repeats the key/value heads, so that every query head has a separate key/value head.
 void without_groups(Problem& p, const Result& whole) {
   const auto repeated = [&](const ConstTensorView& x) -> ConstTensorView {
     Shape shape = x.shape();
@@ -305,7 +305,7 @@ void without_groups(Problem& p, const Result& whole) {
   expect_same("heads not grouped", whole, p.all(), r);
 }
 
-// Appends keys of NaN that key_lengths exclude.
+// Appends keys that are NaN and that key_lengths exclude.
 void padded(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero) return;
   const std::int64_t keys = p.z.keys + random.integer(1, 700);
@@ -330,7 +330,7 @@ void padded(Problem& p, Random& random, const Result& whole) {
   if (p.z.keys > 1) expect_same("padded", whole, p.all(), r);
 }
 
-// Packs the sequences as documents of one packed sequence.
+// Computes the sequences as documents of one packed sequence.
 void packed(Problem& p, Random& random, const Result& whole) {
   if (p.plain.empty_rows != EmptyRows::zero || (p.lengths && p.lengths.extent(1) != 1)) return;
   const Sizes& z = p.z;
@@ -400,7 +400,7 @@ void strided(Problem& p, Random& random, const Result& whole) {
   EXPECT_TRUE(same_rows(lse, whole.lse)) << "lse, strided";
 }
 
-// Computes a chunk of each sequence in one call. The chunks begin at different queries, so each sequence needs its own diagonal offset.
+// Computes some queries of each sequence in one call. The queries begin at a different position in each sequence, so each sequence needs another diagonal offset.
 void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& whole) {
   if (!p.causal) return;
   const std::int64_t count = random.integer(1, p.z.queries);
@@ -440,7 +440,7 @@ void in_one_chunk_of_other_queries(Problem& p, Random& random, const Result& who
   }
 }
 
-// Computes rows of a map in several ways: all rows, chosen rows in any order, rows of one sequence, and rows without later keys.
+// Computes rows of a map in several ways: all rows, chosen rows in any order, rows of one sequence, and rows of a problem without later keys.
 void maps(Problem& p, Random& random) {
   const auto value = random.pick({MapValue::scaled_score, MapValue::score, MapValue::probability});
   Tensor whole(p.dtype, {p.z.batch, p.z.heads(), p.z.queries, p.z.keys});
@@ -474,7 +474,7 @@ Sizes draw_small(Random& random) {
           .v_width = width()};
 }
 
-// Draws sizes with several key blocks, and with key splits if queries are few.
+// Draws sizes with several key blocks. Problems with few queries are computed in key splits.
 Sizes draw_large(Random& random) {
   return {.batch = random.integer(1, 2),
           .kv_heads = random.integer(1, 2),

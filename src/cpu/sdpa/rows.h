@@ -1,4 +1,4 @@
-// The keys of a row, and the steps from the product <q, k> to its score. For kernel sources only.
+// The keys that a row attends to, and the steps from a product <q, k> to a score. For kernel sources only.
 #pragma once
 
 #include "cpu/elementary.h"
@@ -15,7 +15,7 @@ POLYHEAD_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a 
 POLYHEAD_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 POLYHEAD_INLINE std::int64_t round_up(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
 
-// scratch_bytes() returns the size of a kernel's scratch, and run_kernel() runs the kernel, in the compute type of the task.
+// scratch_bytes() returns the size of a kernel's scratch, and run_kernel() runs the kernel. Both choose the compute type by the task's dtype.
 template <template <class> class Scratch, class Task>
 std::int64_t scratch_bytes(const Task& task) {
   const auto bytes_of = [&](auto scratch) { return decltype(scratch)::layout(task, nullptr, scratch); };
@@ -35,7 +35,7 @@ struct Row {
   std::int64_t number, head, query;
 };
 
-// The row after `row`: the next query, or the first query of the next head.
+// Returns the row after `row`: the next query of the head, or the first query of the next head.
 POLYHEAD_INLINE Row next_row(const Row& row, std::int64_t queries) {
   return row.query + 1 < queries ? Row{row.number + 1, row.head, row.query + 1} : Row{row.number + 1, row.head + 1, 0};
 }
@@ -44,12 +44,13 @@ POLYHEAD_INLINE RowKind kind_of(const KeySet& set, const Row& row) {
   return set.row_kinds == nullptr ? RowKind::masked : set.row_kinds[row.number];
 }
 
-// The row's key range from causal, window and lengths, before boolean masks; all keys for an empty row that empty_rows fills.
+// Returns the key range that causal mask, window and key lengths allow to the row; boolean masks are not applied. For an empty row that attends to all keys by
+// empty_rows, returns all keys.
 POLYHEAD_INLINE KeyRange range_of(const KeySet& set, const Row& row) {
   return kind_of(set, row) == RowKind::masked ? key_range(set, row.query) : KeyRange{0, set.keys};
 }
 
-// range_of() without the blocks at its ends that a boolean mask skips.
+// Returns range_of() without mask blocks at its beginning and end that a boolean mask skips.
 POLYHEAD_INLINE KeyRange narrow_range_of(const KeySet& set, const Row& row) {
   const KeyRange range = range_of(set, row);
   return kind_of(set, row) == RowKind::masked ? without_skipped_ends(set, row.head, row.query, range) : range;
@@ -60,18 +61,18 @@ POLYHEAD_INLINE const T* row_of(const P& plane, const T* data, const Row& row) {
   return data + row.head * plane.head + row.query * plane.row;
 }
 
-// Whether the boolean masks let the row attend to the key.
+// Returns whether the boolean masks allow the row to attend to the key.
 POLYHEAD_INLINE bool attends_to(const KeySet& set, const Row& row, std::int64_t key) {
   return kind_of(set, row) != RowKind::masked || planes_attend(set, row.head, row.query, key);
 }
 
-// For a row whose sum is NaN or infinite: sets each attended key to the sum and masked keys to 0.
+// For a row whose `sum` is not finite: sets x to `sum` at each attended key, and to 0 at masked keys.
 template <class T>
 POLYHEAD_INLINE void spread_non_finite(const HeadGroup& group, const Row& row, KeyRange own, T sum, T* x) {
   for (std::int64_t s = own.first; s < own.last; ++s) x[s] = attends_to(group, row, s) ? sum : T{0};
 }
 
-// Returns mask bytes of the row: element i belongs to key first + i, for i in [low, high). In place if they are contiguous, else copied to
+// Returns the mask bytes of the row, where element i belongs to key first + i, for i in [low, high). They are read in place if they are contiguous, else copied to
 // `to`.
 template <class P>
 POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
@@ -81,7 +82,7 @@ POLYHEAD_INLINE const std::uint8_t* row_bytes(const P& plane, const Row& row, st
   return to;
 }
 
-// Returns the bytes of a boolean mask as row_bytes() does. Bytes of listed blocks are always copied, a block at a time.
+// Returns the mask bytes of the row as row_bytes() does. If the mask has listed blocks, the bytes are always copied, one block at a time.
 POLYHEAD_INLINE const std::uint8_t* mask_bytes(const BooleanPlane& mask, const Row& row, std::int64_t first, std::int64_t low, std::int64_t high, std::uint8_t* to) {
   if (!mask.listed()) return row_bytes(mask, row, first, low, high, to);
   const std::uint8_t* const blocks = mask.data + row.head * mask.head + mask.row_of_query(row.query) * mask.row;
@@ -100,8 +101,8 @@ POLYHEAD_INLINE Vector<T> gather(const Storage* from, std::int64_t stride, std::
   return load_vector(lanes);
 }
 
-// x[i] = factor x[i] + the row's bias. multiply_add() rounds alike for every type and stride of the bias; in a plain loop GCC fuses product
-// and sum only for some of them.
+// Sets x[i] to factor x[i] + the row's bias. The code uses multiply_add(), which rounds in the same way for every type and stride of the bias; in a plain loop GCC
+// would fuse product and sum for only some types and strides.
 template <class T, class Storage>
 POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int64_t low, std::int64_t high, T factor, T* x) {
   constexpr int kWidth = kLanes<T>;
@@ -120,30 +121,30 @@ POLYHEAD_INLINE void add_row(const Storage* from, std::int64_t stride, std::int6
   for (std::int64_t lane = 0; i < high; ++i, ++lane) x[i] = sum[lane];
 }
 
-// The scale as power and factor. q or k is multiplied by the power, which is exact; the products <q, k> are multiplied by the factor later,
-// mostly inside the exponential.
+// The scale as a product power x factor. q or k is multiplied by `power`, a power of two, which is exact. The products <q, k> are multiplied by `factor` later, in
+// most cases as a part of the exponential.
 template <class T>
 struct ScoreScale {
   explicit ScoreScale(const HeadGroup& group)
       : power(static_cast<T>(group.scale_power)), of_products(static_cast<T>(group.scale_factor)), factor(group.rule != nullptr ? T{1} : of_products), scaled(factor), natural(1) {}
-  // The exponential of scores that are still to be multiplied by `pending_scale`, which is `factor` or 1.
+  // Returns the factor of the exponential for scores that are not yet multiplied by `pending_scale`, which is `factor` or 1.
   const ExpFactor<T>& exp(T pending_scale) const { return pending_scale == factor ? scaled : natural; }
 
-  T power, of_products;  // of_products: factor of <q, k>
-  T factor;              // factor of the scores that become p; 1 with a score rule, which reads scores that are already scaled
-  ExpFactor<T> scaled, natural;  // exp of scores that still lack `factor`; exp of complete scores
+  T power, of_products;  // of_products: the factor of the products <q, k>
+  T factor;              // the factor that scores still lack when exp is computed; 1 with a score rule, because a rule reads scaled scores
+  ExpFactor<T> scaled, natural;  // scaled: for exp of scores that still lack `factor`; natural: for exp of complete scores
 };
 
-// The number that finish_scores() returns; it is the same for every row.
+// Returns the number that finish_scores() returns, which is the same for every row.
 template <class T>
 POLYHEAD_INLINE T factor_of_scores(const HeadGroup& group, const ScoreScale<T>& scale) {
   return group.softcap > 0 || group.bias.data != nullptr ? T{1} : scale.factor;
 }
 
-// Turns a row's products x into scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Masked keys, and the rest of
-// the vectors that this range touches, become -infinity; it is assigned, not added, because a masked score may be NaN. x still has
-// to be multiplied by the returned number: `factor`, or 1 after softcap or bias. `derivative`, if given, receives the softcap's derivative
-// 1 - tanh^2. `bytes` is scratch of one byte per key of the block.
+// Replaces a row's products x by scores softcap(factor x) + bias, for the keys first + i with i in [low, high). Scores of masked keys, and the other elements
+// of the vectors that contain this range, are set to -infinity. (Adding -infinity would not do, because a masked score may be NaN.) The caller must still
+// multiply x by the returned number, which is `factor`, or 1 if there is a softcap or a bias. `derivative`, if given, receives the softcap's derivative 1 -
+// tanh^2. `bytes` is scratch with one byte for each key of the block.
 template <class T>
 T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t first, std::int64_t low, std::int64_t high, T* x,
                 T* derivative, std::uint8_t* bytes) {
@@ -166,7 +167,7 @@ T finish_scores(const HeadGroup& group, const Row& row, T factor, std::int64_t f
       add_row(row_of(group.bias, data, row) + first * group.bias.column, group.bias.column, low, high, factor, x);
     });
   }
-  if (group.bias.data != nullptr) factor = 1;  // in uniform rows too: score_exp_of() is one for all rows
+  if (group.bias.data != nullptr) factor = 1;  // uniform rows too: score_exp_of() has one result for all rows of a task
   for (int i = 0; i < group.plane_count && kind == RowKind::masked; ++i) {
     const BooleanPlane& mask = group.planes[i];
     const std::uint8_t* bytes_of_row = mask_bytes(mask, row, first, low, high, bytes);

@@ -12,24 +12,24 @@ namespace {
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
-// Costs other than those of the products, in multiply-adds. docs/experiments.md says how they were measured.
-constexpr double kPackElement = 26;  // packing an element of k or v for the backward pass
-constexpr double kLoadElement = 12;  // to load an element of q, out or d_out, and to add to d_q, for a block of keys
-constexpr double kReadElement = 12;  // to read and pack an element of k or v for the forward pass
-constexpr double kRowElement = 4;    // to load q and store out
-constexpr double kPair = 16;         // exp, p and d_score of a pair
-constexpr double kRegion = 1e6;      // to wake threads and wait for them
+// Costs of the work besides matrix products, in multiply-adds. docs/experiments.md says how they were measured.
+constexpr double kPackElement = 26;  // packing an element of k or v in the backward pass
+constexpr double kLoadElement = 12;  // for each key block: loading an element of q, out or d_out, or adding to an element of d_q
+constexpr double kReadElement = 12;  // reading and packing an element of k or v in the forward pass
+constexpr double kRowElement = 4;    // loading an element of q or storing an element of out
+constexpr double kPair = 16;         // computing exp, p and d_score of a pair (query, key)
+constexpr double kRegion = 1e6;      // waking threads and waiting until they have finished
 constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
 
-// Items of equal cost.
+// A number of consecutive items of equal cost.
 struct Items {
   double cost;
   std::int64_t count;
 };
 
-// Cuts items into pieces of similar cost, each of at least kLeastCost if there are several. Returns the cost of the thread that ends last.
+// Cuts the items into pieces of similar cost, each of at least kLeastCost if there are several pieces. Returns the cost of the thread that ends last.
 double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int64_t>& pieces) {
-  constexpr double kPiecesPerThread = 16;  // light pieces at the end even out the load of the threads
+  constexpr double kPiecesPerThread = 16;  // with many small pieces, all threads end at about the same time
   double total = 0;
   std::int64_t count = 0;
   for (const Items& items : all) total += items.cost * static_cast<double>(items.count), count += items.count;
@@ -55,7 +55,8 @@ double cut_pieces(std::span<const Items> all, int threads, std::vector<std::int6
   return longest_thread(costs, threads);
 }
 
-// Returns the number of pairs of rows [first_row, last_row) with keys [first_key, last_key) that a kernel computes. It computes whole strips of rows.
+// Returns the number of pairs (query, key) that a kernel computes for the rows [first_row, last_row) and the keys [first_key, last_key). A kernel computes whole
+// strips of rows, so pairs that only some rows of a strip attend to are computed for all its rows.
 double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_t last_row, std::int64_t first_key, std::int64_t last_key) {
   if (!sizes.banded) return static_cast<double>((last_row - first_row) * (last_key - first_key));
   double pairs = 0;
@@ -70,7 +71,7 @@ double pairs_of(const AttentionSizes& sizes, std::int64_t first_row, std::int64_
 double backward_cost(const AttentionSizes& sizes, double pairs, std::int64_t rows, std::int64_t keys) {
   const auto h = static_cast<double>(sizes.qk_width), v = static_cast<double>(sizes.v_width);
   const double loads =
-      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // rows, counted once for each of their key blocks
+      pairs / static_cast<double>(backward_block_keys(sizes.element_bytes));  // number of rows, where a row is counted once for each of its key blocks
   return pairs * (3 * h + 2 * v + kPair) +
          (h + v) * (kPackElement * static_cast<double>(keys) + kLoadElement * (static_cast<double>(rows) + loads));
 }
@@ -86,12 +87,12 @@ AttentionSizes::AttentionSizes(const Problem& p)
       qk_width(p.qk_width),
       v_width(p.v_width),
       element_bytes(p.dtype == DType::f64 ? 8 : 4),
-      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),  // other modes give an empty row all keys
+      banded(p.rules->banded && p.empty_rows == EmptyRows::zero),  // in the other modes an empty row attends to all keys, also outside of the band
       lower(p.documents.front().band.lower),
       upper(p.documents.front().band.upper) {}
 
-// A split of keys is one block of keys if that gives at most 16 splits; its sums of d_q then need no memory of their own. Splits of rows have about 1,000 rows,
-// so adding them up costs less than 0.5 % of the products.
+// A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000
+// rows, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -115,7 +116,7 @@ BackwardSchedule::BackwardSchedule(const AttentionSizes& sizes, const Together& 
   if (threads == 1 || load.efficiency(threads) > 0.95 || work < 4 * kRegion) return;
   BackwardSchedule best = *this;
   const std::int64_t groups = together.groups ? divide_up(sizes.batch, sequences_per_group(sizes.batch)) : 1;
-  // Tries the schedules from the least memory to the most. One that needs more is taken only if it is 5 % faster.
+  // Tries the schedules in the order of the memory that they need. A schedule that needs more memory than another is chosen only if it is 5 % faster.
   for (const bool apart : {false, true}) {
     if (apart && groups == 1) continue;
     groups_apart = apart, sequences = apart ? groups : together.sequences ? 1 : sizes.batch;
@@ -135,7 +136,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
   const std::int64_t rows_each = rows_apart ? splits.rows_per_split : sizes.rows(),
                      keys_each = keys_apart ? splits.keys_per_split : sizes.keys;
   cells.clear();
-  double parts_of_rows = 0, parts_of_keys = 0;  // rows of sums of d_q, and of d_k and d_v, that are added up
+  double parts_of_rows = 0, parts_of_keys = 0;  // number of rows of partial sums that are added: of d_q, and of d_k and d_v
   std::vector<bool> has_cell(static_cast<std::size_t>(keys), false);
   for (std::int64_t r = 0; r < rows; ++r) {
     bool row_has_cell = false;
@@ -143,7 +144,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
       BackwardCell cell{r * rows_each, std::min(sizes.rows(), (r + 1) * rows_each), k * keys_each,
                         std::min(sizes.keys, (k + 1) * keys_each), 0};
       const double pairs = pairs_of(sizes, cell.first_row, cell.last_row, cell.first_key, cell.last_key);
-      // Every row and every key must be in some cell, which writes its gradient.
+      // Every row and every key must belong to some cell, because the cell writes the gradient of the row or key.
       const bool last = (k == keys - 1 && !row_has_cell) || (r == rows - 1 && !has_cell[static_cast<std::size_t>(k)]);
       if (pairs == 0 && !last && !together.every_pair) continue;
       row_has_cell = has_cell[static_cast<std::size_t>(k)] = true;
@@ -176,7 +177,7 @@ void BackwardSchedule::cut(const AttentionSizes& sizes, const Together& together
 
 namespace {
 
-// Cost of a block of rows: the pairs that its strips compute, the keys that any of its strips has, and its rows.
+// Returns the cost of a block of rows: of the pairs that its strips compute, of packing the keys that any of its strips attends to, and of loading its rows.
 double forward_cost(const AttentionSizes& sizes, double pairs, std::int64_t keys, std::int64_t rows) {
   const auto width = static_cast<double>(sizes.qk_width + sizes.v_width);
   return pairs * (width + kPair) +
@@ -194,10 +195,10 @@ double forward_cost(const AttentionSizes& sizes, std::int64_t first_row, std::in
   return forward_cost(sizes, pairs, last_key - first_key, last_row - first_row);
 }
 
-// Cuts the queries of a head into at most `count` blocks of similar cost, of at most `most` queries each if count allows it. Returns the
-// ends of the blocks.
+// Cuts the queries of a head into at most `count` blocks of similar cost. If `count` allows it, each block has at most `most` queries. Returns the ends of the
+// blocks.
 std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t count, std::int64_t most) {
-  std::vector<double> before{0};  // pairs of all strips before strip i
+  std::vector<double> before{0};  // before[i]: number of pairs of all strips before strip i
   for (std::int64_t t = 0; t < sizes.queries; t += kRowMultiple)
     before.push_back(before.back() + pairs_of(sizes, t, std::min(sizes.queries, t + kRowMultiple), 0, sizes.keys));
   const auto strips = static_cast<std::int64_t>(before.size()) - 1, most_strips = std::max<std::int64_t>(1, most / kRowMultiple);
@@ -208,7 +209,7 @@ std::vector<std::int64_t> equal_blocks(const AttentionSizes& sizes, std::int64_t
   };
   std::vector<std::int64_t> ends;
   double low = 0, high = cost(0, strips);
-  for (int step = 0; step < 10; ++step) {  // the least cost of a block that leaves at most `count` blocks
+  for (int step = 0; step < 10; ++step) {  // bisection: finds the least cost of a block that gives at most `count` blocks
     const double limit = step == 9 ? high : (low + high) / 2;
     ends.clear();
     for (std::int64_t first = 0, last = 1; first < strips; first = last, ++last) {
@@ -227,7 +228,7 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     : heads(sizes.batch * sizes.kv_heads), last_key(sizes.keys), keys_per_split(sizes.keys), key_blocks(divide_up(sizes.keys, block_keys)) {
   const std::int64_t most = block_sizes.query_rows(std::max(sizes.qk_width, sizes.v_width), sizes.element_bytes);
   const std::int64_t per_head = divide_up(sizes.queries, most);
-  if (sizes.queries * 2 <= most) {  // whole heads, so that the heads of a group share packed keys and values
+  if (sizes.queries * 2 <= most) {  // a block has several whole heads, so that the heads of a group share packed keys and values
     const std::int64_t rows = std::min(sizes.group, most / sizes.queries) * sizes.queries;
     for (std::int64_t row = 0; row < sizes.rows(); row += rows) add_block(sizes, row, std::min(sizes.rows(), row + rows));
   } else {
@@ -241,8 +242,8 @@ ForwardSchedule::ForwardSchedule(const AttentionSizes& sizes, const BlockSizes& 
     load.work = work;
     if (load.longest < 0.97 * best.load.longest) best = *this;
   };
-  // Tries as many blocks of rows as threads, or a few times as many, and then splits of keys. The search ends at a schedule that is good enough, because
-  // searching takes time.
+  // Tries as many blocks of rows as there are threads, then a few times as many, and then splits of keys. The search ends at the first schedule that is good
+  // enough, because searching takes time.
   constexpr double kGood = 0.9;
   constexpr std::int64_t kLeastRows = 2 * kRowMultiple;
   for (const std::int64_t times : {1, 2, 3, 4}) {
@@ -295,14 +296,14 @@ void ForwardSchedule::cut_heads(const AttentionSizes& sizes, std::int64_t per_he
   }
 }
 
-// Shares the items among the threads.
+// Distributes the items over the threads.
 void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   heaviest_first = sizes.banded && threads > 1 && blocks.size() > 1;
   if (heaviest_first)
     std::stable_sort(blocks.begin(), blocks.end(), [](const ForwardBlock& a, const ForwardBlock& b) { return a.cost > b.cost; });
   load.work = 0;
   for (const ForwardBlock& block : blocks) load.work += block.cost * static_cast<double>(heads);
-  if (threads == 1 || load.work < 2 * kLeastCost) {  // without lists: making them would take longer than a small call
+  if (threads == 1 || load.work < 2 * kLeastCost) {  // no lists of pieces: making them would take longer than a small call
     pieces.assign({0, count() * key_splits});
     load.longest = load.work;
     return;
@@ -321,7 +322,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   }
   load.longest = cut_pieces(items, threads, pieces);
   if (pieces.size() > 2) load.longest += kRegion;
-  // The thread that ends last merges the splits of its block; before that, each thread merges its share of the others.
+  // The cost of merging key splits: the thread that ends last merges the splits of one block, and all threads share the merging of the other blocks.
   if (key_splits > 1) load.longest += merged * static_cast<double>(divide_up(count(), threads));
 }
 

@@ -17,7 +17,7 @@ AttentionSizes square(std::int64_t heads, std::int64_t length, std::int64_t widt
   return sizes;
 }
 
-// Sizes of AlphaFold's attention along the rows of an alignment: each row is a sequence, and all sequences share one bias.
+// Returns the sizes of AlphaFold's attention along the rows of an alignment: each row of the alignment is a sequence, and all sequences share one bias.
 AttentionSizes gated(std::int64_t sequences, std::int64_t length, std::int64_t heads) {
   AttentionSizes sizes = square(heads, length, 32);
   sizes.batch = sequences;
@@ -36,14 +36,14 @@ TEST(CpuSchedule, BackwardFillsSixtyFourThreads) {
   EXPECT_GT(efficiency(gated(128, 256, 8), kSharedBias), 0.9);
 }
 
-// Sizes of a core's second-level cache for which block_sizes() has different blocks.
+// Sizes of a core's second-level cache for which block_sizes() returns different sizes.
 constexpr std::int64_t kSecondCaches[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20};
 
 ForwardSchedule forward(const AttentionSizes& sizes, int threads, std::int64_t second_cache, bool keys_apart = true) {
   return {sizes, block_sizes(second_cache), forward_key_block(sizes.qk_width, sizes.v_width, sizes.element_bytes), keys_apart, threads};
 }
 
-// One query of 32 heads that share 8 key/value heads 128 wide.
+// Returns the sizes of decoding: one query of 32 heads that share 8 key/value heads of width 128.
 AttentionSizes decode(std::int64_t keys) {
   AttentionSizes sizes;
   sizes.kv_heads = 8, sizes.group = 4, sizes.queries = 1, sizes.keys = keys, sizes.qk_width = sizes.v_width = 128;
@@ -56,7 +56,7 @@ TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
     for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
       const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads, second_cache).load.efficiency(threads); };
       EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
-      // With a small cache the blocks are already small enough; no further blocks are made, so the heaviest one ends later.
+      // With a small cache the blocks are small already and are not divided further, so the block with the highest cost ends later and the bound is lower.
       EXPECT_GT(efficiency(square(8, 2048, 64, true)), second_cache < 1 << 20 && threads == 64 ? 0.85 : 0.9) << threads;
       EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
       EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
@@ -79,7 +79,7 @@ TEST(CpuSchedule, ForwardBlocksHaveEveryRowOnceAndSplitsEveryKey) {
             for (const ForwardBlock& block : schedule.blocks) {
               blocks.emplace_back(block.first, block.last);
               EXPECT_LE(block.last - block.first, schedule.most_rows);
-              // Rows of one head, or whole heads.
+              // A block has rows of a single head, or all rows of several heads.
               EXPECT_TRUE(block.first / queries == (block.last - 1) / queries || (block.first % queries == 0 && block.last % queries == 0));
             }
             EXPECT_LE(schedule.most_rows, block_sizes(second_cache).query_rows(64, 4));
@@ -177,7 +177,7 @@ TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
   EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);
   EXPECT_EQ(BackwardSchedule(square(8, 4096, 64), {.heads = true}, 64).heads, 1);
   EXPECT_EQ(BackwardSchedule(gated(128, 256, 8), {.sequences = true}, 64).sequences, 1);
-  // With every_pair there are also cells without pairs, because a task has to write their d_bias.
+  // If every_pair is set, there are also cells in which all pairs are masked, because a task must write d_bias of these pairs.
   const BackwardSchedule all(square(1, 4096, 64, true), {.every_pair = true}, 64), some(square(1, 4096, 64, true), {}, 64);
   EXPECT_GT(all.cells.size(), some.cells.size());
 }

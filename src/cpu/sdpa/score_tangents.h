@@ -1,4 +1,4 @@
-// Turns the products of a row into p and the tangents of its scores (docs/maths.md, eq. 2, 8a). For kernel sources only.
+// Computes p and the tangents of the scores of a row from its products (docs/maths.md, eq. 2, 8a). For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/dropout.h"
@@ -8,21 +8,22 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Scratch of one row, with an element for each key of a block. With softcap: the softcap's derivative, and its second derivative times x'.
+// Scratch for one row, with an element for each key of a key block. The first arrays are used with a softcap only: the softcap's derivative, and its second
+// derivative times the tangent x' of the score.
 template <class T>
 struct RowLines {
   T *softcap_derivative, *curvature;
-  std::uint8_t* bytes;  // kKeepMargin more bytes than keys
+  std::uint8_t* bytes;  // mask or keep bytes; kKeepMargin more bytes than keys
 };
 
-// Factors that scores and their tangents must still be multiplied by.
+// The factors by which the caller must still multiply scores and their tangents.
 template <class T>
 struct PendingFactors {
   T score, tangent;
 };
 
-// For the keys `own`, relative to key `first`: turns products x = <q, k> into scores, and t = <q', k> + <q, k'> into their tangents; both must still
-// be multiplied by the returned factors. Masked scores become -infinity; their tangents may be anything.
+// For the keys `own`, relative to key `first`: replaces the products x = <q, k> by scores, and t = <q', k> + <q, k'> by the tangents of the scores. The caller must
+// still multiply both by the returned factors. Scores of masked keys become -infinity; tangents of masked keys may be anything.
 template <class T>
 PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& tangents, const Row& row, const ScoreScale<T>& scale, std::int64_t first, KeyRange own,
                                   T* x, T* t, const RowLines<T>& lines) {
@@ -52,7 +53,8 @@ PendingFactors<T> finish_tangents(const HeadGroup& group, const TangentPlanes& t
   return {of_score, pending};
 }
 
-// Calls f<count>(i, p, score' - centre) for the vectors of `own`. The last argument is 0 where p is 0, because tangents of masked keys may be NaN.
+// Calls f<count>(i, p, score' - centre) for the vectors that contain `own`. Where p is 0, 0 is passed as the last argument, because tangents of masked keys may
+// be NaN.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T centre, const PendingFactors<T>& pending, const ScoreScale<T>& scale, const T* x, const T* t,
                                      const F& f) {
@@ -72,7 +74,7 @@ POLYHEAD_INLINE void for_each_weight(KeyRange own, const RowValues<T>& row, T ce
   });
 }
 
-// Returns p of a row's sink before it is multiplied by RowValues::inverse.
+// Returns the attention weight of a row's sink, not yet multiplied by RowValues::inverse.
 template <class T>
 T sink_weight(const HeadGroup& group, const Row& row, const RowValues<T>& values, const ScoreScale<T>& scale) {
   const T z = sink_of<T>(group, row);

@@ -1,4 +1,4 @@
-// Attention by the kernels of this folder; README.md describes them.
+// The operations of the backend `cpu`, which run the kernels of this folder. README.md describes the kernels.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace polyhead::cpu {
 
-// Returns the reason why the kernels cannot compute the problem; empty if they can.
+// Returns the reason why the kernels cannot compute the problem, or an empty text if they can.
 std::string declines(const Problem& problem);
 
 void sdpa_forward(const ForwardProblem& problem);
@@ -19,7 +19,7 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
 void write_maps(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, TensorView out);
 double entropy_of_mean(DType dtype, const void* p, const void* q, std::int64_t count);
 
-// Lines "name: value" that explain() shows for a forward pass.
+// Returns the lines "name: value" that explain() shows for a forward pass.
 std::string facts_of_forward(const ForwardProblem& problem);
 
 }  // namespace polyhead::cpu

@@ -1,6 +1,6 @@
-// Measures attention by the kernels in floating-point operations per second, and in the same run what multiplications alone reach (`roof`):
-// `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query against a
-// cache, in bytes of keys and values per second; `read` only reads as many bytes.
+// Measures the floating-point operations per second of the attention kernels and, in the same run, of a loop of multiply-adds in registers (`roof`), which no
+// kernel can exceed: `bench_sdpa --benchmark_filter=forward/D64`. Set POLYHEAD_ISA to measure another instruction set. `decode` measures one query with a
+// cache, in bytes of keys and values per second; `read` measures how fast the same number of bytes can be read.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, double (*)(double seconds)> kRoofs[] = {
 
 enum class Rule : std::uint8_t { plain, causal, boolean_causal, boolean_documents, documents, boolean, boolean_blocks, blocks, keys, bias, shared_bias, alibi, sink, dropout };
 
-// A pass that is timed, and its number of products of a [T,S] matrix with a width: each takes 2 T S D operations. jvp and backward_backward
-// have tangents of all inputs.
+// A pass to measure, and its number of products of a [T,S] matrix with a matrix of width D, each of 2 T S D operations. jvp and backward_backward are measured with
+// tangents of all inputs.
 struct Pass {
   const char* name;
   int products;
@@ -49,7 +49,7 @@ double share_of_pairs(Rule rule) {
 
 void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
   const std::int64_t width = state.range(0), length = state.range(1), heads = rule == Rule::shared_bias ? 4 : 8;
-  const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;  // as the rows of a pair tensor
+  const std::int64_t sequences = rule == Rule::shared_bias ? kSharedRows / length : 1;  // many sequences share the bias, as in attention along the rows of a pair tensor
   set_num_threads(static_cast<int>(state.range(2)));
   Random random(1);
   const Shape shape{sequences, heads, length, width};
@@ -68,7 +68,7 @@ void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
     }
   }
   if (rule == Rule::blocks || rule == Rule::boolean_blocks) {
-    // Each block of queries lists one in 16 blocks of keys, at least one, at random.
+    // Each block of queries lists a random sixteenth of the blocks of keys, but at least one block.
     const std::int64_t blocks = length / kBlock, listed = std::max<std::int64_t>(1, blocks / kBlocksPerListed);
     Tensor lists(DType::i32, {heads, blocks, listed});
     if (rule == Rule::boolean_blocks) attend = Tensor(DType::boolean, {heads, length, length});
@@ -118,7 +118,7 @@ void run(benchmark::State& state, Rule rule, int pass, DType dtype) {
                               .d_d_out = out_tangent, .d_bias = d_bias, .d_relative_bias = d_slopes, .d_sink = d_sink}, options);
     }
   }
-  const double work = 2.0 * kPasses[pass].products * static_cast<double>(sequences * heads * length * length * width) * share_of_pairs(rule);  // a causal mask leaves half of the pairs
+  const double work = 2.0 * kPasses[pass].products * static_cast<double>(sequences * heads * length * length * width) * share_of_pairs(rule);  // only pairs that the mask allows count: with a causal mask half of them
   state.counters["flop/s"] = benchmark::Counter(work, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(kernel_instruction_set()));
 }
@@ -129,7 +129,7 @@ std::int64_t cache_bytes(std::int64_t batch, std::int64_t keys, DType storage) {
   return 2 * batch * kDecodeKeyHeads * keys * kDecodeWidth * static_cast<std::int64_t>(info(storage).size);
 }
 
-// One query of each sequence against a cache, with 32 query heads and 8 key/value heads.
+// Measures one query of each sequence with a cache of keys, for 32 query heads and 8 key/value heads.
 void decode(benchmark::State& state, DType storage) {
   const std::int64_t batch = state.range(0), keys = state.range(1);
   set_num_threads(static_cast<int>(state.range(2)));
@@ -145,7 +145,7 @@ void decode(benchmark::State& state, DType storage) {
   state.SetLabel(std::string(kernel_instruction_set()));
 }
 
-// Sums as many bytes as decode() reads, as 64-bit words on one thread.
+// Measures the time to read as many bytes as decode() reads: sums them as 64-bit words on one thread.
 void read(benchmark::State& state) {
   const std::vector<std::uint64_t> words(static_cast<std::size_t>(cache_bytes(state.range(0), state.range(1), DType::f32)) / 8, 1);
   for (auto _ : state) {
@@ -158,7 +158,7 @@ void read(benchmark::State& state) {
   state.counters["bytes/s"] = benchmark::Counter(static_cast<double>(words.size() * 8), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Measures what no kernel can exceed: independent multiplications and additions in registers (bench/peer/roof.cc).
+// Measures independent multiplications and additions in registers (bench/peer/roof.cc), whose speed no kernel can exceed.
 void roof(benchmark::State& state) {
   double best = 0;
   for (auto _ : state) {

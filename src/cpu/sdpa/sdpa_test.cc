@@ -1,4 +1,5 @@
-// Compares the kernels with the reference: random problems of sizes around lanes, tiles and blocks, for every instruction set of the machine.
+// Compares the kernels with the reference in random problems, whose sizes lie near multiples of vector, tile and block sizes, for every instruction set of the
+// machine.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -44,7 +45,8 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   }
 }
 
-// At scores of 1e4, exp(score - lse) with a float32 lse would be off by 1e-3, and at 1e38 it would be meaningless. Such rows compute their sums again.
+// At scores of 1e4, exp(score - lse) with a float32 lse would be off by 1e-3, and at scores of 1e38 the result would be meaningless. For rows with such scores the
+// kernels compute the sum of the softmax again.
 TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   for (const double level : {65.0, -300.0, 1e4, -1e4, 1e30, -1e38}) {
     for (const std::int64_t keys : {40, 700}) {
@@ -55,14 +57,14 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
       const AttentionOutputs expected = reference_run(c);
-      // The bias rounds a float32 score by up to |level| 2^-24. If that is more than the scores themselves, all keys have the same weight.
+      // Adding the bias rounds a float32 score by up to |level| 2^-24. If this is more than the score itself, all keys have the same attention weight.
       const double lost = std::abs(level) * 0x1p-23;
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
         backward_from(c, expected, o);
         EXPECT_TRUE(near_relative(o.d_v, expected.d_v, lost < 1 ? 1e-5 + 2 * lost : 5)) << "d_v";
         EXPECT_TRUE(near_relative(o.d_q, expected.d_q, lost < 1 ? 1e-4 + 10 * lost : 50)) << "d_q";
-        double sum = 0, total = 0;  // every row spreads its d_out over the keys, with weights that sum to 1
+        double sum = 0, total = 0;  // the attention weights of a row sum to 1, so the sum of d_v over the keys must equal the sum of d_out over the rows
         for (const double x : to_doubles(o.d_v)) sum += x;
         for (const double x : to_doubles(c.d_out)) total += x;
         EXPECT_NEAR(sum, total, 1e-3);
@@ -71,7 +73,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   }
 }
 
-// One sequence with one head: its key splits run on different threads.
+// The problem has one sequence with one head, so that key splits of the head run on different threads.
 TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12});
@@ -91,7 +93,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   });
 }
 
-// Tests scales of any size: q is multiplied by the power of two of the scale, and the remaining factor is left to the exponential.
+// Tests scales of any size and sign. The kernels multiply q by the power of two of the scale and apply the remaining factor in the exponential.
 TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);
@@ -129,7 +131,7 @@ TEST(CpuSdpa, ScoresOfAnyMagnitude) {
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
         c.forward(o);
-        // A bias of 1e4 rounds a float32 score to multiples of 1e-3. A bias of 1e38 rounds it away, and every score is the bias.
+        // With a bias of 1e4, a float32 score is rounded to a multiple of 1e-3. With a bias of 1e38, <q,k> is lost in rounding, and every score equals the bias.
         EXPECT_TRUE(near_relative(o.out, expected.out, std::abs(row.spike) > 1 || std::abs(row.bias) < 1e30 ? 0.2 : 1e-5));
         EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
       });
@@ -142,7 +144,7 @@ TEST(CpuSdpa, NaNOfMaskedKeysReachesNothingAndOfKeptOnesTheirRows) {
     SCOPED_TRACE(seed);
     Random random(seed);
     AttentionSizes sizes{.lead = {2}, .group = 2, .queries = random.integer(1, 40), .keys = random.integer(2, 150), .qk_width = 12};
-    sizes.v_width = random.pick<std::int64_t>({16, 17});  // 16: v is read in place; 17: v is packed
+    sizes.v_width = random.pick<std::int64_t>({16, 17});  // v of width 16 is read in place, v of width 17 is packed
     AttentionCase c = case_of(random, kDTypes[seed % 5], sizes);
     const std::int64_t keys = sizes.keys, poisoned = random.integer(0, keys - 1);
     const TensorView k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
@@ -210,7 +212,8 @@ TEST(CpuSdpa, BackwardInPartsWithoutWidth) {
   EXPECT_TRUE(near(o.d_v, expected.d_v, 1e-6));
 }
 
-// Before each call, a call of the same size with large scores and full tiles leaves numbers other than 0 in the scratch memory.
+// If q and k have width 0, all scores are 0 and each row of `out` is the mean of all values. Before each call, another call leaves numbers other than 0 in the
+// scratch memory, which must not be read.
 TEST(CpuSdpa, WithoutWidthTheMeanOfAllValues) {
   for (const std::int64_t queries : {3, 17, 40, 100}) {
     for (const auto& [qk_width, v_width] : {std::pair<std::int64_t, std::int64_t>{0, 64}, {64, 0}, {0, 0}}) {

@@ -1,4 +1,4 @@
-// Compares the kernels' forward mode and gradient of the backward pass with the reference.
+// Compares the kernels of sdpa_jvp() and sdpa_backward_backward() with the reference.
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
 #include "support/seeds.h"
@@ -34,7 +34,8 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
   }
 }
 
-// A few queries and many keys: key splits run on different threads, and both products of a split are added before they join the other splits.
+// With few queries and many keys, key splits run on different threads. The two products of a split (d_x k and d_x' k') must be added to each other before the
+// split is added to other splits, as on one thread.
 TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   Random random(8);
   SecondCase second{.c = case_of(random, DType::f32, {.kv_heads = 4, .group = 2, .queries = 3, .keys = 1100, .qk_width = 64, .v_width = 64}), .tangents = {}, .forward = {}};
@@ -57,7 +58,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   });
 }
 
-// A NaN reaches exactly the results that depend on it; the reference tells which.
+// A NaN in an input must reach exactly the results that depend on it. The reference computes which results these are.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
   for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
@@ -65,7 +66,7 @@ TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
     Random random(seed + 7'000'000);
     SecondCase second = draw_second(random, seed);
     AttentionCase& c = second.c;
-    c.options.dropout = {};  // the kernels set dropped entries to 0, the reference multiplies them by 0
+    c.options.dropout = {};  // no dropout: the kernels set dropped entries to 0, but the reference multiplies them by 0, which keeps a NaN
     const auto poisoned = [&](const ConstTensorView& view) -> ConstTensorView {
       if (!view || view.numel() == 0 || random.integer(0, 3) != 0) return view;
       const TensorView copy = c.keep(Tensor::copy_of(view));
@@ -135,7 +136,7 @@ TEST(CpuSdpaSecond, BitsDoNotDependOnThreadsOrStrides) {
   }
 }
 
-// The scores are far larger than the rounding of lse would allow: 2^-24 of 1e9 is 60.
+// The scores are so large that a float32 lse is off by up to 60 (1e9 x 2^-24). The kernels must not use such an lse in exp(score - lse).
 TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
   for (const double level : {1e9, -1e9, 1e38, -1e38}) {
     for (const bool sink : {false, true}) {
@@ -150,7 +151,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
       c.options.backend = &find_backend("cpu");
       second.tangents = draw_tangents(random, c);
       second.tangents.q = second.tangents.k = {};
-      // A bias of this size rounds the scores away: every key, and the sink, has the same weight, as in a problem whose scores are 0.
+      // With a bias of this size <q,k> is lost in rounding: every key and the sink have the same attention weight, as in a problem whose scores are all 0.
       SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
       plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
       plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));
@@ -169,7 +170,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
   }
 }
 
-// An empty row gives zeros, whatever NaN its query, its gradient and the keys' tangents hold; a NaN sink changes none of them.
+// An empty row gives zeros even if its query, its gradient or the tangents of the keys are NaN. A sink logit that is NaN does not change these zeros.
 TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
   for (const double sink : {0.0, kNaN}) {
     for (const bool masked : {false, true}) {
@@ -201,7 +202,8 @@ TEST(CpuSdpaSecond, EmptyRowsGiveZerosBesideNaN) {
   }
 }
 
-// Products of 2^23 and small integers are exact in float32; the scale is no power of two, so each score is rounded by up to 0.06 before the largest is subtracted.
+// Products of 2^23 and small integers are exact in float32. The scale is no power of two, so a kernel that rounded each score before it subtracts the largest
+// score would be off by up to 0.06.
 TEST(CpuSdpaSecond, LargeProductsAreExact) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
@@ -228,7 +230,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
       for (std::size_t i = 0; i < actual.size(); ++i) {
         if (!actual[i].second) continue;
         ConstTensorView a = actual[i].second, e = exact[i].second;
-        // The first column of d_q and d_k is a sum of terms of 4096 d_x that cancel.
+        // The first column of d_q and d_k is a sum of terms of size 4096 d_x that cancel, so it is too inexact to be compared.
         if (a.extent(-1) == 32) a = a.slice(-1, 1, 32), e = e.slice(-1, 1, 32);
         EXPECT_TRUE(near_relative(a, e, 1e-4)) << actual[i].first;
       }
@@ -237,7 +239,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
   }
 }
 
-// Leaving out some gradients does not change the others.
+// Gradients must not change if other gradients are not requested.
 TEST(CpuSdpaSecond, GradientsThatAreNotWantedChangeNoOther) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);

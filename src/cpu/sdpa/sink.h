@@ -1,5 +1,5 @@
-// Sink logits: a row's sum has one more term exp(z), whose value is 0 (docs/maths.md, eq. 4). It belongs to no key block: it is added once, after the
-// row's last key. For kernel sources only.
+// Sink logits: a row's sum has one more term exp(z), where z is the sink logit; the sink's value vector is 0 (docs/maths.md, eq. 4). The term belongs to no key
+// block. It is added once, after the row's last key. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -17,26 +17,26 @@ POLYHEAD_INLINE T exp_of(T x, const ScoreScale<T>& scale) {
   return exp_of_negative<T>(broadcast(x), scale.natural)[0];
 }
 
-// Returns z - m for m = reference * factor.
+// Returns z - m, where m = reference * factor is the row's maximum.
 template <class T>
 POLYHEAD_INLINE T sink_above(T z, T reference, T factor) {
   return multiply_add<T>(broadcast(-reference), broadcast(factor), broadcast(z))[0];
 }
 
-// A row's sum l = sum_s exp(score[s] - m) with its sink. With m' = max(m, z): sum = l exp(m - m') + exp(z - m'), so that no exponential
-// overflows, lse = m' + log sum, and the weight of a key is exp(score - m) share / sum.
+// Adds a sink logit z to a row's sum l = sum_s exp(score[s] - m). With m' = max(m, z) the new sum is l exp(m - m') + exp(z - m'), so that no exponential overflows.
+// Then lse = m' + log sum, and the attention weight of a key is exp(score - m) share / sum.
 template <class T>
 struct SumWithSink {
   T above = 0;  // m' - m
   T share = 1;  // exp(m - m')
   T sum;
 
-  // m = reference * factor
+  // The row's maximum m is reference * factor.
   SumWithSink(T l, T reference, T factor, T z, const ScoreScale<T>& scale) : sum(l) {
     if (z == -kInfinity<T>) return;
     const T difference = sink_above(z, reference, factor);
     if (difference > 0) {
-      above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      above = difference, share = exp_of(-difference, scale) + (z - z);  // z - z makes the share NaN if z is +infinity
       sum = l * share + T{1};
     } else {
       sum = l + exp_of(difference, scale);
@@ -44,8 +44,8 @@ struct SumWithSink {
   }
 };
 
-// Adds the sinks to the rows' sums l and output sums o; m is reference times factor. share[i] becomes SumWithSink::share, or 0 for a row
-// without a finite score.
+// Adds the sink logits to the rows' sums l, and multiplies the rows' output sums o by the factors that follow. A row's maximum is its reference times `factor`.
+// share[i] is set to SumWithSink::share, or to 0 for a row without a finite score.
 template <class T>
 void add_sinks(const ForwardTask& task, const ScoreScale<T>& scale, T factor, const Row* rows, std::int64_t count, std::int64_t stride,
                const T* reference, T* l, T* o, T* share) {

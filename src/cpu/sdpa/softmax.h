@@ -1,4 +1,4 @@
-// Passes over a row of scores: maximum, exponential, derivative of the softmax. For kernel sources only.
+// Loops over a row of scores in memory: maximum, exponential, and derivative of the softmax. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -6,11 +6,11 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The largest of x [begin, end), whole vectors.
+// Returns the largest element of x in [begin, end), which are whole vectors.
 template <class T>
 POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   constexpr int kWidth = kLanes<T>;
-  Vector<T> most[4];  // four at a time hide the latency of a comparison
+  Vector<T> most[4];  // four maxima, so that the processor need not wait for the result of each comparison
   for (Vector<T>& one : most) one = broadcast(-kInfinity<T>);
   for (; begin + 4 * kWidth <= end; begin += 4 * kWidth) {
 #pragma GCC unroll 4
@@ -20,7 +20,7 @@ POLYHEAD_INLINE T largest_of(const T* x, std::int64_t begin, std::int64_t end) {
   return largest_lane<T>(larger(larger(most[0], most[1]), larger(most[2], most[3])));
 }
 
-// Sum of the vectors of one row of a tile, lane by lane. largest_of_vectors() is their maximum.
+// Returns the sum of the vectors of one row of a tile, lane by lane. largest_of_vectors() returns their maximum.
 template <class T, int Columns>
 POLYHEAD_INLINE Vector<T> sum_of_vectors(const Vector<T> (&x)[Columns]) {
   Vector<T> sum = x[0];
@@ -36,7 +36,7 @@ POLYHEAD_INLINE Vector<T> largest_of_vectors(const Vector<T> (&x)[Columns]) {
   return most;
 }
 
-// x: scores of the keys from `begin` on. Sets the scores outside of `own` to -infinity.
+// x holds scores of keys from `begin` on. Sets the scores of keys outside of `own` to -infinity.
 template <class T, int Columns>
 POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&x)[Columns]) {
   Vector<Bits<T>> key = lane_numbers<T>();
@@ -47,7 +47,8 @@ POLYHEAD_INLINE void keep_between(KeyRange own, std::int64_t begin, Vector<T> (&
   for (int j = 0; j < Columns; ++j, key += kLanes<T>) x[j] = ((key >= low) & (key < high)) ? x[j] : broadcast(-kInfinity<T>);
 }
 
-// Calls f<count>(i) for `count` vectors at a time. An exponential is a chain of 15 dependent instructions; four at a time hide its latency.
+// Calls f<count>(i) for the vectors in [begin, end), `count` vectors at a time. An exponential is a chain of 15 dependent instructions; with four vectors at a
+// time the processor need not wait for each instruction.
 template <class T, class F>
 POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr int kTogether = kRegisters >= 32 ? 4 : 1, kWidth = kLanes<T>;
@@ -55,7 +56,7 @@ POLYHEAD_INLINE void for_each_group(std::int64_t begin, std::int64_t end, const 
   for (; begin < end; begin += kWidth) f.template operator()<1>(begin);
 }
 
-// Replaces products x by exp(scale.factor x - lse). For scores without softcap and bias.
+// Replaces the products x by exp(scale.factor x - lse). Only for problems without softcap and bias.
 template <int kCount, class T, class V>
 POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& scale) {
   if constexpr (kHasPowerOfDifference<T>) {
@@ -67,8 +68,8 @@ POLYHEAD_INLINE void exp_of_score(V (&x)[kCount], T lse, const ScoreScale<T>& sc
   }
 }
 
-// Replaces x by e = exp(factor (x - reference)) and returns the sum of e. `moment`, if given, receives the sum of e (x - reference), for the
-// entropy.
+// Replaces x by e = exp(factor (x - reference)) and returns the sum of e. `moment`, if given, receives the sum of e (x - reference), from which the entropy is
+// computed.
 template <bool kMoment = false, class T>
 POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T reference, const ExpFactor<T>& factor, T* moment = nullptr) {
   constexpr int kWidth = kLanes<T>;
@@ -80,7 +81,7 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
     exp_of_difference<kCount>(p, reference, factor);
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
-      // A masked key has p = 0 and a difference of -infinity.
+      // A masked key has p = 0 and x - reference = -infinity, whose product would be NaN.
       if constexpr (kMoment) of_moment += p[j] == T{0} ? Vector<T>{} : p[j] * (load_vector(x + i + j * kWidth) - reference);
       store_vector<T>(p[j], x + i + j * kWidth);
       total += p[j];
@@ -90,20 +91,20 @@ POLYHEAD_INLINE T exponentiate(T* x, std::int64_t begin, std::int64_t end, T ref
   return sum_of_lanes<T>(total);
 }
 
-// d_score = p (d_p - delta), or 0 if p = 0: d_p of a masked key may be NaN.
+// Returns d_score = p (d_p - delta), or 0 where p = 0, because d_p of a masked key may be NaN.
 template <class T>
 POLYHEAD_INLINE Vector<T> differentiate_score(Vector<T> p, Vector<T> d_p, T delta) {
   return p == T{0} ? Vector<T>{} : p * (d_p - delta);
 }
 
-// d_sink = -p_sink delta (docs/maths.md, eq. 7a)
+// Returns the gradient of a sink logit, d_sink = -p_sink delta (docs/maths.md, eq. 7a).
 template <class T>
 POLYHEAD_INLINE T differentiate_sink(T p, T delta) {
   return p == 0 ? T{0} : -p * delta;
 }
 
-// If all keys of a row lie in one block, the row is renormalised with its exact sums of p and d_score, its sink's included, which should be 1
-// and 0. That cancels the rounding of lse and of delta = <d_out, out>.
+// The sums of p and of d_score over a row, with the row's sink. Without rounding they would be 1 and 0. If all keys of a row lie in one key block, p and
+// d_score are corrected so that the sums become 1 and 0, which cancels the rounding errors of lse and of delta = <d_out, out>.
 template <class T>
 struct RowSums {
   Vector<T> p, d_score;
@@ -121,13 +122,13 @@ struct RowFactors {
   RowFactors() = default;
   POLYHEAD_INLINE explicit RowFactors(const RowSums<T>& sums) {
     const T sum = sum_of_lanes<T>(sums.p), of_d_score = sum_of_lanes<T>(sums.d_score);
-    // No division by a NaN or infinite sum: it would spread NaN to every key of the row.
+    // Do not divide by a sum that is NaN or infinite: every key of the row would become NaN.
     p = sum * T{0} == 0 ? 1 / sum : T{1};
     rest = of_d_score * p;
   }
 };
 
-// Divides p by its sum and corrects d_score so that its sum is 0, for whole vectors of the row.
+// Divides p by the sum of p, and corrects d_score so that the sum of d_score is 0, for whole vectors of the row.
 template <class T>
 POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const RowFactors<T>& factors, T* p, T* d_score) {
   constexpr int kWidth = kLanes<T>;
@@ -135,10 +136,11 @@ POLYHEAD_INLINE void normalise_row(std::int64_t begin, std::int64_t end, const R
 #pragma GCC unroll 4
     for (int j = 0; j < kCount; ++j) {
       T *p_at = p + i + j * kWidth, *d_at = d_score + i + j * kWidth;
-      // Only one product enters the difference. With two products the compiler may fuse either one, depending on the loop.
+      // The difference contains only one product. With two products the compiler could fuse either of them with the subtraction, and different loops would round
+      // differently.
       const Vector<T> old = load_vector(p_at), d = (load_vector(d_at) - old * factors.rest) * factors.p;
       store_vector<T>(old * factors.p, p_at);
-      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // 0 even if factors.rest is NaN
+      store_vector<T>(old == T{0} ? Vector<T>{} : d, d_at);  // a masked key gets 0 even if factors.rest is NaN
     }
   });
 }

@@ -1,4 +1,4 @@
-// Whether the mask skips a block of keys, allows it in part or allows it in full, for all rows of a strip together. For kernel sources only.
+// StripBlocks says for each block of keys whether the boolean masks allow none, some or all of the block's keys to the rows of a strip. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/rows.h"
@@ -9,7 +9,7 @@ namespace {
 
 static_assert(kRowMultiple == 2 * kTileRows);
 
-// A tile must lie in one column of blocks; otherwise the kind of a block would hold for some of the tile's keys only.
+// The keys of a tile must lie in one column of mask blocks. Otherwise the kind of a mask block would be valid for only some of the tile's keys.
 static_assert(kMaskBlockKeys % kPanelKeys<float> == 0 && kMaskBlockKeys % kPanelKeys<double> == 0);
 
 class StripBlocks {
@@ -20,15 +20,15 @@ class StripBlocks {
     for (int i = 0; i < planes_; ++i) count_[i] = 0, known_ = known_ && set.planes[i].blocks != nullptr;
   }
 
-  // Adds consecutive rows. Rows in one block of queries have the same kinds of key blocks, which are stored once. A row that empty_rows fills attends to masked
-  // keys, so every block then counts as partial.
+  // Adds consecutive rows to the strip. Rows in the same block of queries have the same kinds of key blocks, which are stored once. An empty row that attends
+  // to all keys by empty_rows attends to masked keys too; if the strip has such a row, every block counts as partial.
   POLYHEAD_INLINE void add(const KeySet& set, const Row* rows, int count) {
     for (int r = 0; r < count && set.row_kinds != nullptr; ++r) known_ = known_ && kind_of(set, rows[r]) == RowKind::masked;
     for (int i = 0; i < planes_ && known_; ++i) {
       const BooleanPlane& plane = set.planes[i];
       const BlockKind* const first = rows_[i][count_[i]++] = blocks_of_query(plane, rows[0].head, rows[0].query);
       const Row& last = rows[count - 1];
-      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // all rows from first to last lie in one block
+      if (last.head == rows[0].head && blocks_of_query(plane, last.head, last.query) == first) continue;  // all rows lie in the same block of queries
       for (int r = 1; r < count; ++r) {
         const BlockKind* const blocks = blocks_of_query(plane, rows[r].head, rows[r].query);
         if (rows_[i][count_[i] - 1] != blocks) rows_[i][count_[i]++] = blocks;
@@ -47,7 +47,7 @@ class StripBlocks {
     return result;
   }
 
-  // Returns `keys`, relative to key `first`, without the skipped blocks at both ends.
+  // Returns `keys`, relative to key `first`, without the skipped blocks at the beginning and the end.
   POLYHEAD_INLINE KeyRange without_skipped(std::int64_t first, KeyRange keys) const {
     while (!keys.empty() && at(first + keys.first) == BlockKind::skip)
       keys.first = ((first + keys.first) / kMaskBlockKeys + 1) * kMaskBlockKeys - first;

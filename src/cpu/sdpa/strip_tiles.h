@@ -1,4 +1,4 @@
-// A strip of rows whose products with keys stay in registers, a panel of keys at a time: from the products of a tile to its scores. For kernel sources only.
+// StripTiles is a strip of rows whose products with keys are computed and turned into scores in registers, one panel of keys at a time. For kernel sources only.
 #pragma once
 
 #include "cpu/sdpa/panel_rows.h"
@@ -8,7 +8,7 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// The arrays stay uninitialised: clearing 2 KiB per strip is measurable.
+// The arrays are not initialised, because clearing 2 KiB for each strip would take measurable time.
 template <class T>
 struct StripTiles {
   StripTiles(const HeadGroup& of_group, const ScoreScale<T>& of_scale, const Row* of_rows, int row_count, std::int64_t first_of_keys)
@@ -31,7 +31,7 @@ struct StripTiles {
   }
 };
 
-// Calls f<count>(row) for groups of rows: as many rows as a tile has, then 2, then 1.
+// Divides the rows into groups and calls f<count>(row) for each group: groups of as many rows as a tile has, and for the remaining rows groups of 2 and 1.
 template <class F>
 POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   int row = 0;
@@ -40,8 +40,8 @@ POLYHEAD_INLINE void for_each_rows(int rows, const F& f) {
   for (; row < rows; ++row) f.template operator()<1>(row);
 }
 
-// Calls f(count, panel, begin, rows) for each panel of `keys` that the mask does not skip: `count` vectors of keys from key `begin` on. Calls skip(begin, end)
-// for each other panel.
+// Divides `keys` into panels. Calls f(count, panel, begin, rows) for each panel that the mask does not skip, with `count` vectors of keys from key `begin` on, and
+// skip(begin, end) for each panel that the mask skips.
 template <bool kMasks, class T, class Skip, class F>
 POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, std::uint8_t* bytes, const Skip& skip, const F& f) {
   for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -54,8 +54,8 @@ POLYHEAD_INLINE void for_each_strip_panel(StripTiles<T>& strip, KeyRange keys, s
   });
 }
 
-// Turns products of the strip's rows, from row `row` on, into scores, which are -infinity where the row does not attend to the key. Without a bias, the
-// exponential multiplies by the scale's factor.
+// Replaces the products of the strip's rows, from row `row` on, by scores, which are -infinity where the row does not attend to the key. Without a bias, scores
+// are not yet multiplied by the scale's factor; the exponential does this.
 template <bool kBias, bool kMasks, int Rows, int Columns, class T>
 POLYHEAD_INLINE void finish_tile(const StripTiles<T>& strip, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) {
   if constexpr (kBias || kMasks) {

@@ -14,11 +14,11 @@ struct TangentStrip : StripTiles<T> {
 
   const JvpTask& task;
   const JvpScratch<T>& s;
-  const std::int64_t first;  // the strip's first row
+  const std::int64_t first;  // index in the task of the strip's first row
   PanelBias<T> bias_tangent;
-  Vector<T> l[kStripRows], m[kStripRows];  // sums of p and of p score'
+  Vector<T> l[kStripRows], m[kStripRows];  // per row and vector lane: the sum of p, and the sum of p score'
 
-  // Adds products of rows of q or q', from `row` on, with a panel of k or k'.
+  // Adds to x the products of rows of q or q', from row `row` on, with a panel of k or k'.
   template <int Rows, int Columns>
   POLYHEAD_INLINE void add_products(const T* q, const T* panels, int row, std::int64_t panel, std::int64_t begin, Vector<T> (&x)[Rows][Columns]) const {
     const Product<T> product{.depth = task.qk_width, .a = q + first * s.qk_padded, .a_stride = s.qk_padded, .b = panels + panel * task.qk_width + (begin - panel), .b_stride = kPanelKeys<T>};
@@ -26,8 +26,8 @@ struct TangentStrip : StripTiles<T> {
   }
 };
 
-// Uses the exponential of for_each_weight(), because the second backward pass divides its exponentials by the sum that
-// is found here.
+// Computes p and the sum of p. It uses the same exponential as for_each_weight(), because the kernel of sdpa_backward_backward() divides the exponentials of
+// for_each_weight() by the sum that this function computes.
 template <int Rows, int Columns, bool kBias, bool kMasks, class T>
 POLYHEAD_INLINE void weigh_tile(const TangentStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   const JvpScratch<T>& s = strip.s;
@@ -48,7 +48,7 @@ POLYHEAD_INLINE void weigh_tile(const TangentStrip<T>& strip, int row, std::int6
   }
 }
 
-// t becomes p score'. It is 0 where p is 0, because tangents of masked keys may be NaN.
+// Replaces t by p score'. The result is 0 where p is 0, because tangents of masked keys may be NaN.
 template <int Rows, int Columns, bool kBias, class T>
 POLYHEAD_INLINE void move_tile(TangentStrip<T>& strip, int row, std::int64_t panel, std::int64_t begin) {
   const JvpScratch<T>& s = strip.s;
@@ -87,7 +87,7 @@ void weigh_panels(TangentStrip<T>& strip, KeyRange keys) {
   for_each_strip_panel<kMasks>(strip, keys, s.panel_bytes, skip, [&](auto count, std::int64_t panel, std::int64_t begin, const StripPanel& rows) {
     if constexpr (kBias) strip.bias.load(strip.task.bias, strip.task.bias_dtype, rows, s.panel_bias);
     if (of_bias) strip.bias_tangent.load(strip.task.tangents.bias, strip.task.bias_dtype, rows, s.panel_bias_tangent);
-    // All rows with the panel of k first, as in differentiate_panels().
+    // Multiply all rows with the panel of k before any row with the panel of k', so that each panel stays in the first-level cache while it is used.
     for_each_rows(strip.rows, [&]<int kRows>(int row) { weigh_tile<kRows, count(), kBias, kMasks>(strip, row, panel, begin); });
     if (of_bias) {
       for_each_rows(strip.rows, [&]<int kRows>(int row) { move_tile<kRows, count(), kBias>(strip, row, panel, begin); });
@@ -97,7 +97,7 @@ void weigh_panels(TangentStrip<T>& strip, KeyRange keys) {
   });
 }
 
-// Computes p and p score' of the strip for `keys`, the range that its rows attend to, and adds up both.
+// Computes p and p score' of the strip for `keys`, the range that the strip's rows attend to, and adds them to the sums l and m.
 template <class T>
 void weigh_tiles(TangentStrip<T>& strip, KeyRange keys) {
   strip.find_inner(strip.s.keys);

@@ -1,5 +1,5 @@
-// The argument of each attention kernel, as plain data. A function shared with other sources would be compiled here for AVX-512 too, and the
-// linker might keep that copy for every processor. "Compute type" below is float32, or float64 for float64 tensors.
+// The arguments of the attention kernels. The structs have no functions: an inline function that other sources also use would be compiled here for AVX-512 too,
+// and the linker could keep that copy for every processor. "Compute type" below means float32, or float64 for float64 tensors.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace polyhead::cpu {
 
-// A tensor [head, row, column] of one sequence; strides are in elements. data == nullptr: absent.
+// A tensor [head, row, column] of one sequence, with strides in elements. If data is nullptr, the tensor is absent.
 template <class Void>
 struct BasicPlane {
   Void* data = nullptr;
@@ -19,101 +19,102 @@ struct BasicPlane {
 using Plane = BasicPlane<const void>;
 using MutablePlane = BasicPlane<void>;
 
-// Attention of the query heads that share one key/value head, in one sequence or in one document. The rows of all these heads are numbered
-// together: row r is query r % queries of head r / queries. Head 0 is the group's first head.
+// The query heads that share one key/value head, in one sequence or in one document: their tensors, mask and options. The rows of all heads of the group have
+// consecutive numbers: row r is query r % queries of head r / queries. Head 0 is the group's first head.
 struct HeadGroup : KeySet {
   DType dtype = DType::f32;      // dtype of q and the outputs
   DType key_dtype = DType::f32;  // dtype of k and v
-  bool native = false;            // products of bfloat16 pairs (cpu/bf16_pairs.h): p, and d_score in the backward pass, are rounded to bfloat16 for them
+  bool native = false;            // true: operands are multiplied as bfloat16 pairs (cpu/bf16_pairs.h), for which p, and in the backward pass d_score, are rounded to bfloat16
   std::int64_t heads = 0, qk_width = 0, v_width = 0;
-  double scale_power = 1, scale_factor = 1;  // their product is the scale: +-2^n or 0, and a factor in [1, 2)
+  double scale_power = 1, scale_factor = 1;  // the scale is scale_power x scale_factor; scale_power is +-2^n or 0, scale_factor lies in [1, 2)
   double softcap = 0;
   const ScoreRule* rule = nullptr;  // nullptr: none
-  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices of the sequence, head 0, query 0 and key 0 that the rule sees
+  std::int64_t rule_batch = 0, rule_head = 0, rule_query = 0, rule_key = 0;  // indices that are passed to the rule for this sequence, head 0, query 0 and key 0
 
   Plane q, k, v;           // k and v have one head
   Plane k_scale, v_scale;  // scales of int8 k and v: one float32 for each row
   Plane bias;
   DType bias_dtype = DType::f32;  // the dtype of q, or the compute type
-  Plane sink;  // sink logits [head, row] in the compute type; absent: -infinity
+  Plane sink;  // sink logits [head, row] in the compute type; absent: no sink
 
   bool dropout = false;
   double dropout_scale = 1;
-  Plane keep;                    // given keep bits, one byte each; absent: Philox generates them
-  std::uint64_t drop_below = 0;  // p 2^32: an entry whose random 32-bit word is below this is dropped
+  Plane keep;                    // the caller's keep bits, one byte each; absent: Philox generates the bits
+  std::uint64_t drop_below = 0;  // p 2^32, p the dropout probability: a pair whose random 32-bit word is below this number is dropped
   std::uint32_t seed[2] = {}, batch_index = 0, first_head = 0;
   std::int64_t dropout_query = 0, dropout_key = 0;  // positions of query 0 and key 0 in Philox's counters
 };
 
-// The number of rows of a block is a multiple of this: two tiles of rows (cpu/tile.h).
+// The number of rows of a block is a multiple of kRowMultiple, the rows of two tiles (cpu/tile.h).
 constexpr int kRowMultiple = 12;
 
 // Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
-// queries and their sums. Key blocks begin at multiples of this number. It follows from the widths alone, because it affects bits: the results of a row's key
-// blocks are joined one after the other. element_bytes: size of the compute type.
+// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths alone, because it affects bits: the results of a
+// row's key blocks are joined one after the other. element_bytes is the size of the compute type.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
 
-// Rows and keys of a block of the backward pass.
+// The number of rows of a query block and of keys of a key block in the backward pass.
 constexpr std::int64_t kBackwardBlockRows = 8 * kRowMultiple;
 constexpr std::int64_t backward_block_keys(std::int64_t element_bytes) { return 1024 / element_bytes; }
 
-// Distance between rows of a partial result, in elements: o padded to whole vectors of every instruction set, and 16 elements of which the
+// The distance between rows of a partial result, in elements. A row is o, padded to whole vectors of every instruction set, and 16 more elements, of which the
 // last two are m and l.
 constexpr std::int64_t partial_stride(std::int64_t v_width) { return (v_width + 15) / 16 * 16 + 16; }
 
-// Forward pass of some rows of a group over all keys or over one key split: some consecutive key blocks.
+// A task of the forward pass: some rows of a group with all keys, or with one key split (some consecutive key blocks).
 struct ForwardTask : HeadGroup {
   MutablePlane out, lse, attention_weights;
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_key = 0, last_key = 0;  // the keys of this task
-  // If the task is a key split: receives o, m and l of each of its key blocks [blocks, rows, partial_stride()] in the compute type; out and lse are not
-  // written.
+  // If the task computes a key split: the memory [blocks, rows, partial_stride()] to which o, m and l of each key block are written in the compute type. out
+  // and lse are then not written.
   void* partial = nullptr;
 };
 
-// Distance between rows of sums of a gradient: the width padded to whole vectors of every instruction set.
+// The distance between rows of the sums of a gradient, in elements: the head width padded to whole vectors of every instruction set.
 constexpr std::int64_t gradient_stride(std::int64_t width) { return (width + 15) / 16 * 16; }
 
-// Backward pass of some rows of a group and some keys: d_k and d_v of these keys, d_q of these rows, each summed over the task's pairs. A
-// gradient whose plane is absent is not computed. d_q is added up split of keys by split of keys, d_k and d_v split of rows by split of
-// rows: each split is summed from 0, then added to the sum of the splits before it. So tasks of one split each, whose sums are added in
-// the order of the splits, give the bits of one task.
+// A task of the backward pass: some rows of a group and some keys. It computes d_q of these rows and d_k and d_v of these keys, summed over the pairs of the
+// task. A gradient whose plane is absent is not computed. d_q is summed over one split of keys after the other, d_k and d_v over one split of rows after the
+// other: each split is summed from 0 and then added to the sum of the splits before it. Therefore several tasks of one split each, whose sums are added in the
+// order of the splits, give the same bits as one task.
 struct BackwardTask : HeadGroup {
   Plane out, lse, d_out;
   MutablePlane d_q, d_k, d_v;
-  MutablePlane d_bias;  // write_d_bias: written, in the storage type, one element for each pair; else added to, in the compute type
-  double* rule_sums = nullptr;  // [head, gradient_count] of the score rule; nullptr: not wanted
+  MutablePlane d_bias;  // if write_d_bias, the task writes it in the tensor's dtype, with one element for each pair; else the task adds to it in the compute type
+  double* rule_sums = nullptr;  // [head, gradient_count], to which the score rule adds its gradients; nullptr: not computed
   MutablePlane d_sink;  // float64 [head, row]; written by the task whose first key is 0
   bool write_d_bias = false;
-  bool part_of_keys = false;    // lse and out were computed from more keys than these: use them as given (BackwardProblem::part_of_keys)
+  bool part_of_keys = false;    // true: lse and out were computed from more keys than those of the problem, so they are used unchanged (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_row = 0, rows = 0;       // whole splits of rows
-  std::int64_t first_key = 0, last_key = 0;   // whole splits of keys
-  std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split: whole blocks
+  std::int64_t first_row = 0, rows = 0;       // the rows of the task: whole splits
+  std::int64_t first_key = 0, last_key = 0;   // the keys of the task: whole splits
+  std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the keys of a key block
 
-  // Sums in the compute type, not yet multiplied by the scale.
+  // The memory for sums in the compute type, which are not yet multiplied by the scale.
   void* d_q_sums = nullptr;   // [rows, gradient_stride()]; nullptr: not computed
-  void* d_q_split = nullptr;  // as large as d_q_sums, for one split of keys; needed if the task has several splits and each adds several products
-  bool store_d_q = true;      // convert d_q_sums to d_q; false: the caller adds the sums of several tasks
+  void* d_q_split = nullptr;  // as large as d_q_sums, for the sums over one split of keys; needed if the task has several splits of keys and each split adds several products
+  bool store_d_q = true;      // true: the task converts d_q_sums to d_q; false: the caller adds the sums of several tasks first
   void *d_k_sums = nullptr, *d_v_sums = nullptr;  // [last_key - first_key, gradient_stride()]; if given, d_k and d_v are not written
 };
 
-// Tangents of a group's inputs (docs/maths.md, section 3a), in their dtypes; an absent one is zero. k and v have one head.
+// The tangents of a group's inputs (docs/maths.md, section 3a), in the dtypes of the inputs. An absent tangent means zeros. k and v have one head.
 struct TangentPlanes {
   Plane q, k, v, bias;
   Plane sink;  // [head, row] in the compute type
 };
 
-// Numbers of a row that the jvp finds and backward_backward reads. p = inverse exp(factor (x - shift) - lse), so that the p of all keys and the sink sum to 1.
+// Numbers of a row that the jvp kernel computes and the backward_backward kernel reads. p = inverse exp(factor (x - shift) - lse), where `inverse` makes the p
+// of all keys and the sink sum to 1.
 template <class T>
 struct RowValues {
   T shift, lse, inverse;
-  T lse_tangent, delta, phi;  // eq. 8b, 7, 8d
+  T lse_tangent, delta, phi;  // docs/maths.md, eq. 8b, 7 and 8d
 };
 
-// Forward mode of some rows of a group over all keys.
+// A task of forward mode: some rows of a group with all keys.
 struct JvpTask : HeadGroup {
   Plane out, lse;
   TangentPlanes tangents;
@@ -123,14 +124,15 @@ struct JvpTask : HeadGroup {
   std::int64_t first_row = 0, rows = 0;
 };
 
-// Gradient of the backward pass: as BackwardTask, with the tangents and the RowValues of the jvp. The planes of gradients receive the gradients of
-// the second loss.
+// A task of the gradient of the backward pass: a BackwardTask with tangents and with the RowValues of the jvp. The planes of gradients receive the gradients of the
+// loss that depends on the results of the backward pass.
 struct BackwardBackwardTask : BackwardTask {
   TangentPlanes tangents;
   const void* row_values = nullptr;
 };
 
-// Sums of some rows of a gradient, one array of sums for each split. They are added in order, multiplied by `factor` and converted.
+// Some rows of a gradient, with one array of partial sums for each split. The arrays are added in order, multiplied by `factor` and converted to the gradient's
+// dtype.
 struct GradientTask {
   DType dtype = DType::f32;   // dtype of the gradient; the sums have its compute type
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
@@ -139,17 +141,17 @@ struct GradientTask {
   MutablePlane to;  // receives row i in row i of its first head
 };
 
-// Some rows of the attention map of one head of a group. Each finished row is passed to `consume`, or written to `out` if that is nullptr.
+// Some rows of the attention map of one head of a group. Each finished row is passed to `consume` or, if `consume` is nullptr, written to `out`.
 struct MapsTask : HeadGroup {
   std::int64_t head = 0;                 // 0 is the group's first head
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p.
+  // Called with the S values of row chosen[i]. Attention weights are 0 outside of `keys`; `entropy` is their entropy -sum p log p.
   void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
   void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]
-  DType out_dtype = DType::f32;  // any type with the group's compute type
+  DType out_dtype = DType::f32;  // float64 if the group's compute type is float64, else any other floating dtype
 };
 
 }  // namespace polyhead::cpu

@@ -1,4 +1,5 @@
-// The rows of a task and their key ranges: intersections with a block of keys, and products of blocks of rows with blocks of keys. For kernel sources only.
+// TaskRows holds the rows of a task and the key range of each row. It computes which keys of a key block a row attends to, and products of rows with keys. For
+// kernel sources only.
 #pragma once
 
 #include "cpu/amx_product.h"
@@ -8,16 +9,17 @@
 namespace polyhead::cpu::POLYHEAD_ISA {
 namespace {
 
-// Operand: the type in which rows and keys are multiplied, T or bfloat16 pairs.
+// Operand is the type in which rows and keys are multiplied: T or bfloat16 pairs.
 template <class T, class Operand = T>
 struct TaskRows {
   const HeadGroup& group;
   const Row* rows;
-  const KeyRange* spans;  // the keys of each row
-  std::int64_t stride;    // between rows of products [row, key of the block]
+  const KeyRange* spans;  // the key range of each row
+  std::int64_t stride;    // distance between rows of products [row, key of the key block]
   Tiles<Operand>* tiles = nullptr;
 
-  // The keys of row `index` in the block of `count` keys from `first` on, relative to `first`, without the blocks at both ends that a boolean mask skips.
+  // Returns the keys that row `index` attends to in the key block of `count` keys from `first` on. The range is relative to `first`, and mask blocks at its
+  // beginning and end that a boolean mask skips are left out.
   KeyRange part(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange& span = spans[index];
     const KeyRange keys{larger(span.first, first), smaller(span.last, first + count)};
@@ -36,7 +38,7 @@ struct TaskRows {
     return keys;
   }
 
-  // Whether a key block has all keys of the row. It does not use narrow_range_of(), because the row's bits must not depend on which mask blocks are
+  // Returns whether a key block contains all keys of the row. It does not use narrow_range_of(), because the row's bits must not depend on which mask blocks are
   // skipped.
   bool in_one_block(std::int64_t index, std::int64_t first, std::int64_t count) const {
     const KeyRange all = range_of(group, rows[index]);
@@ -50,18 +52,18 @@ struct TaskRows {
     return blocks;
   }
 
-  // Returns a row of a tensor: in place, or widened into `line`.
+  // Returns a row of a tensor: in place if possible, else widened to the compute type in `line`.
   const T* line_of(const Plane& plane, const Row& row, std::int64_t width, T* line) const {
     if (group.dtype == kOwnStorage<T> && plane.column == 1) return row_of(plane, static_cast<const T*>(plane.data), row);
     with_storage<T>(group.dtype, plane.data, [&](auto* data) { widen_row<T>(row_of(plane, data, row), plane.column, width, T{1}, line); });
     return line;
   }
 
-  // Copies the rows [block, block + count) of a tensor, times factor. Returns whether all elements are finite.
+  // Copies the rows [block, block + count) of a tensor, multiplied by `factor`. Returns whether all elements are finite.
   bool load(const Plane& plane, std::int64_t block, int count, std::int64_t width, std::int64_t padded, T factor, T* to) const {
     return with_storage<T>(group.dtype, plane.data, [&](auto* data) {
       bool finite = true;
-      for (int i = 0; i < count;) {  // rows of one head at a time
+      for (int i = 0; i < count;) {  // each step copies the rows that belong to one head
         const Row& row = rows[block + i];
         const int run = static_cast<int>(smaller(count - i, group.queries - row.query));
         finite &= copy_rows<T>(row_of(plane, data, row), plane.row, plane.column, run, width, padded, factor, to + i * padded);
@@ -71,14 +73,14 @@ struct TaskRows {
     });
   }
 
-  // Packs `count` rows of k or v, or of their tangents, from key `first` on into panels. `lines` is scratch of kLanes rows.
+  // Packs `count` rows of k or v, or of their tangents, from key `first` on into panels. `lines` is scratch for kLanes rows.
   void pack_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, T* lines, T* panels) const {
     with_storage<T>(group.dtype, plane.data, [&](auto* data) {
       pack_transposed(StoredRows(data + first * plane.row, plane, width, group.keys - first, T{1}), static_cast<int>(count), lines, panels);
     });
   }
 
-  // Copies keys as rows, with 0 for NaN and infinities. Returns true if all elements were finite.
+  // Copies rows of k or v, with NaN and infinities replaced by 0. Returns true if all elements were finite.
   bool copy_keys(const Plane& plane, std::int64_t first, std::int64_t count, std::int64_t width, std::int64_t padded, T* to) const {
     const bool finite = with_storage<T>(group.dtype, plane.data, [&](auto* data) {
       return copy_rows<T>(data + first * plane.row, plane.row, plane.column, static_cast<int>(count), width, padded, T{1}, to);
@@ -87,7 +89,7 @@ struct TaskRows {
     return finite;
   }
 
-  // Computes a product whose b is in the second-level cache.
+  // Computes a product whose operand b is in the second-level cache.
   void multiply_rows(const Product<T, Operand>& product, int count, int vectors) const {
     if constexpr (kUsesAmx<Operand>) {
       multiply_by_tiles(*tiles, product, count, vectors);
@@ -96,7 +98,7 @@ struct TaskRows {
     }
   }
 
-  // c = a b, or c += a b, for the panels that the mask does not skip. Skipped panels of c are not written, and no row reads them.
+  // Computes c = a b or, if `add`, c += a b, for the panels that the mask does not skip. Panels of c that the mask skips are not written, and no row reads them.
   void multiply_panels(const T* a, std::int64_t a_stride, const T* panels, std::int64_t depth, int count, std::int64_t first, KeyRange keys,
                        const StripBlocks& blocks, T* c, bool add = false) const {
     for_each_panel<T>(keys.first, keys.last, [&](std::int64_t panel, std::int64_t begin, int vectors) {
@@ -114,12 +116,12 @@ struct TaskRows {
     });
   }
 
-  // sums[key] += sum_i a[i,key] b[i] for the keys of `block_keys`, where i runs over the rows of the strips that attend to the key.
+  // Adds sum_i a[i,key] b[i] to sums[key] for each key of `block_keys`, where i runs over the rows of the strips that attend to the key.
   void multiply_columns(const T* a, int count, const KeyRange* strips, KeyRange block_keys, const T* b, std::int64_t padded, T* sums) const {
-    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // rows
+    constexpr std::int64_t kPerTerm = std::is_same_v<Operand, Bf16Pair> ? 2 : 1;  // number of rows in a term
     for (std::int64_t key = block_keys.first; key < block_keys.last; key += kStripRows) {
       const int height = static_cast<int>(smaller(kStripRows, block_keys.last - key));
-      int begin = count, end = 0;  // rows of the strips that attend to any of these keys
+      int begin = count, end = 0;  // the range of rows whose strips attend to any of these keys
       for (int strip = 0; strip < count; strip += kStripRows) {
         const KeyRange& keys = strips[strip / kStripRows];
         if (keys.empty() || keys.last <= key || keys.first >= key + height) continue;

@@ -1,5 +1,5 @@
-// Tests when a process requests AMX tiles from Linux, and what it does if Linux refuses. Skipped without AMX, because Linux' answer is tested. A
-// process cannot give tiles back, so each test needs its own process, and is skipped in one that has tiles already.
+// Tests when the library requests AMX tiles from Linux, and what it does if Linux refuses. Without AMX the tests are skipped, because they test the answer of
+// Linux. A process cannot give tiles back, so each test needs a new process and is skipped in a process that already has tiles.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -26,7 +26,7 @@ class AmxTiles : public testing::Test {
     constexpr unsigned long kTileData = 1ul << 18;
     unsigned long asked = 0;
     if (kernel_instruction_set() != "amx_bf16") GTEST_SKIP() << "needs a processor with AMX";
-    if (syscall(SYS_arch_prctl, kGetPermission, &asked) != 0 || (asked & kTileData) != 0) GTEST_SKIP() << "this process has asked for tiles before";
+    if (syscall(SYS_arch_prctl, kGetPermission, &asked) != 0 || (asked & kTileData) != 0) GTEST_SKIP() << "this process has requested tiles before";
   }
 
   void TearDown() override {
@@ -61,7 +61,7 @@ TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
   Random random(1);
   const AttentionCase c = case_of(random, DType::bf16, {.queries = 30, .keys = 90, .qk_width = 32, .v_width = 32}, &find_backend("cpu"));
   Tensor sums(DType::f32, {c.q.shape()[0], 90});
-  attention_key_sums({.q = c.q, .k = c.k}, sums, c.options);  // maps have exact products
+  attention_key_sums({.q = c.q, .k = c.k}, sums, c.options);  // maps are computed with exact products, so they must not request tiles
   EXPECT_EQ(use_small_signal_stack(), 0);
 }
 

@@ -1,4 +1,4 @@
-// One file of golden vectors: inputs, expected results, and the rules that its metadata names.
+// A case: the inputs, the expected results and the options of one file of golden vectors.
 #pragma once
 
 #include <filesystem>
@@ -18,18 +18,18 @@ using Tensors = std::map<std::string, Tensor>;
 struct Case {
   std::string name;
   std::string operation;
-  nlohmann::json options;  // the metadata without name and op
-  Tensors inputs;          // as in the file
-  Tensors expected;        // out, weights, lse, their tangents and every d_X
+  nlohmann::json options;  // the file's metadata without `name` and `op`
+  Tensors inputs;          // the tensors of the file that are no results
+  Tensors expected;        // the results in the file: out, weights, lse, their tangents, and every gradient d_X
 };
 
-// Reads a case. Error if the file is not a case.
+// Reads a case from a file of golden vectors. Error if the file has no metadata `case` or no tensor `out`.
 Case read_case(const std::filesystem::path& path);
 
 bool is_gradient(const std::string& name);
 
-// Gives an operation its rules and tensors, and records which were read. finish() refuses a case with an unread rule or tensor, because the test would not
-// cover it.
+// Provides an operation with the options and tensors of a case, and records which of them were read. finish() refuses a case with an option or tensor that was
+// not read, because the test would ignore it.
 class Reader {
  public:
   Reader(const nlohmann::json& options, Tensors inputs) : options_(options), inputs_(std::move(inputs)) {}

@@ -4,7 +4,7 @@
 namespace polyhead::golden {
 namespace {
 
-// Converts the metadata's `layer` to the layout of its parameters.
+// Returns the name of the parameter layout (polyhead/io/attention_parameters.h) of the metadata's `layer`.
 std::string layout_of(const std::string& layer) {
   static const std::map<std::string, std::string> kLayouts{
       {"Multi_atten", "multi_atten"},
@@ -82,7 +82,8 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   nn::MultiHeadAttention::Gradients gradients{.query = make("d_query", input.query.shape()), .parameters = &parameters};
   if (input.key) gradients.key = make("d_key", input.key.shape());
   if (input.value) gradients.value = make("d_value", input.value.shape());
-  // In files masks are [*,T,S], and biases are [N,T,S] or have only the first leading dimensions. Insert the missing dimensions, before T and before N.
+  // In the files masks are [*,T,S], and biases are [N,T,S] or have only the first leading dimensions. Insert the missing dimensions: for masks before T, for biases
+  // before N.
   const int rank = input.query.rank() + 1;
   if (options.mask.block && options.mask.block.rank() == rank - 1) options.mask.block = options.mask.block.unsqueeze(-3);
   if (options.bias) {
@@ -99,7 +100,7 @@ Tensors compute_layer(Reader& in, const Setting& setting) {
   layer.forward(input, make("out", layer.output_shape(input)), options, &saved);
   attention_map(saved.maps(), make("weights", layer.maps_shape(input)), saved.sdpa);
   results["lse"] = saved.lse;
-  results["q_heads"] = Tensor::copy_of(saved.q_heads);  // the error bounds are computed from these
+  results["q_heads"] = Tensor::copy_of(saved.q_heads);  // error bounds are computed from the projected queries and keys
   results["k_heads"] = Tensor::copy_of(saved.k_heads);
   layer.backward(saved, d_out, gradients);
   for (io::NamedTensor& named : io::store_attention(models::attention_parameters(parameters, layout))) {

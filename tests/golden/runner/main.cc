@@ -1,4 +1,4 @@
-// polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]
+// The program that computes golden vectors and compares the results: polyhead_golden FOLDER [--dtype f64|f32|all] [--float32-errors FILE] [--backend NAME]
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -30,8 +30,8 @@ int main(int count, char** arguments) {
   std::string folder, dtype = "f64", errors, backend;
   parser.add_option("FOLDER", folder, "of *.safetensors files")->required();
   parser.add_option("--dtype", dtype, "f64, f32 or all (default: f64)")->check(CLI::IsMember(kNamedDTypes));
-  parser.add_option("--float32-errors", errors, "how far plain PyTorch in float32 is from the vectors");
-  parser.add_option("--backend", backend, "this one instead of the one that is chosen");
+  parser.add_option("--float32-errors", errors, "JSON file with the errors of plain PyTorch in float32, from which bounds are computed");
+  parser.add_option("--backend", backend, "use this backend instead of the one that the library chooses");
   try {
     parser.parse(count, arguments);
     return run(folder, dtype, errors, backend);

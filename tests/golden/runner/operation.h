@@ -1,4 +1,4 @@
-// Computes all results that the file lists as expected.
+// Computes the results of a case, to compare them with the expected results in the file.
 #pragma once
 
 #include "golden/runner/case.h"
@@ -10,13 +10,13 @@ struct Setting {
   const Backend* backend = nullptr;
 };
 
-// Computes the results of a case. Error if it names an operation, a rule or a tensor that the runner does not know.
+// Computes the results of a case. Error if the case has an operation, an option or a tensor that the runner does not know.
 Tensors compute(const Case& which, Tensors inputs, const Setting& setting);
 
-// Returns the inputs, with float64 tensors converted to `dtype`. Narrower tensors belong to the case and stay as they are.
+// Returns the inputs, with float64 tensors converted to `dtype`. Tensors of a narrower dtype are part of what the case tests and are not converted.
 Tensors inputs_as(const Case& which, DType dtype);
 
-// Returns the dtype of the query, which the results have too.
+// Returns the dtype of the query. The results have the same dtype.
 DType dtype_of(const Tensors& inputs);
 
 Tensors compute_sdpa(Reader& in, const Setting& setting);
@@ -24,7 +24,7 @@ Tensors compute_second_derivatives(Reader& in, const Setting& setting);
 Tensors compute_layer(Reader& in, const Setting& setting);
 
 EmptyRows read_empty_rows(Reader& in);
-// Returns a tensor of one or two dimensions from a list, or a list of lists, of integers: key lengths, offsets.
+// Converts a list of integers, or a list of lists, such as key lengths or offsets, to a tensor of one or two dimensions.
 Tensor integer_tensor(const nlohmann::json& list);
 
 }  // namespace polyhead::golden

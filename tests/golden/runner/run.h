@@ -10,7 +10,7 @@ namespace polyhead::golden {
 
 struct RunOptions {
   std::vector<DType> dtypes{DType::f64};
-  Float32Errors torch;  // may be empty
+  Float32Errors torch;  // PyTorch's errors in float32; if empty, they are estimated
   Setting setting;
 };
 
@@ -18,11 +18,11 @@ struct RunResult {
   int passed = 0, failed = 0;
 };
 
-// Runs the files in the order given, once for each dtype. Calls print with one line for each run of a case. A file that cannot be read or that names
-// something unknown counts as failed.
+// Runs the files in the given order, once for each dtype. Calls print with one line for each run of a case. A file counts as failed if it cannot be read, or if
+// it has an operation, an option or a tensor that the runner does not know.
 RunResult run_files(std::span<const std::filesystem::path> paths, const RunOptions& options, const std::function<void(const std::string&)>& print);
 
-// Runs every *.safetensors in the folder by run_files(), in the order of their names. Error if the folder is missing or holds no case.
+// Calls run_files() for all *.safetensors files in the folder, in the order of their names. Error if the folder is missing or has no such file.
 RunResult run_folder(const std::filesystem::path& folder, const RunOptions& options, const std::function<void(const std::string&)>& print);
 
 }  // namespace polyhead::golden

@@ -1,4 +1,4 @@
-// What needs files on a disk: WebAssembly (tests/live/golden.cc) has none.
+// The functions of the runner that read files from a disk. They are in a separate source, because WebAssembly (tests/live/golden.cc) has no disk.
 #include <algorithm>
 #include <fstream>
 

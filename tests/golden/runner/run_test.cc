@@ -1,4 +1,4 @@
-// Tests that the runner reports wrong results, unknown rules and damaged files as failures.
+// Tests that the runner reports wrong results, unknown options and damaged files as failures.
 #include "golden/runner/run.h"
 
 #include <fstream>
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with one case of the real vectors, changed by `edit`.
+// A temporary folder with a copy of one case of the golden vectors, changed by `edit`.
 class Folder {
  public:
   Folder(const std::string& name, const std::function<void(io::TensorFile&)>& edit) {
@@ -81,7 +81,8 @@ TEST(GoldenRunner, WrongFloat32ResultFails) {
   }
 }
 
-// If PyTorch's error is not recorded, an estimate replaces it. The estimate must be at least as wide as the recorded rule, and narrow enough to find errors.
+// If PyTorch's error is not recorded, the runner estimates it. For recorded cases, the bound from the estimate must be at least as large as the bound from the
+// recorded error, and small enough to find errors.
 TEST(GoldenRunner, BoundFromRoundingCoversTwiceThePyTorchError) {
   for (const auto& [name, errors] : read_float32_errors(POLYHEAD_GOLDEN_ERRORS)) {
     SCOPED_TRACE(name);

@@ -15,7 +15,7 @@ Diagonal diagonal(const nlohmann::json& given) {
   return given.is_string() ? corner(given.get<std::string>()) : Diagonal::offset(given.get<std::int64_t>());
 }
 
-// The inputs and rules of a case, and the results of the forward pass.
+// The inputs and options of a case, and the results of the forward pass.
 struct Problem {
   Problem(Reader& in, const Setting& setting);
   void forward(Tensors& results);
@@ -87,7 +87,7 @@ void make_gradients(const Problem& p, Backward& backward, Tensors& results) {
 
 }  // namespace
 
-// A case without d_out has no gradients.
+// Computes the forward pass and, if the case has d_out, the backward pass.
 Tensors compute_sdpa(Reader& in, const Setting& setting) {
   Problem p(in, setting);
   Tensors results;

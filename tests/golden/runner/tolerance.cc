@@ -8,12 +8,12 @@ namespace {
 
 constexpr double kEps32 = std::numeric_limits<float>::epsilon();
 
-// The error of PyTorch is one random sample. In a tensor of few elements it can by chance be far below the error that comes from rounding the inputs, so
-// the larger of the two errors counts.
+// The recorded error of PyTorch is one random sample. For a tensor of few elements it can by chance be far below the error that rounding the inputs causes, so
+// bounds are computed from the larger of the two errors.
 //
-// If no error of PyTorch is recorded, it is estimated. Each rounding of a float32 computation changes the result about as much as rounding the inputs does,
-// so a good computation errs by a small multiple of the error from rounding the inputs. For the seed-0 vectors the error of plain PyTorch is at most
-// kTorchOverRounding times the error from rounding the inputs, and twice PyTorch's error is allowed.
+// If no error of PyTorch is recorded, the runner estimates it. Each rounding in a float32 computation changes the result about as much as rounding the inputs
+// does, so a good computation has a small multiple of the error from rounding the inputs. For the vectors of seed 0 the error of plain PyTorch is at most
+// kTorchOverRounding times the error from rounding the inputs. The bound is twice PyTorch's error.
 constexpr double kTorchOverRounding = 4;
 constexpr int kSamples = 8;
 
@@ -21,7 +21,7 @@ std::vector<double> constant(const Tensor& like, double value) {
   return std::vector<double>(static_cast<std::size_t>(like.numel()), value);
 }
 
-// Returns the largest change of each result when every input is moved by up to one unit of float32 in its last place.
+// Returns the largest change of each result if every input is changed by up to one unit in the last place of float32.
 std::map<std::string, double> rounding_effect(const Case& which) {
   const Tensors exact = compute(which, inputs_as(which, DType::f64), {});  // not the results in the file: a wrong file must not widen its own bound
   std::map<std::string, double> effect;
@@ -40,7 +40,7 @@ std::map<std::string, double> rounding_effect(const Case& which) {
   return effect;
 }
 
-// For each row of attention, in float64: the largest scale * sum |q k| of its keys, and sum_s p |v|.
+// Two numbers for each row of attention: the largest scale * sum |q k| over the row's keys, and sum_s p |v|.
 struct CoreRows {
   std::vector<double> largest_score;  // [rows]
   std::vector<double> mean_value;     // [rows,V]
@@ -80,9 +80,10 @@ CoreRows core_rows(const Case& which, const Tensor& q, const Tensor& k, const Te
   return rows;
 }
 
-// |out error| <= 8 eps (4 + sqrt S + L) sum_s p |v|. An attention weight is the output for a v that is 1 at its key and 0 elsewhere, so its
-// bound has p in place of the sum. lse moves by at most the largest error of a score, and is rounded. For a layer, attention weights and lse have
-// the same bounds, computed from its projected queries and keys.
+// Sets the bounds that follow from the formula of attention. The error of `out` is at most 8 eps (4 + sqrt S + L) sum_s p |v|, where L is the largest scale *
+// sum |q k| of the row. An attention weight is the output for a v that is 1 at one key and 0 elsewhere, so its bound has p in place of the sum. The error of
+// lse is at most the largest error of a score, plus its rounding. For a layer, the bounds of attention weights and lse are computed from the projected queries
+// and keys.
 void core_bounds(const Case& which, Bounds& bounds) {
   const bool layer = which.operation == "layer";
   const Tensors projected = layer ? compute(which, inputs_as(which, DType::f64), {}) : Tensors();
@@ -133,7 +134,7 @@ Bounds float32_bounds(const Case& which, const Float32Errors& torch) {
     if (bounds.count(name) > 0) continue;
     const double rounding = effect.at(name);
     if (known == torch.end()) {
-      // If a gradient is zero in exact arithmetic, its terms cancel and only their rounding errors remain.
+      // If a gradient is zero in exact arithmetic, its terms cancel and only the rounding errors of the terms remain.
       const double cancelled = test::largest_magnitude(expected) < magnitude(which, name) ? 8 : 1;
       bounds[name] = constant(expected, 2 * kTorchOverRounding * rounding + cancelled * kEps32 * magnitude(which, name));
       continue;

@@ -16,12 +16,13 @@ using Bounds = std::map<std::string, std::vector<double>>;
 // Returns 1e-12 times the magnitude of each tensor.
 Bounds float64_bounds(const Case& which);
 
-// Attention weights, lse and the output of sdpa have a bound from the formula. Gradients and outputs of layers may have twice PyTorch's error if that is
-// recorded, else a multiple of the error from rounding the inputs.
+// Returns the bounds in float32. For attention weights, lse and the output of sdpa, the bound follows from the formula. Gradients and outputs of layers may
+// have twice the recorded error of PyTorch or, if none is recorded, a multiple of the error that rounding the inputs causes.
 Bounds float32_bounds(const Case& which, const Float32Errors& torch);
 
-// Returns the magnitude by which errors of a tensor are measured: the tensor's largest. A gradient that is zero in exact arithmetic holds only rounding noise,
-// so the largest magnitude of all gradients counts instead. (An example is the gradient of a bias that is constant along the keys and shifts whole rows.)
+// Returns the number that errors of a tensor are divided by: the tensor's largest magnitude. A gradient that is zero in exact arithmetic consists of rounding
+// errors, so the largest magnitude of all gradients is used instead. (An example is the gradient of a bias that is constant along the keys and shifts whole
+// rows.)
 double magnitude(const Case& which, const std::string& name);
 
 }  // namespace polyhead::golden
