@@ -187,7 +187,7 @@ TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
   EXPECT_EQ(cache.length(0), 1);
 }
 
-// Without causal every query attends to all tokens of its sequence; bias and masks count the cached keys.
+// Without causal every query attends to all tokens of its sequence. The key axis of bias and masks covers the cached keys and the new ones.
 TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 2});
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 2, .dtype = DType::f64});

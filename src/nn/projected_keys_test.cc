@@ -92,7 +92,7 @@ TEST(ProjectedKeys, InAStorageOfTheirOwn) {
               "MultiHeadAttention.backward: projected_key is " + std::string(info(storage).name) +
                   "; gradients need keys and values in the dtype of the parameters, float32");
     const std::string of_trace = error_message([&] { trace(layer, stored); });
-    EXPECT_EQ(of_trace, integers ? "trace: projected_key is int8; give it as floating numbers, as the steps show them" : "");
+    EXPECT_EQ(of_trace, integers ? "trace: projected_key is int8; the steps show floating-point numbers, so dequantize projected_key and projected_value first" : "");
   }
 }
 

@@ -23,7 +23,7 @@ struct ResidualPart {
   bool norm_is_optional = false;  // with NormPosition::pre: without a norm the part reads x itself
 };
 
-// f(in, out) computes the part. x and y do not overlap.
+// f(in, out) computes the part (attention or feed-forward). x and y do not overlap.
 template <class F>
 SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, TensorView y, const F& f) {
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
@@ -101,7 +101,7 @@ inline void require_saved(const char* operation, const SavedResidual& saved, Nor
 
 inline void require_part_order(const char* operation, PartOrder order, NormPosition position) {
   require(order == PartOrder::sequential || position != NormPosition::post, operation,
-          ": part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
+          ": part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
 }
 
 // Returns the configuration of the self-attention of an encoder or decoder layer.

@@ -24,7 +24,7 @@ class Rows {
   bool contiguous() const { return step_ == 1; }  // true if the elements of a row are contiguous
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
-  // One row: finding it costs divisions, which a loop over its columns should not repeat.
+  // One row. Finding a row costs divisions, so find it once, before the loop over its columns.
   struct Row {
     T* data;
     std::int64_t step;
@@ -38,7 +38,7 @@ class Rows {
   std::int64_t step_;
 };
 
-// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is so stored, else a copy that put() writes back.
+// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is stored like this, else a copy that put() writes back.
 template <class T>
 class ComputedRow {
  public:

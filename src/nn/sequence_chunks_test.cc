@@ -137,7 +137,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
     return SequenceChunks(c, attention_shapes("test", c, {.query = query}), options).count();
   };
   EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
-  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of weights would be packed for 2 MiB
+  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of parameters would be packed for 2 MiB of activations
   EXPECT_EQ(parts(plain, none, {.executor = &one}), 1);
 }
 

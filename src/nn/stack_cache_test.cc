@@ -108,7 +108,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     EXPECT_TRUE(near(y, whole, 1e-12));
   }
   EXPECT_EQ(error_message([&] { told({.mask = {.causal = Causal::top_left()}, .attend_later_tokens = true}); }),
-            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, under which no query does");
+            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, which masks all later tokens");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.attend_later_tokens = true}); }), "MultiHeadAttention.forward: attend_later_tokens is given without a cache");
 }
 
@@ -156,8 +156,8 @@ TEST(StackCache, ViewsOfLengthsStayValid) {
   EXPECT_EQ(lengths.data(), cache.key_lengths().data());
 }
 
-// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with its
-// own memory, cut to its length. The projections of the memory are overwritten after the cache is made, because no step may read them.
+// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with the beam's
+// memory, cut to the memory's length. The projections of the memory are overwritten after the cache is made, because no step may read them.
 TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
   constexpr std::int64_t kBeams = 3, kRows = 2 * kBeams, kPrefill = 3;
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
@@ -246,7 +246,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.cache = &one}); }),
             "Encoder.forward: the option cache is for one layer; for a stack use EncoderCache");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache, {.cache = &one}); }),
-            "Encoder.forward: a cache is given twice; that in the options belongs to one layer");
+            "Encoder.forward: a cache is given as an argument and in the options; the option is for a single layer");
 
   EXPECT_EQ(error_message([&] { DecoderCache(decoder, x.view().select(0, 0), {.capacity = 4}); }), "DecoderCache: memory is [3,8]; it must be [B,S,M]");
   EXPECT_EQ(error_message([&] { DecoderCache(decoder, narrow, {.capacity = 4}); }),

@@ -47,11 +47,10 @@ struct DistributedOptions {
   std::optional<Plan> plan{};                 // not given: choose_plan()
   Links links{};                              // speeds that choose_plan() assumes
   std::optional<OneRow> one_row{};            // required if a gradient depends on it
-  // Tells sdpa_forward that a backward pass with d_bias or d_sink follows. If one rank sets this, the forward pass already refuses a missing one_row, on
-  // all ranks.
+  // Set these if a backward pass with d_bias or d_sink follows. If any rank sets one of them and one_row is missing, sdpa_forward already throws, on all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
-  // How long a rank may send nothing before the others give up. The library adds 4 times the time that the busiest rank is predicted to compute, at the
-  // speed of this rank, in this call and the one before: a rank that computes does not answer.
+  // How long a rank may send nothing before the others give up. A rank does not answer while it computes, so the library adds 4 times the predicted compute
+  // time of the busiest rank in this call and the previous one, at the speed of this rank.
   std::chrono::milliseconds timeout{30'000};
   CallReport* report = nullptr;               // filled in, if given
 };
@@ -59,7 +58,8 @@ struct DistributedOptions {
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
-// Describes the plan of a forward pass with its reason, and the steps of this rank, one fact per line. All ranks must call it, as it is a distributed call.
+// Describes the plan of a forward pass with its reason, and the steps of this rank, one fact per line. All ranks must call explain(), because it is a
+// distributed call.
 std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
 }  // namespace polyhead::distributed

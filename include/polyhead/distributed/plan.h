@@ -10,7 +10,7 @@
 namespace polyhead::distributed {
 
 // Ranks form `ring_ranks` groups of `head_ranks` consecutive ranks. Inside a group each rank computes some heads of the whole group's queries
-// (DeepSpeed-Ulysses, Jacobs et al. 2023); between groups keys and values travel (ring attention, Liu et al. 2023). Together: Fang and Zhao 2024 (USP).
+// (DeepSpeed-Ulysses, Jacobs et al. 2023); between groups keys and values travel (ring attention, Liu et al. 2023). Fang and Zhao 2024 (USP) combine both.
 struct Plan {
   int head_ranks = 1, ring_ranks = 1;  // their product is the number of ranks
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -34,7 +34,7 @@ struct PlanInput {
   int element_bytes = 4;
   bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
   bool shared_head_bias = false;  // a bias or boolean [T,S] that all heads share: with heads on several ranks, each rank needs all of its group's rows
-  bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then see all keys of a row
+  bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then hold all keys of a row
 };
 
 struct PlanChoice {

@@ -19,7 +19,7 @@ namespace polyhead::models {
 // The token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
   end_token,   // the first token with the id config.end_token
-  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2, whose real end token is the last of the vocabulary
+  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2: the real end token of their vocabulary has the largest id
   last,        // the last token, padding included (SigLIP)
 };
 
@@ -46,7 +46,7 @@ struct TextSideOutput {
   TensorView all_hidden = {};         // [L+1,*,T,E]: the embeddings, then each layer's output, before the final norm
   TensorView attentions = {};         // [L,*,N,T,T]
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
-  TensorView pooled = {};             // [*,E]; for SigLIP the output of its head
+  TensorView pooled = {};             // [*,E]: the hidden state of the token that TextPooling names; for SigLIP after the linear layer `head`
   TensorView embedding = {};          // [*,P]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection
 };
 

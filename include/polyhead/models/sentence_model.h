@@ -1,4 +1,4 @@
-// A tokenizer and an encoder together: from a text to the attention weights of every head, and to one vector for the whole text.
+// A tokenizer and an encoder: they turn a text into the attention weights of every head and into one vector for the whole text.
 #pragma once
 
 #include <filesystem>
@@ -33,7 +33,7 @@ struct SentenceResult {
 struct SentenceOptions {
   WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
   bool attentions = true;
-  std::int64_t pooled = 0;  // p: blocks along one side of pooled maps, at most T; 0: none
+  std::int64_t pooled = 0;  // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool all_hidden = false;
   bool head_vectors = false;
   const Backend* backend = nullptr;
@@ -53,7 +53,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // Returns the embeddings [texts,E], computed as one padded batch. It reads only the options when_too_long, backend and executor.
+  // Returns the embeddings [texts,E], computed as one padded batch. Of `options` are used: when_too_long, backend and executor.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 

@@ -40,7 +40,7 @@ struct Gradients {
   Write x_write = Write::replace;
   // add: gives the same bits as backward into a zeros_like(layer), followed by add_gradients(): each element of the new gradient is rounded to the
   // parameter's dtype, then the sum is rounded. Temporary memory holds one tensor at a time, from the workspace. If backward throws after its checks,
-  // some sums include the new gradient and others do not: set them to zero and start again. (add_gradients() adds all or nothing.)
+  // some sums include the new gradient and others do not: set all sums to zero and start again. (add_gradients() adds all or nothing.)
   Write parameters_write = Write::replace;
 };
 

@@ -1,4 +1,4 @@
-// A layer norm or an RMS norm, for layers whose configuration chooses.
+// A norm that is a layer norm or an RMS norm, as a layer's configuration says.
 #pragma once
 
 #include "polyhead/nn/layer_norm.h"

@@ -1,4 +1,4 @@
-// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24), without its [*,N,T,S]:
+// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24) that never stores the bias [*,N,T,S]:
 // for models of proteins, where z has a vector for each pair of positions.
 //
 //   bias[*,n,t,s] = sum_c weight[n,c] LayerNorm(z[*,t,s,:])[c] + b[n]
@@ -25,9 +25,9 @@ namespace polyhead::nn {
 struct PairBiasConfig {
   std::int64_t pair_width = 0;  // C
   std::int64_t heads = 0;       // N
-  double epsilon = 1e-5;        // of the norm
+  double epsilon = 1e-5;        // epsilon of the norm
   bool norm_bias = true;
-  bool bias = false;            // of the projection
+  bool bias = false;            // whether the projection has a bias
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };
@@ -39,7 +39,7 @@ struct PairBias : Module<PairBias> {
 
   PairBias() = default;
   explicit PairBias(const PairBiasConfig& config);
-  PairBias(LayerNorm norm, Linear projection);  // of existing parameters; Error unless their widths and dtypes agree
+  PairBias(LayerNorm norm, Linear projection);  // from existing parameters; Error unless their widths and dtypes agree
 
   std::int64_t pair_width() const { return projection.in_width(); }
   std::int64_t heads() const { return projection.out_width(); }
