@@ -23,7 +23,8 @@ class Checkpoint {
  public:
   // Opens the folder; the dtype is unknown until the first prefix_of().
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
-  // `words`: possible names of the embedding, without the prefix. The first of them that the file has determines the dtype, and whether names have the prefix.
+  // `words`: possible names of the embedding, without the prefix. The first of these names that the file has determines the dtype, and whether all names have
+  // the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
       : Checkpoint(folder, model_type) {
     const io::NamedTensor* found = nullptr;

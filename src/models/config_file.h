@@ -70,11 +70,11 @@ class ConfigFile {
   }
 
   bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
-  // A key that was not read is an Error that names it, unless it cannot change results: because `without_effect` or the list of language_families.cc has the
-  // key, or because the key has its neutral value. `remedy` ends the message.
+  // A key that was not read is an Error that names it, unless the key cannot change results: because `without_effect` or the list in language_families.cc
+  // contains the key, or because the key has its neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
-  // So small that products of two extents, and sums of a few such products, do not overflow.
+  // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.
   static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
 
  private:

@@ -134,7 +134,7 @@ Tensor fitted(const ImageProcessor& processor, ConstTensorView image) {
   if (!processor.crop) return current;
   const std::int64_t height = current.extent(0), width = current.extent(1);
   const auto [crop_height, crop_width] = *processor.crop;
-  require(crop_height <= height && crop_width <= width, "fitted: the image is ", height, " x ", width, " pixels where ", crop_height, " x ", crop_width, " are cut out; padding is not supported");
+  require(crop_height <= height && crop_width <= width, "fitted: the image is ", height, " x ", width, " pixels, too small for a crop of ", crop_height, " x ", crop_width, "; padding is not supported");
   const auto before = [&](std::int64_t rest) { return rest / 2 + (processor.crop_half_even && rest % 4 == 3 ? 1 : 0); };
   const std::int64_t top = before(height - crop_height), left = before(width - crop_width);
   return Tensor::copy_of(current.view().slice(0, top, top + crop_height).slice(1, left, left + crop_width));

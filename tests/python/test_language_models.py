@@ -229,7 +229,7 @@ def test_mixtures_of_experts_that_differ_are_refused_by_name(tmp_path: Path) -> 
     refused("mixtral", "num_experts_per_tok is missing", remove=("num_experts_per_tok",))
     refused("mixtral", r"'model.layers.0.block_sparse_moe.gate.weight' is \[5,32\]; config.json makes it \[4,32\]", num_local_experts=4)
     refused("qwen3_moe", "use_sliding_window is true; with models of the type qwen3_moe only false is supported", use_sliding_window=True)
-    refused("qwen3_moe", "num_local_experts is 5 and num_experts is 4; they are names of one number", num_experts=4)
+    refused("qwen3_moe", "num_local_experts is 5 and num_experts is 4; both keys must have the same value", num_experts=4)
     refused("qwen3_moe", r"mlp_only_layers has the number 3; layers are integers in \[0, 3\)", mlp_only_layers=[3])
     refused("qwen3_moe", "has no tensor 'model.layers.1.mlp.gate.weight'", mlp_only_layers=[])
     folder = tmp_path / "qwen3_moe"

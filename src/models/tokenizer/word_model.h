@@ -16,7 +16,7 @@ namespace polyhead::models {
 
 struct WordToken {
   std::int64_t id;
-  std::size_t first, last;  // bytes of the word, as in `tokenizers`, which shifts them if BPE drops a character
+  std::size_t first, last;  // bytes of the word, as in `tokenizers`, which shifts these places if BPE drops a character
 };
 
 // Each word is one token, or the unknown token.
