@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     std::printf("step %d: loss %.8f\n", static_cast<int>(optimizer.steps()), losses.back());
   }
   if (argc > 3) io::save_parameters(model, optimizer, argv[3]);
-  std::vector<std::int64_t> line{'\n'};  // then its likeliest continuation
+  std::vector<std::int64_t> line{'\n'};  // a newline, to which the likeliest continuation is added
   for (Tensor next(DType::i64, {1}); line.size() < 40 && (line.size() == 1 || line.back() != '\n');) {
     model.forward(Tensor::of<std::int64_t>({1, std::ssize(line)}, line), saved);
     nn::greedy_tokens(saved.logits.view().select(1, std::ssize(line) - 1), next);

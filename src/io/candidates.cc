@@ -52,7 +52,7 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
   };
   const auto check_module = [&](std::string_view module) {
     const std::string foreign = first_inside(module);
-    if (reason.empty() && !foreign.empty()) reason = cat("there is ", quote(foreign), ", which it does not have");
+    if (reason.empty() && !foreign.empty()) reason = cat("there is ", quote(foreign), ", which this layout does not have");
   };
   for (const Parameter& parameter : *candidate.parameters) {
     if (const std::size_t dot = parameter.name.rfind('.'); dot != std::string_view::npos) check_module(parameter.name.substr(0, dot));
@@ -66,7 +66,7 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
       continue;
     }
     const std::string tensor = candidate.prefix + spelled(name, candidate.spelling);
-    if (reason.empty() && index.contains(tensor)) reason = cat("there is ", quote(tensor), ", which it does not have");
+    if (reason.empty() && index.contains(tensor)) reason = cat("there is ", quote(tensor), ", which this layout does not have");
   }
   return reason;
 }

@@ -205,7 +205,7 @@ class AnyTextSide final : public AnyTextModel {
     return result;
   }
 
-  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override { fail(ErrorCode::unsupported, "switching heads off is not supported for the text encoder of a model of images and texts"); }
+  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override { fail(ErrorCode::unsupported, "switching heads off is not supported for the text encoder of an image-text model"); }
 
  private:
   Tokenizer tokenizer_;
