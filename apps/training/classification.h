@@ -9,8 +9,8 @@ namespace polyhead::training {
 
 std::unique_ptr<Task> classification_task(const TaskOptions& options);
 
-// Texts prepared for a model: labels become the model's label numbers (Error for an unknown label); texts with too many tokens for the model are
-// left out, and `note` gets their number.
+// Texts prepared for a model: labels become the model's label numbers (Error for an unknown label); texts with too many tokens for the model are left out, and
+// note() reports their number.
 struct ScoredTexts {
   ClassifiedTexts data;
   std::vector<models::TextInput> inputs;

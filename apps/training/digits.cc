@@ -106,7 +106,7 @@ class Digits final : public Task {
   std::uint64_t seed_;
   std::vector<std::int64_t> training_, validation_;
   models::ImageClassifier model_, gradients_;
-  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, which returns its tensors to it when destroyed
+  Workspace workspace_;  // each step reuses the memory of the last; declared before saved_, whose destructor returns tensors to the workspace
   models::ImageClassifier::Saved saved_;
   Tensor pixels_{DType::f32, {kDigitsOfAStep, images_.pixels.extent(1), images_.pixels.extent(2)}}, labels_{DType::i64, {kDigitsOfAStep}}, logits_{DType::f32, {kDigitsOfAStep, images_.classes}};
 };

@@ -31,7 +31,7 @@ enum class RunEnd : std::uint8_t { complete, no_improvement, stopped };
 struct RunResult {
   RunEnd end = RunEnd::complete;
   std::int64_t steps = 0;             // all steps, including those before the run was resumed
-  std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first
+  std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first validation
 };
 
 // Trains for plan.steps steps. The folder has a model after the first validation, always that of the best score so far.
