@@ -65,7 +65,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
   double dropout = 0;
 
   // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. Layer i of the decoder attends to the source
-  // with these weights: attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), where attention = saved.decoder.layers[i].cross_attention.
+  // with the attention weights attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), where attention = saved.decoder.layers[i].cross_attention.
   struct Saved {
     ConstTensorView source_ids, target_ids;
     Tensor source, target;   // the embedded texts, [B,S,E] and [B,T,E]
@@ -80,7 +80,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. The gradient of an embedding is the sum over all uses of the embedding.
     // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients d_p of a loss on the weights of the decoder's cross-attention
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients d_p of a loss on the attention weights of the decoder's cross-attention
   };
 
   EncoderDecoder() = default;

@@ -21,7 +21,7 @@ struct NormalInitialisation {
 };
 
 // Draws tensors of two and more dimensions from a normal distribution with mean 0. Sets other tensors named "bias" to 0. All remaining tensors keep their
-// values: the weights of norms, and the bias of an attention layer's gate ("gate.bias" beside "q.weight"), so that the gate starts open. A parameter's values
+// values: the `weight` of each norm, and the bias of an attention layer's gate ("gate.bias" beside "q.weight"), so that the gate starts open. A parameter's values
 // depend on the seed and on the parameter's place in the list.
 void initialise_normal(const NamedParameters& parameters, const NormalInitialisation& options);
 template <VisitsTensors M>
