@@ -70,7 +70,7 @@ set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all 
 
 # Optimisation takes three quarters of the time to compile a kernel. The kernels that are not optimised are compiled with -Og, which still inlines every function
 # that instruction sets must not share.
-set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only the kernels that this machine chooses are; the others then serve only to test that they compile")
+set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only the kernels that this machine chooses; only tests run the others")
 set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
 
 # The instruction set that this machine chooses, and its base.
