@@ -156,7 +156,7 @@ class Classification final : public Task {
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
-    return {result.correlation, text};  // this score varies less from validation to validation than the other two
+    return {result.correlation, text};  // the correlation varies less from validation to validation than the accuracy and the number of halves
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -263,7 +263,8 @@ class Classification final : public Task {
   std::vector<std::vector<std::int64_t>> batches_;  // the batches of epoch epoch_
   std::int64_t epoch_ = -1;
   std::vector<double> wanted_;                             // the ratings of the batch
-  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: is it in the positive part, in the negative part
+  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: whether the token is in the positive part, and whether it is in the
+                                                           // negative part
   TermScores scores_, saved_scores_;                           // only for data with ratings
   Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
   models::TextClassifier::Saved saved_;

@@ -18,7 +18,7 @@ struct ScoredTexts {
 };
 
 struct ClassificationScore {
-  std::int64_t counted = 0;              // number of texts scored: of ratings, those other than 0; of labels, all
+  std::int64_t counted = 0;              // number of scored texts: with ratings, the texts whose rating is not 0; with labels, all texts
   double accuracy = 0, correlation = 0;  // accuracy of the rating's sign, or of labels; the correlation is NaN for labels
 };
 ClassificationScore score_texts(const models::TextModel& model, const ScoredTexts& texts);

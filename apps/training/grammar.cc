@@ -23,7 +23,7 @@ class Draw {
  public:
   explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
   const Lexicon& words;
-  const std::vector<Text>* text;  // its words; the "." or "?" at the end is a word too
+  const std::vector<Text>* text;  // words of the given text; the "." or "?" at the end is a word too
   bool asks(std::size_t percent) { return text != nullptr ? text->back() == "?" : chance(percent); }
   bool ends(std::size_t percent) { return text != nullptr ? text->back() == "." : chance(percent); }
   std::size_t below(std::size_t count) { return nn::derive_seed(seed_, number_++) % count; }
@@ -439,7 +439,7 @@ AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t
   Draw draw(nn::derive_seed(nn::derive_seed(seed, number), static_cast<std::uint64_t>(part)));
   for (std::vector<std::string> keys;;) {
     AlignedPair pair = any_sentence(draw, keys);
-    GrammarPart own = GrammarPart::training;  // the largest part of its combinations in the order of GrammarPart
+    GrammarPart own = GrammarPart::training;  // the largest GrammarPart of the sentence's combinations
     for (const std::string& key : keys) own = std::max(own, part_of(key));
     if (own == part) return pair;
   }

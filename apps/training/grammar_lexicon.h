@@ -42,7 +42,7 @@ struct Adjective {
   Text kinds;
 };
 struct Verb {
-  std::string base, s, ed, ing;  // ing: "" if it has no progressive form
+  std::string base, s, ed, ing;  // ing: "" if the verb has no progressive form
   FrenchVerb french;
   Text subjects, objects;  // letters of the kinds of nouns (grammar_words.cc) that may stand there; objects is "-" if the verb takes none
   bool with_etre;

@@ -25,7 +25,7 @@ struct Plan {
   std::int64_t steps = 0;
   std::int64_t validate_every = 0;  // steps between validations
   std::int64_t patience = 0;        // validations in a row without a better score after which the run ends; 0: it never ends early
-  double peak_rate = 1e-3;          // learning rate after warm-up, which then falls as a cosine to a hundredth of it
+  double peak_rate = 1e-3;          // learning rate after warm-up; from this value it falls as a cosine to a hundredth of it
   std::int64_t warmup_steps = 100;
   double max_norm = 1;  // gradients are clipped to this norm
   double average = 0;   // above 0: validate and save moving averages of the parameters, p' <- average p' + (1 - average) p
@@ -53,7 +53,7 @@ class Task {
   virtual Plan plan() const = 0;
   virtual nn::NamedParameters parameters() = 0;
   virtual nn::NamedParameters gradients() = 0;  // with the names of parameters()
-  // Computes the gradients of step `number`, counted from 1. They depend only on the data, the seed, the parameters and the number, so that a resumed
+  // Computes the gradients of step `number`, counted from 1. The gradients depend only on the data, the seed, the parameters and the number, so that a resumed
   // run has the same bits.
   virtual StepResult step(std::int64_t number) = 0;
   virtual Validation validate() = 0;

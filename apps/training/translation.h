@@ -1,5 +1,5 @@
-// Task 2: a translator of the grammar's sentences, or of a file of sentence pairs. One head of its decoder is guided: a loss directs
-// its attention to the source words of each target word, which are given by the links of the grammar, or by IBM model 2 of the training pairs.
+// Task 2: a translator of the grammar's sentences, or of a file of sentence pairs. One head of the decoder is guided: a loss directs the head's attention to
+// the source words of each target word. The links of the grammar, or IBM model 2 of the training pairs, give these source words.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,8 @@ struct GuideTarget {
   std::int64_t row, column;
   double share;
 };
-// Returns -weight / rows * sum of share * log(p[row,column] + 1e-6), where `rows` is the number of rows with a target. Adds its gradient by p to d_p.
+// Returns -weight / rows * sum of share * log(p[row,column] + 1e-6), where `rows` is the number of rows with a target. Adds the gradient of this loss by p to
+// d_p.
 template <class T>
 double guide_loss(const T* p, std::int64_t columns, std::span<const GuideTarget> targets, double weight, T* d_p) {
   constexpr double kFloor = 1e-6;  // keeps the loss finite if a weight rounds to 0

@@ -33,8 +33,8 @@ struct Sides {
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {
-  std::int64_t texts = 0, both = 0;      // both: number of texts for which each of the two heads gives 0.45 or more of its attention to its part
-  double positive = 0, negative = 0;     // mean attention of each head to its part
+  std::int64_t texts = 0, both = 0;      // both: number of texts for which each of the two heads gives 0.45 or more of its attention to the part that it should read
+  double positive = 0, negative = 0;     // mean attention of each head to the part that it should read
 };
 Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);
 

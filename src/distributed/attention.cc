@@ -188,7 +188,7 @@ class Backward {
     bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
     d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
     if (bias_in_place_) fill(d_bias_, 0);
-    // True if each element of d_bias belongs to only one block and one run of heads: it is then written, as on one machine, and not added to.
+    // True if each element of d_bias belongs to only one block and one run of heads: d_bias is then written, as on one machine, and not accumulated.
     write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
   }
 

@@ -52,7 +52,8 @@ std::vector<std::string> words_of(std::string_view sentence) {
   return words;
 }
 
-// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. They measure the overlap with other sentences.
+// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. These beginnings measure the overlap with other
+// sentences.
 std::set<std::string> stems_of(const std::vector<std::string>& words) {
   std::set<std::string> stems;
   for (const std::string& word : words)

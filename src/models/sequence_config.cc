@@ -24,7 +24,7 @@ FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) 
   constexpr std::string_view kGated = "gated-";
   const bool gated = name.starts_with(kGated);
   const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
-  // transformers also writes keys that follow from this name, and reads them again; so they must agree with the name.
+  // transformers also writes the keys dense_act_fn and is_gated_act, which follow from this name, and reads them again; so they must agree with the name.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
   return {file.named_activation(key, function), gated};

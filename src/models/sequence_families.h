@@ -25,8 +25,7 @@ struct SequenceKeys {
 // Names of tensors without ".weight" and ".bias". Empty: the family has no such tensor.
 struct SequenceTensors {
   std::string_view prefix = "model.";  // precedes all names except that of the output projection; a file of the model without its output projection has no prefix
-  std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding that encoder and decoder share; `words`: separate embedding of the encoder or
-                                                               // the decoder
+  std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both encoder and decoder; `words`: embedding of one of the two
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
   // Names of tensors of the encoder or the decoder:
   std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
@@ -34,8 +33,7 @@ struct SequenceTensors {
   std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
                    encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
   // Names of tensors of an attention:
-  std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is stored in the first layer of the
-                                                                                                                 // encoder and of the decoder
+  std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is in layer 0 of each stack
   // Names of tensors of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
   std::string_view output = "lm_head", output_bias = "final_logits_bias";

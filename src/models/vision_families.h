@@ -9,7 +9,7 @@
 namespace polyhead::models {
 
 // Names of tensors without ".weight" and ".bias", except those of tokens and positions, which are whole names. Names of a layer's tensors follow `layer` and
-// its number. Empty: the family has no such tensor.
+// the layer's number. Empty: the family has no such tensor.
 struct VisionTensors {
   std::string_view prefix = "";  // precedes all names except those of classifiers and projections; only files of models that have one of these use it
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",

@@ -43,7 +43,7 @@ Tensor load_prefix(Checkpoint& file, const std::vector<std::pair<std::string, st
 // The names of tensors in a layer of CLIP and SigLIP, the same in the image encoder and in the text encoder.
 constexpr LayerNames kBothSides{"layer_norm1", "layer_norm2", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"};
 
-// Returns a linear layer whose output width only the file tells; an absent layer if the file has none.
+// Returns a linear layer whose output width is known from the file only; an absent layer if the file has none.
 nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in, bool bias) {
   const Tensor* weight = file.find(name + ".weight");
   if (weight == nullptr || weight->shape().size() != 2) return {};

@@ -112,7 +112,7 @@ class Pending {
 
 using Messages = std::list<std::shared_ptr<Pending>>;  // moving one to another list allocates nothing, so destructors may
 
-// Keeps for ever the messages whose memory MPI may still write to and whose Transfers are gone. Leak checkers find them reachable.
+// Keeps messages for ever if MPI may still write to their memory and their Transfers are gone. Leak checkers find such messages reachable.
 void hold_forever(Messages&& messages) {
   static auto& held = *new Messages;
   static std::mutex mutex;

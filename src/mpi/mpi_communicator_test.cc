@@ -174,7 +174,7 @@ void communicators_do_not_mix(const Ranks& ranks) {
 }
 
 void abandoned_messages(const Ranks& ranks) {
-  constexpr std::size_t kLarge = 8 << 20;  // MPI sends a message of this size only after the receiver has asked for it
+  constexpr std::size_t kLarge = 8 << 20;  // MPI sends a message of this size only after the receiver has posted its receive
   std::weak_ptr<Bytes> memory;
   {
     const Block received(kLarge);

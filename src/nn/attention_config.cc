@@ -66,7 +66,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   for_each_projection(*this, [&](const char*, Linear& linear, std::int64_t out, std::int64_t in, bool bias) {
     linear = Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
   });
-  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound narrower.
+  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound of the uniform distribution narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
     if (packed) {

@@ -1,4 +1,4 @@
-// Compares a layer that gets a few tokens at a time through a cache with the same layer over whole sequences.
+// Feeds a layer a few tokens at a time through a cache and compares it with the same layer over whole sequences.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -27,7 +27,7 @@ struct CacheSetting {
   std::optional<DType> storage{};  // dtype of the cache; absent: the layer's
   bool alibi = false;
 
-  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly its values.
+  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }

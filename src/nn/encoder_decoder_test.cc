@@ -63,7 +63,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
   }
 }
 
-// The model equals the same computation written with the public layers.
+// The model equals the same computation with the public layers.
 TEST(EncoderDecoder, IsItsParts) {
   const Texts texts;
   const EncoderDecoder model = tiny(false, 3);

@@ -1,4 +1,4 @@
-// Compares evaluation in chunks with the same layer computed as a whole, which is how a pass with `saved` is computed.
+// Compares evaluation in chunks with evaluation as a whole, which is how a pass with `saved` is computed.
 #include <gtest/gtest.h>
 
 #include "nn/sequence_chunks.h"
@@ -23,7 +23,7 @@ struct Call {
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
-// The activations of each call are larger than 768 KiB, so it is cut into chunks.
+// The activations of each call are larger than 768 KiB, so the call is cut into chunks.
 const Call kCalls[] = {{"sequences", {40, 40, 64}},
                        {"behind an extent of one", {1, 40, 33, 64}},
                        {"two leading dimensions", {20, 3, 40, 64}},

@@ -1,4 +1,4 @@
-// Compares stacks that get a few tokens at a time through a cache with the same stacks over each whole sequence alone.
+// Feeds stacks a few tokens at a time through a cache and compares them with the same stacks over each whole sequence alone.
 #include "polyhead/nn/stack_cache.h"
 
 #include <array>

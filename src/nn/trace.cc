@@ -72,7 +72,7 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // The steps after a projection: q and k may be normed and rotated head by head; v has no such steps.
+    // The steps after a projection. q and k may be normed and rotated head by head; v has no such steps.
     struct Later {
       const RMSNorm& norm;
       std::int64_t heads;

@@ -9,10 +9,10 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Returns part `rank` of `ranks` of a layer, with copies of its parameters: its heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The
-// outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
-// multiple of `ranks`, if it has no output projection, or if it has dropout (whose bits would differ from those of one rank). A feed-forward layer is
-// refused if it has fewer hidden units than there are ranks.
+// Returns part `rank` of `ranks` of a layer, with copies of the parameters. The part holds the heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks)
+// of N. The outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
+// multiple of `ranks`, if it has no output projection, or if it has dropout (several ranks would drop other attention weights than one rank). A feed-forward
+// layer is refused if it has fewer hidden units than there are ranks.
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
 

@@ -119,7 +119,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
 
   // With learned positions a text has at most config.longest() tokens. Padding has hidden states too, but no token attends to padding.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
-  // Where backward() writes: it computes the gradient of every parameter from d_hidden [*,T,E].
+  // Where backward() writes the gradients. It computes the gradient of every parameter from d_hidden [*,T,E].
   struct Gradients {
     BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
   };

@@ -53,7 +53,7 @@ struct TextSideOutput {
 struct TextSide : nn::Module<TextSide> {
   TextSideConfig config;
   nn::Embedding words, positions;  // [vocabulary,E] [positions,E]
-  nn::Encoder stack;               // its layers, and the final norm
+  nn::Encoder stack;               // the layers, and the final norm
   nn::Linear head;                 // applied to the pooled token (SigLIP)
   nn::Linear projection;           // E -> P (CLIP)
 

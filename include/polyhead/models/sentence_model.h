@@ -12,9 +12,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all),
-// or 0 where it is true for none. The `sentence-transformers` package computes the same for models with mean pooling and a normalising
-// layer.
+// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all tokens), or 0 if there
+// is no such token. The `sentence-transformers` package computes the same embedding for models with mean pooling and a normalising layer.
 void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
 
 struct SentenceResult {

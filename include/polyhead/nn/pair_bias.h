@@ -32,7 +32,7 @@ struct PairBiasConfig {
   Seed seed;  // draws the initial parameters
 };
 
-// The bias of attention scores that a pair tensor gives: its norm, projected to heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
+// The bias of attention scores that a pair tensor gives: a layer norm of z, projected to the heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
 struct PairBias : Module<PairBias> {
   LayerNorm norm;     // of width C
   Linear projection;  // weight [N,C]; a bias [N] or none
