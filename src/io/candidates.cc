@@ -108,7 +108,7 @@ class Shapes {
   }
   void exactly(const char* name, const Shape& wanted) {
     if (has(name) && candidate_.tensors.at(name).shape() != wanted)
-      bad(name, " is ", candidate_.tensors.at(name).shape(), "; beside the others it must be ", wanted);
+      bad(name, " is ", candidate_.tensors.at(name).shape(), "; with the shapes of the other tensors it must be ", wanted);
   }
 
   void key_heads() {

@@ -68,7 +68,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   for (const auto& [name, set, unset, found] : sizes) agree(set != unset, name, set, found);
   if (parameters.scale) agree(settings.scale.has_value(), "scale", settings.scale.value_or(0), *parameters.scale);
   agree_to(settings.empty_rows == nn::MultiHeadAttentionConfig().empty_rows || !parameters.empty_rows || settings.empty_rows == *parameters.empty_rows,
-           "empty_rows is given", "other empty_rows, by their layout");
+           "empty_rows is given", "other empty_rows, which follow from their layout");
   agree_to(settings.bias || !c.bias, "bias is false", "q.bias");
   agree_to(settings.output_bias || !c.output_bias, "output_bias is false", "output.bias");
   agree_to(settings.output == nn::OutputProjection::linear || !output.weight, "output is none", "output.weight");

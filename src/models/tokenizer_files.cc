@@ -66,7 +66,7 @@ void require_bert(const JsonFile& file) {
   if (kind.ends_with("Fast")) kind.remove_suffix(4);
   constexpr std::string_view kKinds[] = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"};
   if (std::ranges::find(kKinds, kind) == std::end(kKinds))
-    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save others as tokenizer.json, in Python: ", kConvert);
+    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save other tokenizers as tokenizer.json, in Python: ", kConvert);
 }
 
 void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, SpecialNames& names) {

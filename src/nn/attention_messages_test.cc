@@ -20,7 +20,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(config_error({}), "MultiHeadAttention: query_width is 0; it must be at least 1");
   EXPECT_EQ(config_error({.query_width = 8, .heads = -2}), "MultiHeadAttention: heads is -2; it must be at least 1");
   EXPECT_EQ(config_error({.query_width = 8}),
-            "MultiHeadAttention: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
+            "MultiHeadAttention: the initialisation needs a seed, for example .seed = 1; give each layer its own seed (derive_seed)");
   EXPECT_EQ(config_error({.query_width = 8, .dropout = 1.5}), "MultiHeadAttention: dropout is 1.5; it must lie in [0,1]");
 
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});

@@ -37,7 +37,7 @@ void require_order(const char* operation, const AttentionOptions& options, Const
   const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };
   const bool told = options.attend_later_tokens || mask.causal || mask.window.right || by_query(mask.attend) || by_query(mask.block) || by_query(mask.blocks.lists);
   require(told || x.rank() != 3 || x.extent(1) <= 1, operation, ": ", x.rank() == 3 ? x.extent(1) : 0,
-          " tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+          " tokens with a cache, and the mask does not say whether a token attends to later tokens; set .mask = {.causal = Causal::top_left()}, or "
           "attend_later_tokens");
 }
 

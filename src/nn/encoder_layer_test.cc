@@ -319,7 +319,7 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "EncoderLayer: part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
   layer.dropout = 0.1;
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x, {.mode = Mode::training}); }),
-            "EncoderLayer.forward: dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");
+            "EncoderLayer.forward: dropout in training needs dropout_seed, a different seed for each layer and step (derive_seed)");
   EncoderLayer::Saved saved;
   EXPECT_EQ(error_message([&] { layer.backward(saved, x, {.x = d_x}); }), "EncoderLayer.backward: saved is empty; give it to forward first");
   layer.forward(x, d_x, {}, &saved);

@@ -134,7 +134,7 @@ inline double dropout_of(const char* operation, double dropout, const AttentionO
   require_dropout(operation, dropout);  // check again: the caller may have changed the public member
   if (options.mode != Mode::training || dropout == 0) return 0;
   require(options.dropout_seed.has_value(), operation,
-          ": dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");
+          ": dropout in training needs dropout_seed, a different seed for each layer and step (derive_seed)");
   return dropout;
 }
 

@@ -83,7 +83,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
   const Tensor square = Tensor::of<bool>({3, 3}, {true, false, false, true, true, false, true, true, true}), padding = Tensor::of<bool>({2, 1, 1, 3}, {true, true, true, true, true, false}),
                bias(DType::f64, {3, 3});
   const std::string message =
-      "Encoder.forward: 3 tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+      "Encoder.forward: 3 tokens with a cache, and the mask does not say whether a token attends to later tokens; set .mask = {.causal = Causal::top_left()}, or "
       "attend_later_tokens";
   for (const AttentionOptions& silent : {AttentionOptions{}, AttentionOptions{.mask = {.window = {.left = 1}}}, AttentionOptions{.mask = {.attend = padding}}, AttentionOptions{.bias = bias}}) {
     EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});

@@ -223,7 +223,7 @@ def test_mixtures_of_experts_that_differ_are_refused_by_name(tmp_path: Path) -> 
     refused("gpt_oss", convert, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
     refused("gpt_oss", '"quantization_config" is an object', quantization_config={"quant_method": "fp8"})
     refused("gpt_oss", "rope_parameters is missing, and so is rope_scaling; models of the type gpt_oss need one of them", remove=("rope_parameters",))
-    refused("gpt_oss", "hidden_act is another function than 'silu'", hidden_act="gelu")
+    refused("gpt_oss", "hidden_act is not 'silu'", hidden_act="gelu")
     refused("gpt_oss", r"'model.layers.0.mlp.router.weight' is \[5,32\]; config.json makes it \[6,32\]", num_local_experts=6)
     refused("mixtral", "num_experts_per_tok is 6; it may be at most num_local_experts = 5", num_experts_per_tok=6)
     refused("mixtral", "num_experts_per_tok is missing", remove=("num_experts_per_tok",))
