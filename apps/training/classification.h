@@ -25,7 +25,7 @@ ClassificationScore score_texts(const models::TextModel& model, const ScoredText
 ClassificationScore score_bag_of_words(const ClassifiedTexts& training, const ClassifiedTexts& data);
 std::string described(const ClassificationScore& score);  // "accuracy 0.8123, correlation 0.7412"
 
-// How the answers change if one head is switched off. `layer` is the encoder's layer that has the head; layer = config.layers means a pooling head.
+// The effect of switching one head off. `layer` is the encoder's layer that has the head; layer = config.layers means a pooling head.
 struct WithoutHead {
   std::int64_t layer = 0, head = 0;
   double change = 0;    // ratings: mean absolute change; labels: share of answers that change

@@ -415,7 +415,7 @@ void where_sentence(Draw& draw, Sentence& s, Text& end) {
   end = "?";
 }
 
-// Whether a combination of words belongs to training, validation or the held-out part.
+// Returns the part of the data (training, validation, held out) to which a combination of words belongs.
 GrammarPart part_of(const std::string& key) {
   if (key == "car red small" || key == "car parked" || hash_of(key) % 12 == 0) return GrammarPart::held_out;
   return hash_of(key) % 24 == 1 ? GrammarPart::validation : GrammarPart::training;

@@ -11,7 +11,7 @@
 namespace polyhead::training {
 
 struct BadLine {
-  std::int64_t line;  // from 1
+  std::int64_t line;  // line number, counted from 1
   std::string reason;
 };
 

@@ -1,4 +1,4 @@
-// What the training loop (run.h) needs from a task: its parameters, a step, a score on data that the steps do not see, and a folder to save to.
+// The interface between a task and the training loop (run.h): parameters, a step, a score on data that no step reads, and saving to a folder.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct TaskOptions {
   std::function<void(const std::string&)> note = [](const std::string&) {};  // receives remarks, for example about skipped lines of data
 };
 
-// How long and how fast a task learns by default.
+// The default length and learning rate of a task.
 struct Plan {
   std::int64_t steps = 0;
   std::int64_t validate_every = 0;  // steps between validations
@@ -52,7 +52,7 @@ class Task {
   virtual std::vector<std::string> description() const = 0;  // lines about data and model, printed before the first step
   virtual Plan plan() const = 0;
   virtual nn::NamedParameters parameters() = 0;
-  virtual nn::NamedParameters gradients() = 0;  // with the names of parameters()
+  virtual nn::NamedParameters gradients() = 0;  // the names are those of parameters()
   // Computes the gradients of step `number`, counted from 1. The gradients depend only on the data, the seed, the parameters and the number, so that a resumed
   // run has the same bits.
   virtual StepResult step(std::int64_t number) = 0;

@@ -72,7 +72,7 @@ TokenPair words_of_pair(const BytePairTokenizer& tokenizer, const SentencePair& 
 
 Translations printed(const AlignedPair& pair) { return {sentence_text(pair.source, Language::english), {sentence_text(pair.target, Language::french)}}; }
 
-// Where sentence pairs come from: the grammar or a file.
+// A source of sentence pairs: the grammar or a file.
 class Source {
  public:
   Source() = default;

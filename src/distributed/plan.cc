@@ -13,8 +13,8 @@ double real(std::int64_t x) { return static_cast<double>(x); }
 
 // Bytes that a rank receives in the exchange of heads, and in the ring.
 struct Received {
-  double of_heads = 0;     // for this rank's heads the rows of other ranks, and for this rank's rows the results of other heads
-  double in_one_step = 0;  // in a step of the ring a rank receives keys and values of one other group
+  double of_heads = 0;     // bytes of the rows of other ranks for this rank's heads, and of the results of other heads for this rank's rows
+  double in_one_step = 0;  // bytes of the keys and values of one other group, which a rank receives in a step of the ring
 };
 
 std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // heads of the busiest rank

@@ -37,7 +37,7 @@ struct Candidate {
 Candidate checked(const TensorIndex& index, Candidate candidate);
 
 struct Candidates {
-  std::vector<Candidate> fits;    // in the order of their first tensors in the file
+  std::vector<Candidate> fits;    // sorted by the place of their first tensor in the file
   std::vector<Candidate> misses;  // sorted by the share of required parameters that the file has, the largest first
 };
 Candidates find_candidates(const std::vector<NamedTensor>& tensors);

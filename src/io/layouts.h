@@ -11,8 +11,8 @@
 
 namespace polyhead::io {
 
-// How the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing.
-// in, out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
+// The form in which the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing. in,
+// out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
 enum class Storage {
   canonical,
   transposed,      // (in,out)
@@ -24,7 +24,7 @@ enum class Storage {
 };
 
 struct Parameter {
-  std::string name;       // in the file, after the prefix, with '.' as separator
+  std::string name;       // name in the file, after the prefix, with '.' as separator
   std::string canonical;  // "q.weight"; "qkv.weight" if packed
   Storage storage = Storage::canonical;
   char group = 0;  // 0: required; otherwise a file has all parameters of a group or none

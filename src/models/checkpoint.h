@@ -70,14 +70,14 @@ class Checkpoint {
     return part(tensor, [](TensorView view) { return view; });
   }
 
-  // As take(), but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  // Takes a tensor as take() does, but extents of 1 at the start may differ: [1,T,E] is [T,E].
   Tensor take_reshaped(const std::string& name, const Shape& shape) {
     const Tensor* stored = find(name);
     if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);
     return part(take(name, stored->shape()), [&](TensorView view) { return view.reshape(shape); });
   }
 
-  // As take(), for any floating dtype; the tensor is rounded to the model's dtype.
+  // Takes a tensor of any floating dtype as take() does; the tensor is rounded to the model's dtype.
   Tensor take_rounded(const std::string& name, const Shape& shape) {
     const Tensor& tensor = taken(name, shape);
     if (!is_floating(tensor.dtype())) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; a floating dtype is needed");

@@ -59,7 +59,7 @@ enum class HasBias : std::uint8_t {
   by_mlp_bias,        // the key "mlp_bias"
 };
 
-// Which layers have a window of `sliding_window` keys, unless layer_types says so.
+// The layers that have a window of `sliding_window` keys, unless layer_types says so.
 enum class Windows : std::uint8_t {
   none,             // no layer: the family reads no sliding_window
   all,              // all layers, if sliding_window is not null

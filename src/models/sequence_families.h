@@ -46,7 +46,7 @@ enum class SequencePositions : std::uint8_t {
   sinusoidal,  // sin in the first half of the features, cos in the second
 };
 
-// Whether the decoder's hidden states are divided by sqrt(E) before the output projection.
+// Tells whether the decoder's hidden states are divided by sqrt(E) before the output projection.
 enum class OutputScale : std::uint8_t {
   none,
   by_key,  // scale_decoder_outputs, else whether tie_word_embeddings is true or missing

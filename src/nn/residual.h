@@ -76,7 +76,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
 }
 
-// As branch_backward(), but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
+// Does what branch_backward() does, but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
 template <class F>
 void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
   Tensor d_sum;

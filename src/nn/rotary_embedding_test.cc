@@ -58,7 +58,7 @@ TEST(RotaryEmbedding, Yarn) {
   config.truncate = false;
   expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025,
                               7.905694150420948e-05});
-  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // as DeepSeek's models
+  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // values of DeepSeek's models
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
   config.attention_factor = 1.25;
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);

@@ -33,10 +33,10 @@ namespace polyhead::distributed {
 // If every rank has one query, a bias or sink of one row could mean two things: the row of the rank's own query, or one row that all ranks share.
 enum class OneRow : std::uint8_t { own, shared };
 
-// How long each part of a call took on this rank.
+// The time that each part of a call took on this rank.
 struct CallReport {
   double agreement_seconds = 0;  // exchanging and comparing the ranks' arguments
-  double compute_seconds = 0;    // in attention kernels
+  double compute_seconds = 0;    // time in attention kernels
   double waiting_seconds = 0;    // blocked on messages
   double seconds = 0;            // the whole call
   std::int64_t sent_bytes = 0;
@@ -44,13 +44,13 @@ struct CallReport {
 
 struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
-  std::optional<Plan> plan{};                 // not given: choose_plan()
+  std::optional<Plan> plan{};                 // absent: choose_plan() decides
   Links links{};                              // speeds that choose_plan() assumes
   std::optional<OneRow> one_row{};            // required if a gradient depends on it
   // Set these if a backward pass with d_bias or d_sink follows. If any rank sets one of them and one_row is missing, sdpa_forward already throws, on all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
-  // How long a rank may send nothing before the others give up. A rank does not answer while it computes, so the library adds 4 times the predicted compute
-  // time of the busiest rank in this call and the previous one, at the speed of this rank.
+  // The longest time that a rank may send nothing before the other ranks give up. A rank does not answer while it computes, so the library adds 4 times the
+  // predicted compute time of the busiest rank in this call and the previous one, at the speed of this rank.
   std::chrono::milliseconds timeout{30'000};
   CallReport* report = nullptr;               // filled in, if given
 };

@@ -1,4 +1,5 @@
-// How the ranks of a distributed call exchange bytes. polyhead/distributed/mpi.h has a communicator over MPI; a program may write its own communicator.
+// The interface through which the ranks of a distributed call exchange bytes. polyhead/distributed/mpi.h has a communicator over MPI; a program may write its
+// own communicator.
 #pragma once
 
 #include <chrono>

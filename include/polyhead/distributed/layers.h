@@ -22,7 +22,7 @@ class TensorParallelAttention {
  public:
   TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
 
-  // As MultiHeadAttention::forward(). On every rank the mask, bias and sink of the options cover all heads, and so does the gradient of the bias.
+  // Does what MultiHeadAttention::forward() does. On every rank the mask, bias and sink of the options cover all heads, and so does the gradient of the bias.
   void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
   // gradients.bias covers all heads, as the bias of the forward pass.
   void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;

@@ -1,4 +1,4 @@
-// How the ranks share a problem.
+// Plans: how the ranks divide heads and keys of an attention problem among them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share a machine, and so on
   double near_bytes_per_second = 5e9;      // between two ranks of one machine
-  double far_bytes_per_second = 1.25e9;    // from one machine to all others; the ranks of the machine share it
+  double far_bytes_per_second = 1.25e9;    // speed from one machine to all others; the ranks of the machine share it
   double seconds_per_message = 50e-6;
   double multiply_adds_per_second = 2e11;  // speed of one rank in attention
 };

@@ -83,7 +83,7 @@ class AnyTextModel {
   // tokens for which room is kept after the text.
   virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate = 0) const = 0;
   virtual TextRun run(TokenizedText tokens, const TextRunOptions& options = {}) const = 0;
-  // As models::change_without_head. Error if the model is no encoder.
+  // Does what models::change_without_head() does. Error if the model is no encoder.
   virtual double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) = 0;
 
  protected:

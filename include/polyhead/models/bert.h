@@ -96,7 +96,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   std::vector<EncoderLayer> layers;  // the distinct layers; config.shared_layers says which layers share their parameters
   nn::Linear embedding_projection;   // embedding_width -> E
   Tensor relative_bias;              // [relative_buckets,N]
-  nn::Norm final_norm;               // with NormPosition::pre
+  nn::Norm final_norm;               // the norm after the last layer, with NormPosition::pre
 
   // Tables of rotary positions for texts of one length.
   struct RotaryTables {

@@ -29,12 +29,12 @@ namespace polyhead::models {
 
 // Rotary positions of a model. With "dynamic" and "longrope" all tokens of a text of more than `limit` tokens have other angles.
 struct RotaryRule {
-  nn::RotaryEmbeddingConfig embedding;  // for texts of at most `limit` tokens
+  nn::RotaryEmbeddingConfig embedding;  // frequencies for texts of at most `limit` tokens
   std::int64_t limit = 0;               // 0: no limit
   double dynamic_factor = 0;            // above the limit: RotaryScaling::ntk with a factor that grows with the length; 0: use long_factors
   std::vector<double> long_factors{};   // above the limit: longrope's factors
 
-  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // for a text of `length` tokens
+  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // frequencies for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
 };
 

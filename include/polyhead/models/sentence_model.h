@@ -30,7 +30,7 @@ struct SentenceResult {
 };
 
 struct SentenceOptions {
-  WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
+  WhenTooLong when_too_long = WhenTooLong::error;  // what happens to texts with more tokens than the model has positions
   bool attentions = true;
   std::int64_t pooled = 0;  // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool all_hidden = false;

@@ -96,7 +96,7 @@ struct SequenceToSequenceOptions {
   nn::DecoderCache* cache = nullptr;  // for decode(): holds the memory, and the keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // as LanguageOptions::workspace
+  const Workspace* workspace = nullptr;  // used as LanguageOptions::workspace is
 };
 
 struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {

@@ -41,10 +41,10 @@ struct BertTokenizerOptions {
   bool lowercase = true;
   std::optional<bool> strip_accents{};  // absent: same as `lowercase`
   std::string continuing_prefix = "##";
-  std::int64_t max_word_length = 100;  // in characters; a longer word becomes `unknown`
+  std::int64_t max_word_length = 100;  // maximum length in characters; a longer word becomes `unknown`
   std::string unknown = "[UNK]";
-  std::string start = "[CLS]";      // before the first text
-  std::string separator = "[SEP]";  // after each text
+  std::string start = "[CLS]";      // token before the first text
+  std::string separator = "[SEP]";  // token after each text
   std::vector<AddedToken> added_tokens{};
 };
 

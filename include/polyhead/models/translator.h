@@ -60,7 +60,7 @@ struct TranslateOptions {
 struct Translation {
   std::string text;
   bool complete = true;         // false: cut off at config.longest tokens
-  BytePairText source, target;  // without start and end
+  BytePairText source, target;  // tokens without start and end token
   Tensor source_attentions;     // [L,N,S,S], of the encoder
   Tensor target_attentions;     // [L,N,T,T]
   Tensor attentions;            // [L,N,T,S], of the decoder to the source

@@ -38,14 +38,15 @@ struct DecoderOptions {
   Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 
-// Where backward writes. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters` are given.
+// Tensors that receive the gradients of backward. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters`
+// are given.
 template <class M>
 struct DecoderGradients {
   TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
   Write memory_write = Write::replace;      // add: for several layers that read the same memory
-  Write parameters_write = Write::replace;  // as in nn::Gradients
+  Write parameters_write = Write::replace;  // replace or add, as in nn::Gradients
   std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients d_p of a loss on attention weights
 };
 
@@ -107,8 +108,8 @@ struct Decoder : Module<Decoder> {
   Decoder() = default;
   Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the options have a cache, because such
-  // a cache serves a single layer.
+  // Runs the stack with the options of DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the
+  // options have a cache, because such a cache serves a single layer.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
   // Evaluates the next T tokens of the cache's sequences (stack_cache.h); x and y [sequences,T,E]. The cache holds the projected keys and values of the memory.
   // The cache is unchanged if forward() throws.

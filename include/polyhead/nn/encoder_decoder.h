@@ -34,7 +34,7 @@ struct EncoderDecoderConfig {
   bool bias = true;               // whether the projections q, k and v have a bias
   bool output_bias = true;        // whether the output projections of all attentions have a bias
   bool feed_forward_bias = true;  // whether the linear layers of the feed-forward parts have a bias
-  bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
+  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::pre;
   double epsilon = 1e-5;          // epsilon of the norms
@@ -78,7 +78,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
 
   struct Gradients {
     EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. The gradient of an embedding is the sum over all uses of the embedding.
-    // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
+    // Replace or add, as in nn::Gradients; but the gradient of a shared or tied embedding is rounded after each use of the embedding, not once.
     Write parameters_write = Write::replace;
     std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients d_p of a loss on the attention weights of the decoder's cross-attention
   };

@@ -26,7 +26,7 @@ struct EncoderLayerConfig {
   bool bias = true;               // whether the projections q, k and v have a bias
   bool output_bias = true;        // whether the output projection of the attention has a bias
   bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
-  bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
+  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   PartOrder part_order = PartOrder::sequential;
@@ -37,12 +37,12 @@ struct EncoderLayerConfig {
   Seed seed;  // draws the initial parameters
 };
 
-// Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.
+// Tensors that receive the gradients of backward of a layer or of a stack. x is required; gradients of the parameters are computed if `parameters` is given.
 template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
-  Write parameters_write = Write::replace;                           // as in nn::Gradients
+  Write parameters_write = Write::replace;                           // replace or add, as in nn::Gradients
   std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
   TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
 };
@@ -108,8 +108,8 @@ struct Encoder : Module<Encoder> {
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have a cache, because such a cache
-  // serves a single layer.
+  // Runs the stack with the options of EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have
+  // a cache, because such a cache serves a single layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // Evaluates the next T tokens of the cache's B sequences (stack_cache.h); x and y [B,T,E]. Each layer appends its keys and values, as with
   // AttentionOptions::cache. For a decoder-only model such as GPT-2 pass .mask = {.causal = Causal::top_left()} in every call. Error where T > 1 and neither

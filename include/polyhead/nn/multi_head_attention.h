@@ -141,7 +141,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     // Projected and rotated, with the axes in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent if
     // projected_key and projected_value are used without a copy.
     Tensor q, k, v;
-    Tensor unnormed_q, unnormed_k;  // as q, and as k without the added keys, before the norms; absent without config.qk_norm
+    Tensor unnormed_q, unnormed_k;  // q, and k without the added keys, before the norms; absent without config.qk_norm
     Tensor attended;                                            // [.., T, .., N*V], merged heads before the gate
     Tensor lse;                                                 // [*,N,T]
     Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
@@ -164,12 +164,12 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   // the layer's), dropout_keep and rotary tables are only views: the caller keeps their memory until the last use.
   struct Saved : Activations {
     AttentionInput input;
-    ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
-    Rotary rotary;                     // as given to forward
+    ConstTensorView bias;              // the bias that forward was given; relative_bias and sink are in `sdpa`
+    Rotary rotary;                     // the rotary tables that forward was given
     MultiHeadAttentionConfig config;   // configuration of the layer
     bool constant_parameters = false;  // whether forward() used a workspace with Parameters::constant
 
-    // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
+    // The input for maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
     MapsInput maps() const { return {.q = q_heads, .k = k_heads, .k_scale = input.projected_key_scale}; }
   };
 
@@ -182,15 +182,15 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
-    Write parameters_write = Write::replace;   // as in nn::Gradients
+    Write parameters_write = Write::replace;   // replace or add, as in nn::Gradients
     std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
   };
 
   // attention_weights: output [*,N,T,S'] of the parameters' dtype, p before dropout; it does not change `out`. Error without `saved`.
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr,
                TensorView attention_weights = {}) const;
-  // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
-  // restore() sets its other members as forward() with this input and these options did.
+  // Restores `saved` for callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
+  // restore() sets the other members to what forward() with this input and these options has set.
   void restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const;
   // Everything is checked before anything is written. The gradients may not overlap each other or a tensor that is read. Error if `saved`
   // comes from a layer of another structure.

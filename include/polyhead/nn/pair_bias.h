@@ -34,7 +34,7 @@ struct PairBiasConfig {
 
 // The bias of attention scores that a pair tensor gives: a layer norm of z, projected to the heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
 struct PairBias : Module<PairBias> {
-  LayerNorm norm;     // of width C
+  LayerNorm norm;     // norm of width C
   Linear projection;  // weight [N,C]; a bias [N] or none
 
   PairBias() = default;

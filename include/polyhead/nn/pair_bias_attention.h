@@ -56,7 +56,7 @@ struct PairBiasAttention : Module<PairBiasAttention> {
     TensorView query = {}, key = {}, z = {};
     TensorView pair_bias = {};                 // exactly the shape of the input's pair_bias
     PairBiasAttention* parameters = nullptr;   // if the input has pair_bias, the gradients of `pair` are 0: pair.backward(z, d_pair_bias) computes them
-    Write parameters_write = Write::replace;   // as in nn::Gradients
+    Write parameters_write = Write::replace;   // replace or add, as in nn::Gradients
   };
 
   PairBiasAttention() = default;

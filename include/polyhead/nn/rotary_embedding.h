@@ -14,7 +14,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Without scaling, frequency i of R/2 is f[i] = base^(-2i/R). Scaling changes it (docs/maths.md, eq. 11b to 11h):
+// Without scaling, frequency i of R/2 is f[i] = base^(-2i/R). Scaling changes the frequencies (docs/maths.md, eq. 11b to 11h):
 enum class RotaryScaling : std::uint8_t {
   none,
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)

@@ -27,7 +27,7 @@ class EncoderCache {
   std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
   std::int64_t length(std::int64_t sequence) const;
   ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
-  // As in KeyValueCache, applied to every layer. If a call throws, no layer is changed.
+  // Each function calls the function of the same name of every layer's KeyValueCache. If a call throws, no layer is changed.
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();

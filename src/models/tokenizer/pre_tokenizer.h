@@ -13,7 +13,7 @@
 
 namespace polyhead::models {
 
-// How the delimiters at which a text is split are treated. Results for "a--b" split at "-":
+// Treatment of the delimiters at which a text is split. Results for "a--b" split at "-":
 enum class Delimiters : std::uint8_t {
   removed,               // a b
   isolated,              // a - - b
