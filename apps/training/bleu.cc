@@ -53,7 +53,7 @@ Counts count_ngrams(const std::vector<std::string>& tokens) {
 }  // namespace
 
 std::vector<std::string> tokenize_13a(std::string_view text) {
-  std::string_view end = text;  // the rules must not see white space at the end
+  std::string_view end = text;  // white space at the end is removed before the rules are applied
   for (std::string_view rest = text; !rest.empty();) {
     if (!is_white_space(take_character(rest))) end = rest;
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kDigitsOfAStep = 64;
 
-// The uniform number in [-1,1) that has this number in the sequence of a seed.
+// Returns draw `number` of a seed, uniform in [-1,1).
 double draw(std::uint64_t seed, std::uint64_t number) { return 2 * uniform(seed, number) - 1; }
 
 // Augments an image: rotates it by up to 11 degrees, scales and slants it by up to 10 % and shifts it by up to a pixel. Each pixel is

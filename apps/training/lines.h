@@ -29,10 +29,10 @@ inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;  // bytes
 // not called for them. Error: the file cannot be read (ErrorCode::io), or no line is good (ErrorCode::format).
 std::vector<BadLine> read_lines(const std::filesystem::path& path, const std::function<std::string(std::string_view line)>& row);
 
-// "3 of 120 lines are skipped" with the first few reasons, on one line; "" if none is bad.
+// Returns a text such as "3 of 120 lines are skipped" with the first few reasons, on one line; "" if no line is bad.
 std::string describe(const std::vector<BadLine>& bad, std::int64_t good, std::size_t most = 5);
 
-// The parts between separators: split("a\t\tb", '\t') has three.
+// Returns the parts between separators: split("a\t\tb", '\t') has three parts.
 std::vector<std::string_view> split(std::string_view text, char separator);
 // The parts between runs of white space, as defined by Python's str.split(): Unicode white space and the separators U+001C to U+001F.
 std::vector<std::string_view> split_at_white_space(std::string_view text);

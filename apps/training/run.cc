@@ -55,7 +55,7 @@ class Averages {
   std::vector<std::pair<std::string, Tensor>> averages_;
 };
 
-// All tensors of a checkpoint under one visit().
+// Lists all tensors of a checkpoint in one visit().
 template <class... Parts>
 struct State {
   std::tuple<Parts&...> parts;
@@ -75,7 +75,7 @@ struct ListedParameters {
 
 struct Best {
   std::optional<Validation> validation{};
-  std::int64_t worse_since = 0;  // validations since the best one
+  std::int64_t worse_since = 0;  // number of validations since the best one
 };
 
 std::string value_of(const io::Metadata& metadata, const std::string& key) {

@@ -213,7 +213,7 @@ class FileSource final : public Source {
  private:
   static constexpr std::int64_t kLongest = 60;  // maximum number of tokens of an example
   static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // pairs in an example, taken in turn
-  static constexpr std::uint64_t kInvented = 10;                       // per cent of the pairs
+  static constexpr std::uint64_t kInvented = 10;                       // percentage of the pairs that get an invented word
   void link(const BytePairTokenizer& tokenizer) {
     std::vector<SentencePair> swapped;  // training data of the alignment model from French to English
     for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});

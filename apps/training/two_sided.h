@@ -6,7 +6,7 @@
 
 namespace polyhead::training {
 
-// Pooling heads that training with ratings teaches to read the positive and the negative part of a text.
+// The pooling heads that training with ratings guides to the positive and to the negative part of a text.
 inline constexpr std::int64_t kPositiveHead = 0, kNegativeHead = 1;
 
 // "A, but B" or "B, but A", made from a positive text A and a negative text B.
@@ -29,7 +29,7 @@ struct Sides {
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
 };
 
-// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two of either kind.
+// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two positive or two negative texts.
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {

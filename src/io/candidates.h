@@ -20,7 +20,7 @@ struct Candidate {
   std::string prefix;
   Spelling spelling;
 
-  // Set by checked():
+  // Members that checked() sets:
   std::string reason{};              // why the layer does not fit; empty: it fits
   std::vector<std::string> missing{};  // required parameters that the file lacks, as the file would name them
   double present = 0;                // share of the required parameters that the file has

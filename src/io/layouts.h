@@ -50,7 +50,7 @@ struct Layout {
   bool rotary = false;                         // the model rotates q and k by position; the file does not say how
   bool zero_key_bias = false;                  // q and v have a bias but k has none; loading gives k a bias of zeros
   std::optional<EmptyRows> empty_rows = {};    // result of a row without attended keys; absent: NaN or unspecified
-  char separator = '.';                        // between the parts of a name; with '/', names with '.' or with ":0" at the end are read too
+  char separator = '.';                        // separator between the parts of a name; with '/', names with '.' or with ":0" at the end are read too
   std::vector<std::string_view> refuses = {};  // a file with one of these modules ("out.") or tensors does not have this layout
   // Modules in which each tensor must be one of `parameters` or `buffers`: any other tensor, such as a table of positions, changes the result. "" is the module
   // at the prefix; a layer without a prefix may share its file with other tensors.

@@ -41,7 +41,7 @@ class ConfigFile {
   std::optional<T> get(std::string_view key) {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
-  // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if that is 0.
+  // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if `otherwise` is 0.
   std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kMostOfAnExtent) {
     if (find(key) == nullptr && otherwise != 0) return otherwise;
     file_->require(*object_, key, where_);

@@ -69,7 +69,7 @@ Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, con
   return x;
 }
 
-// Returns the sizes of a source. Error if the model reads ids and features are given, or the reverse, or if a shape does not fit.
+// Returns the sizes of a source. Error if features are given to a model that reads ids, or ids to a model that reads features, or if a shape does not fit.
 Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& input) {
   if (config.features == 0) {
     require(!input.features, kEncode, ": features are given; models of the type ", config.family, " read ids");

@@ -36,7 +36,7 @@ struct VisionFamily {
   VisionTensors tensors{};
   VisionDefaults defaults{};
   VisionPooling pooling = VisionPooling::class_token;
-  VisionPooling classified = VisionPooling::class_token;  // what the classifier reads
+  VisionPooling classified = VisionPooling::class_token;  // the vector that the classifier reads
   bool norm_of_pooled = false;                            // pooled_norm in place of final_norm
   bool patch_bias = true;
   bool qkv_bias_key = false;                              // reads "qkv_bias"

@@ -110,7 +110,7 @@ class Pending {
   std::string fault_{};
 };
 
-using Messages = std::list<std::shared_ptr<Pending>>;  // moving one to another list allocates nothing, so destructors may
+using Messages = std::list<std::shared_ptr<Pending>>;  // moving an element to another list allocates nothing, so destructors may do it
 
 // Keeps messages for ever if MPI may still write to their memory and their Transfers are gone. Leak checkers find such messages reachable.
 void hold_forever(Messages&& messages) {

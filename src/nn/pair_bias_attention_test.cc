@@ -304,7 +304,7 @@ TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
   c.layer.pair.forward(c.z, bias);
   const PairBiasAttention::Input input{.query = c.query, .pair_bias = bias, .attend_keys = c.keep};
   c.layer.forward(input, kept, {}, &kept_saved);
-  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite this
+  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite these values
   c.layer.backward(kept_saved, c.d_out, {.query = kept_d_query, .pair_bias = d_bias, .parameters = &kept_grads});
   EXPECT_EQ(test::largest_magnitude(kept_grads.pair.projection.weight), 0);
   c.layer.pair.backward(c.z, d_bias, {.x = kept_d_z, .parameters = &kept_grads.pair});

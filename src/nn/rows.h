@@ -83,7 +83,7 @@ A sum(std::int64_t count, const F& term) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 takes an eighth of that (layer norm) or
+// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 code takes an eighth of this time (layer norm) or
 // less (sigmoid), hence the factor.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   constexpr double kLeast = 5 * kLeastPiece;

@@ -35,10 +35,10 @@ enum class OneRow : std::uint8_t { own, shared };
 
 // The time that each part of a call took on this rank.
 struct CallReport {
-  double agreement_seconds = 0;  // exchanging and comparing the ranks' arguments
+  double agreement_seconds = 0;  // time for exchanging and comparing the ranks' arguments
   double compute_seconds = 0;    // time in attention kernels
-  double waiting_seconds = 0;    // blocked on messages
-  double seconds = 0;            // the whole call
+  double waiting_seconds = 0;    // time of waiting for messages
+  double seconds = 0;            // time of the whole call
   std::int64_t sent_bytes = 0;
 };
 
@@ -52,7 +52,7 @@ struct DistributedOptions {
   // The longest time that a rank may send nothing before the other ranks give up. A rank does not answer while it computes, so the library adds 4 times the
   // predicted compute time of the busiest rank in this call and the previous one, at the speed of this rank.
   std::chrono::milliseconds timeout{30'000};
-  CallReport* report = nullptr;               // filled in, if given
+  CallReport* report = nullptr;               // if given, receives the times of the call
 };
 
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});

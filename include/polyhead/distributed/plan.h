@@ -39,7 +39,7 @@ struct PlanInput {
 
 struct PlanChoice {
   Plan plan;
-  std::string reason;  // one fact per line
+  std::string reason;  // the reason, one fact per line
 };
 
 // Returns the plan with the shortest predicted time; of equally fast plans the one with more head ranks. A pure function.

@@ -108,7 +108,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
     Tensor positions;            // ids of the position table, [T] or [*,T]; absent with rotary positions
     Tensor word_scales;          // [*,T]: factors of the embeddings because of config.mask_token
     Tensor embedding_sum;        // [*,T,E] before the norm
-    Tensor embedded;             // [*,T,E] before the projection; absent without one
+    Tensor embedded;             // [*,T,E] before the projection; absent without a projection
     std::vector<Tensor> hidden;  // L tensors [*,T,E], the input of each layer; with a final norm also the norm's input
     RotaryTables rotary;
     std::vector<EncoderLayer::Saved> layers;
@@ -121,7 +121,7 @@ struct BertEncoder : nn::Module<BertEncoder> {
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
   // Where backward() writes the gradients. It computes the gradient of every parameter from d_hidden [*,T,E].
   struct Gradients {
-    BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
+    BertEncoder* parameters = nullptr;  // tensors that receive the gradients, for example zeros_like(encoder)
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 

@@ -51,7 +51,7 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
   // What backward and maps need from a forward pass. Saved only views the texts.
   struct Saved {
     std::span<const Text> texts;
-    Tensor lengths;  // [B], sentences of each text
+    Tensor lengths;  // [B], number of sentences of each text
     Tensor x, y;     // [B,S,E]
     nn::Encoder::Saved encoder;
     double dropout = 0;  // dropout probability of that pass; 0 in evaluation

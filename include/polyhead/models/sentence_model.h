@@ -26,7 +26,7 @@ struct SentenceResult {
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
-  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors or if all attend to all
+  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors, or if every token attends to all tokens
 };
 
 struct SentenceOptions {

@@ -1,4 +1,4 @@
-// Models with two sides, an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// Models with two sides: an encoder that reads a source, and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
 // folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
@@ -59,7 +59,7 @@ struct SequenceToSequenceConfig {
   AnswerRules answer;
 };
 
-// Error as read_language_config().
+// Throws the Errors that read_language_config() throws.
 SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
 std::vector<std::string_view> sequence_to_sequence_families();  // the values of model_type that read_sequence_to_sequence_config() knows
 

@@ -63,7 +63,7 @@ struct TokenizedText {
   std::vector<bool> special;        // true for tokens added around the texts, false for tokens of the texts
   std::vector<int> texts;           // 0 for tokens of the text, 1 for those of the pair, -1 for special tokens
   std::vector<ByteSpan> spans;      // bytes of each token in its text; {0,0} for special tokens
-  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: index of the token in `pieces`, and the bytes of the word
+  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: index of that token in `pieces`, and the bytes of the word
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
   std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
 };

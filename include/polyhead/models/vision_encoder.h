@@ -80,7 +80,7 @@ struct VisionOutput {
 struct VisionOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters
+  const Workspace* workspace = nullptr;  // a workspace of Parameters::constant also keeps packed parameters
 };
 
 struct VisionEncoder : nn::Module<VisionEncoder> {

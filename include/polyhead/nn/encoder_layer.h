@@ -102,7 +102,7 @@ struct Encoder : Module<Encoder> {
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers; without final_norm that of the last layer is absent, because it is y
+    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers; without final_norm the output of the last layer is missing, because it is y
   };
 
   Encoder() = default;

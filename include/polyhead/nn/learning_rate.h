@@ -8,7 +8,7 @@ namespace polyhead::nn {
 
 struct WarmupCosine {
   double peak = 1e-3;             // learning rate of step `warmup_steps`
-  double last = 0;                // learning rate of step `total_steps` and all later ones
+  double last = 0;                // learning rate of step `total_steps` and of all later steps
   std::int64_t warmup_steps = 0;  // at least 0
   std::int64_t total_steps = 0;   // more than warmup_steps
 };

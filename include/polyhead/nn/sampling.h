@@ -23,8 +23,8 @@ struct SamplingOptions {
 // Writes tokens [B], int64, from logits [B,C] of any floating dtype and strides, C >= 1. Of equally likely tokens the one with the smallest number is chosen. A
 // logit of -infinity means probability 0. Error for NaN, for +infinity, and if all logits of a row are -infinity.
 void greedy_tokens(ConstTensorView logits, TensorView tokens);
-// Draws each token with the probabilities softmax(logits / temperature), renormalised over the tokens that top_k and then top_p leave. Errors as for
-// greedy_tokens().
+// Draws each token with the probabilities softmax(logits / temperature), renormalised over the tokens that top_k and then top_p leave. Throws the Errors that
+// greedy_tokens() throws.
 void sample_tokens(ConstTensorView logits, TensorView tokens, const SamplingOptions& options);
 
 }  // namespace polyhead::nn
