@@ -1,5 +1,5 @@
 # Checks for a compiler and a build program before project(), because CMake's own messages do not name the missing package.
-# With a toolchain file, or a compiler that the caller or an earlier project() chose, CMake knows better.
+# The compiler is not checked with a toolchain file, or after an earlier project() that has found one.
 set(polyhead_install_compiler "  Debian, Ubuntu: sudo apt-get install g++\n  Fedora, RHEL: sudo dnf install gcc-c++\n  Alpine: apk add g++")
 
 if(CMAKE_GENERATOR MATCHES "Ninja" AND NOT CMAKE_MAKE_PROGRAM)
@@ -32,10 +32,10 @@ if(NOT CMAKE_TOOLCHAIN_FILE AND NOT CMAKE_CXX_COMPILER_LOADED AND (CMAKE_GENERAT
   endif()
   if(polyhead_named)
     find_program(POLYHEAD_FOUND_COMPILER NAMES "${polyhead_named}" NO_CACHE)
-    set(polyhead_why "${polyhead_by} names '${polyhead_named}', which is no program in PATH. Unset, CMake looks for c++, g++ and clang++ by itself.")
+    set(polyhead_why "${polyhead_by} names '${polyhead_named}', which is no program in PATH. Without this setting CMake looks for c++, g++ and clang++.")
   else()
     find_program(POLYHEAD_FOUND_COMPILER NAMES c++ CC g++ aCC cl bcc xlC icpx icx clang++ NO_CACHE)
-    set(polyhead_why "no c++, g++ or clang++ is in PATH. CXX=/path/to/compiler names one elsewhere.")
+    set(polyhead_why "no c++, g++ or clang++ is in PATH. For a compiler elsewhere set CXX=/path/to/compiler.")
   endif()
   if(NOT POLYHEAD_FOUND_COMPILER)
     message(FATAL_ERROR "polyhead is built from source, which takes a C++20 compiler (GCC 11, Clang 14 or newer): ${polyhead_why}\n${polyhead_install_compiler}\n"

@@ -1,5 +1,5 @@
-# Writes components.json into the build folder: what of others this build links or includes, with the versions found. scripts/sbom.py makes a bill of
-# materials of it. Tests and benchmarks are not part of what is installed.
+# Writes components.json into the build folder: the third-party libraries that this build links or includes, with the versions found. scripts/sbom.py makes
+# a bill of materials of this file. Libraries that only tests and benchmarks use are left out, because these programs are not installed.
 set(polyhead_components)
 macro(polyhead_component condition name version how)
   if(${condition})
@@ -11,7 +11,7 @@ macro(polyhead_component condition name version how)
     list(APPEND polyhead_components "    {\"name\": \"${name}\", \"version\": ${polyhead_version}, \"linked\": \"${how}\"}")
   endif()
 endmacro()
-# An archive becomes part of what is built, a shared library does not.
+# Tells archives (.a), which become part of polyhead's libraries and programs, from shared libraries, which do not.
 macro(polyhead_component_of_module prefix)
   if("${${prefix}_LINK_LIBRARIES}" MATCHES "\\.a(;|$)")
     polyhead_component(${prefix}_FOUND ${prefix} "${${prefix}_VERSION}" archive)

@@ -1,5 +1,5 @@
-# The folders of models/default become read-only data of src/models/default_models.cc: polyhead_default_files() writes default_files.inc into the
-# folder that calls it, and sets what that source depends on.
+# The folders of models/default become read-only data of src/models/default_models.cc: polyhead_default_files() writes default_files.inc into the build
+# folder of its caller, and declares that default_models.cc depends on these files.
 function(polyhead_default_files)
   file(GLOB files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/models/default ${PROJECT_SOURCE_DIR}/models/default/*/*)
   set(list "")

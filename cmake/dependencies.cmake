@@ -1,7 +1,7 @@
 # Finds all dependencies other than the standard library. Nothing is downloaded at configure time.
 option(POLYHEAD_NPZ "Read and write npz files, through libzip" ON)
 option(POLYHEAD_IMAGES "Read PNG and JPEG images, through libpng and libjpeg-turbo" ON)
-option(POLYHEAD_PREFER_ARCHIVES "Link archives of other libraries where there are any, so that what is built can be moved to another machine" OFF)
+option(POLYHEAD_PREFER_ARCHIVES "Link static instead of shared third-party libraries if they are installed, so that the program can be moved to another machine" OFF)
 
 set(missing)
 macro(polyhead_need found library package)
@@ -29,9 +29,9 @@ function(polyhead_check_cxx20)
 endfunction()
 polyhead_check_cxx20()
 if(NOT POLYHEAD_CXX20)
-  unset(POLYHEAD_CXX20 CACHE)  # its library may be installed before the next run
+  unset(POLYHEAD_CXX20 CACHE)  # so that the next run checks again: the library may be installed by then
   message(FATAL_ERROR "polyhead is built from source, which takes a C++20 compiler with its library (GCC 11, Clang 14 or newer): ${CMAKE_CXX_COMPILER}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, cannot compile a small C++20 program.\n${polyhead_install_compiler}\n"
-          "The variable CXX names another one, in an empty build folder: CXX=g++-12 cmake ...")
+          "To use another compiler, empty the build folder and set CXX: CXX=g++-12 cmake ...")
 endif()
 
 if(POLYHEAD_THREADS)
@@ -40,8 +40,9 @@ else()
   add_compile_definitions(POLYHEAD_NO_THREADS)  # src/core/threads.h
 endif()
 
-# polyhead_need_module(<prefix> <pkg-config module> <package>). The C library comes before those of modules: Oniguruma's defines POSIX' regcomp and
-# regexec too, with other rules, and would otherwise answer every call of them in the program. As an option, because CMake reorders libraries.
+# polyhead_need_module(<prefix> <pkg-config module> <package>) finds a library by pkg-config. The C library is linked before it: Oniguruma defines functions
+# regcomp and regexec with other rules than POSIX, and would otherwise replace the C library's in the whole program. -lc is given as an option, because CMake
+# reorders libraries.
 macro(polyhead_need_module prefix module package)
   find_package(PkgConfig QUIET)
   polyhead_need(PkgConfig_FOUND pkg-config pkg-config)

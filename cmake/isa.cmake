@@ -5,18 +5,18 @@
 # of bfloat16 pairs to another row: only the sources after BF16 are compiled for it, with POLYHEAD_BASE_ISA, and it has the other
 # kernels of its base. A row with a vendor, as cpuid spells it, is chosen automatically only on processors of that vendor; "none": never.
 # src/cpu/select.cc reads the rows from the generated cpu/isa_rows.h.
-# The last row needs nothing, so every machine of the architecture has one.
+# The last row needs no optional instructions, so every machine of the architecture can run it.
 option(POLYHEAD_EMULATE_AMX "Also compile the kernels of amx_bf16 with its tiles in plain code, as the instruction set amx_bf16_emulated, for tests on processors without AMX" OFF)
-set(polyhead_instructions)  # of the machine that compiles
+set(polyhead_instructions)  # instructions that the building machine has
 if(EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo lines REGEX "^flags" LIMIT_COUNT 1)
   string(REGEX MATCHALL "[a-z0-9_]+" polyhead_instructions "${lines}")
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
-  # NEON is part of AArch64. GCC spills sums when it schedules before it allocates registers: it loads all of a term's rows first.
+  # NEON is part of AArch64. -fno-schedule-insns: if GCC schedules before it allocates registers, it loads all rows of a term first and spills the sums.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm(32|64)$")
-  # A module that has vector instructions loads only where the engine has them: nothing is chosen when it runs. Engines map locals to the registers of the machine; x86-64 has 16.
+  # A module with vector instructions loads only in an engine that has them, so no instruction set is chosen at run time. Engines map local variables to the registers of the machine; x86-64 has 16.
   set(POLYHEAD_ISA_ROWS "wasm_simd128||-msimd128|16|16")
 else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture
@@ -25,7 +25,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   # Vector products of bfloat16 pairs are twice as fast as exact products on AMD's processors, and half as fast on Intel's (docs/decisions/0014-bfloat16-products.md).
   set(emulated)
   if(POLYHEAD_EMULATE_AMX)
-    # Where the machine has AVX512-BF16, the emulation has the bits of AMX; elsewhere its vectors are the compiler's, without fused products, as those of its base.
+    # If the building machine has AVX512-BF16, the emulation uses it and gives the bits of AMX. Otherwise the compiler emulates the vectors without fused products, in this row and in its base.
     set(emulated "amx_bf16_emulated|avx2|-mavx2|64|32|portable|none")
     if("avx512_bf16" IN_LIST polyhead_instructions)
       set(emulated "amx_bf16_emulated|avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16|64|32|avx512|none")
@@ -39,7 +39,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
        "avx2|avx2 fma f16c|-mavx2 -mfma -mf16c|32|16")
 endif()
 
-set(POLYHEAD_INSTRUCTION_SETS "all" CACHE STRING "Instruction sets to compile kernels for: all, or some names for a quicker build, which then needs a processor that has one of them")
+set(POLYHEAD_INSTRUCTION_SETS "all" CACHE STRING "Instruction sets to compile kernels for: all, or some names for a quicker build, which then runs only on processors that have one of them")
 if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
   set(rows ${POLYHEAD_ISA_ROWS})
   list(TRANSFORM rows REPLACE "[|].*" "" OUTPUT_VARIABLE names)
@@ -49,7 +49,7 @@ if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
     endif()
   endforeach()
   set(POLYHEAD_ISA_ROWS)
-  foreach(name row IN ZIP_LISTS names rows)  # in the order of preference, however the list is written
+  foreach(name row IN ZIP_LISTS names rows)  # in the order of preference, whatever the order of POLYHEAD_INSTRUCTION_SETS
     if(NOT name IN_LIST POLYHEAD_INSTRUCTION_SETS)
       continue()
     endif()
@@ -57,19 +57,20 @@ if(NOT POLYHEAD_INSTRUCTION_SETS STREQUAL "all")
     string(REPLACE "|" ";" cells "${row}|||")
     list(GET cells 5 base)
     if(base AND NOT base IN_LIST POLYHEAD_INSTRUCTION_SETS)
-      message(FATAL_ERROR "POLYHEAD_INSTRUCTION_SETS: '${name}' has the other kernels of '${base}'; name both")
+      message(FATAL_ERROR "POLYHEAD_INSTRUCTION_SETS: '${name}' takes some kernels from '${base}'; name both")
     endif()
   endforeach()
 endif()
 
-# -O3 in every preset, and no sanitizer inside: an instrumented kernel takes minutes to compile. Products and sums are contracted to one
-# instruction where there is one. Bits may not depend on where a row lies in a tile: a sum that a select follows is fused by name
-# (multiply_add in cpu/vector.h), as the compiler would fuse it here and there; src/cpu/sdpa/rows_test.cc looks for others.
-# Nothing throws; without exceptions an object with a destructor needs no personality routine, a symbol that sets would share.
+# Flags of kernels. -O3 without sanitizers in every preset: an instrumented kernel takes minutes to compile. -ffp-contract=fast: a product and a sum become one
+# fused instruction if the processor has it. Results may not depend on where a row lies in a tile, but the compiler fuses a product and a sum before a select in
+# some places only; such sums are therefore written as multiply_add (cpu/vector.h), and src/cpu/sdpa/rows_test.cc looks for others.
+# -fno-exceptions: kernels do not throw, and objects with destructors then need no personality routine, a symbol that instruction sets would share.
 set(POLYHEAD_ISA_FLAGS -O3 -ffp-contract=fast -fno-exceptions -fno-sanitize=all -Wno-psabi)
 
-# Three quarters of the time to compile a kernel are its optimisation. -Og still inlines all that must not be shared between instruction sets.
-set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only those that this machine chooses, as the others are compiled for tests alone")
+# Optimisation takes three quarters of the time to compile a kernel. The kernels that are not optimised are compiled with -Og, which still inlines every function
+# that instruction sets must not share.
+set(POLYHEAD_OPTIMISED_KERNELS "all" CACHE STRING "all: kernels are optimised; here: only the kernels that this machine chooses; only tests run the others")
 set_property(CACHE POLYHEAD_OPTIMISED_KERNELS PROPERTY STRINGS all here)
 
 # The instruction set that this machine chooses, and its base.

@@ -49,12 +49,12 @@ function(polyhead_core_library)
   polyhead_installed(polyhead polyhead)
 endfunction()
 
-# A module of WebAssembly is linked whole; code that could be moved reads every address from a table.
+# A module of WebAssembly is linked statically, so it needs no position-independent code, which reads every address from a table.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm")
   set(CMAKE_CXX_COMPILE_OPTIONS_PIC "")
 endif()
 
-# What is installed and exported as polyhead::<name>.
+# polyhead_installed(<target> <name>): the target is installed and exported as polyhead::<name>.
 function(polyhead_installed target name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
                                              SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
@@ -63,21 +63,21 @@ function(polyhead_installed target name)
 endfunction()
 
 # Language level, visibility and warnings of everything that the project itself compiles. Public headers, and the few private ones
-# that components share, make their declarations visible; tests/install/symbols.txt lists what that comes to.
+# that components share, make their declarations visible; tests/install/symbols.txt lists the visible symbols.
 function(polyhead_own_code target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
                          -Wno-missing-field-initializers
-                         # In WebAssembly pointers and their differences have 32 bits, extents 64: what is in memory fits.
+                         # In WebAssembly pointers have 32 bits and extents 64. Extents of tensors in memory fit in 32 bits, so the warning is off.
                          $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},wasm32>:-Wno-shorten-64-to-32>
                          # GCC 12 warns of copies of 2^63 bytes inside of std::string at -O3 (its bug 105651).
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                         # libstdc++ 12 uses a deprecated function of its own and says so by a pragma, which Clang forgets in a precompiled header.
+                         # libstdc++ 12 calls a deprecated function and turns the warning off by a pragma; Clang forgets the pragma in a precompiled header.
                          $<$<AND:$<CXX_COMPILER_ID:Clang>,$<BOOL:${POLYHEAD_PRECOMPILE_HEADERS}>>:-Wno-deprecated-declarations>
-                         # In a unity build a local name may shadow a name of another source, and GCC takes the included sources for headers.
+                         # In a unity build a local name may shadow a name of another source, and GCC treats the included sources as headers.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-Wno-shadow> $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
-                         # Such a build serves tests, which need no line numbers: a tenth of the time to compile. Sanitizers, whose reports name lines, are built without.
+                         # A unity build serves tests, which need no line numbers; to leave them out saves a tenth of the time to compile. Sanitizers report line numbers, so their presets use no unity build.
                          $<$<BOOL:${CMAKE_UNITY_BUILD}>:-g0>
                          $<$<BOOL:${POLYHEAD_WARNINGS_AS_ERRORS}>:-Werror>)
 endfunction()

@@ -1,4 +1,4 @@
-# Install, find_package(polyhead) and pkg-config. The lists of what links what are read from the targets.
+# Install, find_package(polyhead) and pkg-config. The dependencies of each library are read from its target.
 option(POLYHEAD_INSTALL "Install the libraries, headers, CMake package and pkg-config files" ${PROJECT_IS_TOP_LEVEL})
 
 if(NOT POLYHEAD_INSTALL)
@@ -64,7 +64,7 @@ function(polyhead_pkg_config module target description)
       if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         set(libc_first "-Wl,--push-state,--no-as-needed,-lc,--pop-state ")  # as in polyhead_need_module()
       endif()
-    elseif(name STREQUAL "MPI::MPI_CXX")  # has another module in every MPI; in public headers, so not private
+    elseif(name STREQUAL "MPI::MPI_CXX")  # the pkg-config module has another name in every MPI; public headers include mpi.h, so its flags are not private
       foreach(folder IN LISTS MPI_CXX_INCLUDE_DIRS)
         string(APPEND cflags " -isystem ${folder}")
       endforeach()
@@ -90,7 +90,7 @@ endfunction()
 
 polyhead_pkg_config(polyhead polyhead "Multi-head attention: forward, backward and the layers around it")
 set(components)
-set(component_dependencies)  # what find_package() must find for a component: only archives need at link time what they use inside
+set(component_dependencies)  # packages that find_package() must find for a component; only static libraries need their private dependencies at link time
 foreach(component io models distributed mpi viewer)
   if(NOT TARGET polyhead_${component})
     continue()
@@ -129,7 +129,7 @@ write_basic_package_version_file(polyheadConfigVersion.cmake COMPATIBILITY SameM
 install(TARGETS ${libraries} EXPORT polyhead)
 install(EXPORT polyhead NAMESPACE polyhead:: FILE polyheadTargets.cmake DESTINATION ${package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/polyheadConfig.cmake ${PROJECT_BINARY_DIR}/polyheadConfigVersion.cmake DESTINATION ${package_dir})
-set(without)  # headers of what is not built
+set(without)  # headers of components that are not built
 if(NOT TARGET polyhead_distributed)
   list(APPEND without REGEX "/polyhead/distributed(\\.h)?$" EXCLUDE)
 elseif(NOT TARGET polyhead_mpi)
@@ -138,7 +138,7 @@ endif()
 install(DIRECTORY include/polyhead DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${without})
 install(FILES ${PROJECT_BINARY_DIR}/include/polyhead/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/polyhead)
 
-# Installed shared libraries find each other, and the program finds them, wherever the prefix is moved to.
+# Relative run paths: installed shared libraries find each other, and the program finds them, even if the prefix is moved.
 if(NOT DEFINED CMAKE_INSTALL_RPATH)
   file(RELATIVE_PATH from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
   set(CMAKE_INSTALL_RPATH $ORIGIN/${from_bin})

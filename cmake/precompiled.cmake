@@ -1,13 +1,13 @@
-# Headers that many sources include are read once. Sources include what they use all the same: a project that adds this one as a subdirectory
-# compiles without, and so does `scripts/check-clang` with full effort, which finds what was forgotten.
-option(POLYHEAD_PRECOMPILE_HEADERS "Read the headers of other libraries once for many sources" ${PROJECT_IS_TOP_LEVEL})
+# Precompiled headers: headers that many sources include are compiled once. Each source still includes all headers that it uses, because a project that adds
+# polyhead as a subdirectory compiles without precompiled headers. `scripts/check-clang` with full effort does too, and so finds missing includes.
+option(POLYHEAD_PRECOMPILE_HEADERS "Compile the headers of other libraries once for many sources" ${PROJECT_IS_TOP_LEVEL})
 
 # Standard headers that at least a tenth of all sources include.
 set(POLYHEAD_STANDARD_HEADERS <algorithm> <array> <cmath> <cstdint> <cstring> <filesystem> <functional> <limits> <map> <memory> <numeric> <optional> <span>
                               <string> <string_view> <utility> <vector>)
 
-# polyhead_precompiled(<target> [PIC] [FLAGS <flag>...] [LINK <library>...] HEADERS <header>...) makes the target that polyhead_precompile() names.
-# A source can share it only if it is compiled with the same flags.
+# polyhead_precompiled(<target> [PIC] [FLAGS <flag>...] [LINK <library>...] HEADERS <header>...) makes a target with precompiled headers, for
+# polyhead_precompile(). Only sources that are compiled with the same flags can use them.
 function(polyhead_precompiled target)
   cmake_parse_arguments(arg "PIC" "" "FLAGS;LINK;HEADERS" ${ARGN})
   if(POLYHEAD_PRECOMPILE_HEADERS)
@@ -21,7 +21,8 @@ function(polyhead_precompiled target)
   endif()
 endfunction()
 
-# polyhead_precompile(<target> <target of polyhead_precompiled>). A target that adds flags which headers see, as -O2, sets DISABLE_PRECOMPILE_HEADERS.
+# polyhead_precompile(<target> <target of polyhead_precompiled>) lets a target use precompiled headers. A target with flags that change how headers compile,
+# such as -O2, sets DISABLE_PRECOMPILE_HEADERS.
 function(polyhead_precompile target headers)
   if(POLYHEAD_PRECOMPILE_HEADERS)
     target_precompile_headers(${target} REUSE_FROM ${headers})

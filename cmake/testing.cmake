@@ -1,4 +1,4 @@
-set(POLYHEAD_TEST_FLAGS "" CACHE STRING "Compiler flags of the tests alone, after those of the preset")
+set(POLYHEAD_TEST_FLAGS "" CACHE STRING "Compiler flags for tests only; they follow the flags of the preset")
 separate_arguments(test_flags NATIVE_COMMAND "${POLYHEAD_TEST_FLAGS}")
 if(POLYHEAD_BUILD_TESTS)
   # GoogleTest's headers take more than half of the time that a test takes to compile.
@@ -33,8 +33,8 @@ function(polyhead_test name)
 endfunction()
 
 # polyhead_mpi_test(<name> <ranks> <program> <argument>...) runs the program as <ranks> processes on this machine, which may have fewer
-# processors. The environment is that of Open MPI: it starts as root in a container without ssh, a process that waits lets others run, and messages
-# are copied through shared memory, because a container may forbid one process to read the memory of another.
+# processors. The variables are for Open MPI: it may start as root in a container without ssh, a process that waits lets other processes run, and messages
+# are copied through shared memory, because a container may forbid a process to read the memory of another process.
 function(polyhead_mpi_test name ranks program)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${program}> ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${ranks} ENVIRONMENT

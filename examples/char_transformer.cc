@@ -12,7 +12,7 @@
 using namespace polyhead;
 
 constexpr std::int64_t kBatch = 16, kLength = 128, kWidth = 128, kLayers = 4, kHeads = 4, kTokens = 256;
-const Workspace kWorkspace;  // keeps the memory of a step for the next one
+const Workspace kWorkspace;  // keeps the memory of a step for the next step
 const nn::AttentionOptions kCausal{.mask = {.causal = Causal::top_left()}, .workspace = &kWorkspace};
 
 struct CharTransformer : nn::Module<CharTransformer> {
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     std::printf("step %d: loss %.8f\n", static_cast<int>(optimizer.steps()), losses.back());
   }
   if (argc > 3) io::save_parameters(model, optimizer, argv[3]);
-  std::vector<std::int64_t> line{'\n'};  // then its likeliest continuation
+  std::vector<std::int64_t> line{'\n'};  // a newline, to which the likeliest continuation is added
   for (Tensor next(DType::i64, {1}); line.size() < 40 && (line.size() == 1 || line.back() != '\n');) {
     model.forward(Tensor::of<std::int64_t>({1, std::ssize(line)}, line), saved);
     nn::greedy_tokens(saved.logits.view().select(1, std::ssize(line) - 1), next);

@@ -12,7 +12,7 @@ int main() {
   const nn::RotaryEmbedding rotary({.width = 8, .base = 500'000});
   const Tensor text = example::waves({kSequences, kLength, kWidth});  // embedded tokens
 
-  // The whole texts in one pass, to compare with.
+  // Computes the whole texts in one pass, for comparison.
   Tensor whole(DType::f32, text.shape());
   const nn::RotaryTables all = rotary.tables(0, kLength);
   attention.forward({.query = text}, whole, {.mask = {.causal = Causal::top_left()}, .rotary = all.rotary()});

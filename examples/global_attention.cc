@@ -1,5 +1,5 @@
-// Global attention: one query for each column of a table, the mean over its sequences, so that the cost grows with their number and not with its square.
-// As in AlphaFold 2 (Jumper et al. 2021, supplementary algorithm 19): MultiHeadAttention(c_in, c, N_head, attn_dim, gated=True, is_global=True).
+// Global attention: one query for each column of a table, the mean over the column's sequences. The cost grows with the number of sequences, not with its
+// square. As in AlphaFold 2 (Jumper et al. 2021, supplementary algorithm 19): MultiHeadAttention(c_in, c, N_head, attn_dim, gated=True, is_global=True).
 #include "check.h"
 
 using namespace polyhead;

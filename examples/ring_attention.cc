@@ -39,11 +39,11 @@ int main(int argc, char** argv) {
     double seconds = -MPI_Wtime();
     sdpa_forward(ranks, {.q = q, .k = k, .v = v, .out = out}, {.mask = {.causal = Causal::top_left()}}, {.order = SliceOrder::zigzag});
     seconds += MPI_Wtime();
-    if (ranks.rank() == 0) {  // has the first positions, and the last
+    if (ranks.rank() == 0) {  // rank 0 holds the first positions and the last
       std::printf("%d ranks, %td positions, %td of them on rank 0: %.3f s\n", ranks.size(), length, count, seconds);
       float difference = 0;
       std::int64_t row = -1;
-      for (const Positions& range : own) {  // the last row of each
+      for (const Positions& range : own) {  // compare the last row of each range
         row += range.count();
         Tensor one(DType::f32, {1, 8, 1, 64});
         sdpa_forward({.q = q.view().slice(2, row, row + 1), .k = file.at("k").view().slice(2, 0, range.last), .v = file.at("v").view().slice(2, 0, range.last), .out = one});

@@ -1,11 +1,12 @@
-// A score rule of your own: scores that fall off with the distance, in both directions and for each head differently, without a tensor of all pairs.
+// A score rule that the program defines: scores that fall off with the distance, in both directions and with another slope for each head, without a tensor of
+// all pairs.
 #include "check.h"
 #include "polyhead/score_function.h"
 
 using namespace polyhead;
 
 int main() {
-  // score - slope[n] tanh(|s - t| / 8): functions on vectors of the compiler, one for the new score and one for its derivative by the old one
+  // The new score is score - slope[n] tanh(|s - t| / 8). The two functions compute on vectors: the new score, and its derivative by the old score.
   const float slopes[] = {0.5F, 2.0F};
   const auto fading = score_rule([&](auto score, auto q, auto k, const ScoreTile& tile) { return score - score::tanh(score::abs(k - q) * 0.125F) * slopes[tile.head]; },
                                  [](auto score, auto, auto, const ScoreTile&) { return 0 * score + 1; });
@@ -17,7 +18,7 @@ int main() {
   sdpa_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse, .d_out = v, .d_q = d_q, .d_k = d_k, .d_v = d_v}, options);
   example::show("out", out);
 
-  // The same as a bias of every pair.
+  // The same rule as a bias of every pair, for comparison.
   Tensor bias(DType::f32, {2, 50, 50}), same(DType::f32, out.shape());
   for (std::int64_t i = 0; i < bias.numel(); ++i) {
     const double distance = static_cast<double>(i % 50 - i / 50 % 50);

@@ -50,7 +50,7 @@ std::string translate(const std::string& text) {
 std::string answer(const std::string& task, const std::string& text) {
   if (task == "sentiment") return rate(text);
   if (task == "translate") return translate(text);
-  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; sentiment and translate are there");
+  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; the tasks are sentiment and translate");
 }
 
 }  // namespace polyhead::live

@@ -1,4 +1,5 @@
-// The files of the models that the module carries, and of the one that the page carries, in place of src/io/file_bytes.cc and src/io/tensor_file.cc: a page has no others.
+// The functions of src/io/file_bytes.cc and src/io/tensor_file.cc for a live page. A page has no file system: its only files are those of the models that the
+// module carries and those of the model that the page carries.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -9,7 +10,7 @@
 #include "core/text.h"
 #include "io/file_bytes.h"
 #include "io/formats.h"
-#include "page_files.h"  // of apps/polyhead
+#include "page_files.h"  // in the folder apps/polyhead
 #include "page_memory.h"
 
 namespace polyhead::io {
@@ -18,7 +19,7 @@ namespace {
 
 const std::span<const BuiltInFile>* built_in = nullptr;
 
-// The page's files, as page_files.h has them, and what keeps them.
+// The files that the page carries (page_files.h), as views of page_memory.
 std::map<std::string, std::span<std::byte>, std::less<>> of_page;
 std::shared_ptr<std::string> page_memory;
 
@@ -51,7 +52,7 @@ void FileBytes::require_whole() const {}
 FileBytes read_file(const std::filesystem::path& path) {
   if (const auto bytes = find_in_page(path); bytes.data() != nullptr) return {path, bytes, page_memory};
   const BuiltInFile* const file = find(path);
-  if (file == nullptr) fail(ErrorCode::io, "cannot open ", path.native(), ": a page has no files but those of its models");
+  if (file == nullptr) fail(ErrorCode::io, "cannot open ", path.native(), ": a page has only the files of its models");
   const auto bytes = std::as_bytes(std::span(file->bytes));
   const auto memory = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
   return {path, *memory, memory};

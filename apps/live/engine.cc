@@ -1,5 +1,5 @@
-// What a live page calls (viewer/script/live.js). A text goes into room(bytes); answer(task bytes, all bytes) reads there the task and the text, one behind the other, and
-// returns where the answer is. A call that throws does not return: failure.cc.
+// The functions that a live page calls (viewer/script/live.js). The page writes a task and then a text into the memory that room(bytes) returns. answer(bytes
+// of the task) reads both and returns the address of the answer. A call that throws does not return (failure.cc).
 #include <cstddef>
 #include <string>
 

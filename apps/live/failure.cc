@@ -1,5 +1,6 @@
-// Exceptions in a module that is compiled without them (-fignore-exceptions): a throw hands its message to who called the module and does not come back, so that nothing of the
-// module may be used again but by a new instance. Everything that the library and its dependencies throw derives from std::exception, at its start.
+// Exceptions in a module that is compiled without them (-fignore-exceptions). A throw passes its message to the caller of the module and does not return, so
+// the caller may not use this instance of the module again. Everything that the library and its dependencies throw derives from std::exception and has this
+// base at its start.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

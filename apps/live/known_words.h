@@ -1,4 +1,4 @@
-// Words of a text that the built-in models do not know: what they answer about such a text means less.
+// Words of a text that the built-in models do not know. The more such words a text has, the less an answer means.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace polyhead::live {
 
-// Words, not signs, that have no score of their own in the model; each once.
+// Returns the words, punctuation left out, that are no scored term of the model; each word once.
 std::vector<std::string> words_without_score(const models::TextModel& model, const std::vector<std::string>& words);
-// Words and signs that no sentence of the teaching grammar has (grammar_words.txt); each once.
+// Returns the words and punctuation marks that no sentence of the teaching grammar contains (grammar_words.txt); each once.
 std::vector<std::string> words_outside_grammar(const std::vector<std::string>& words);
 
 }  // namespace polyhead::live

@@ -1,4 +1,4 @@
-// native_answer TASK TEXT...: what the engine of a live page answers, computed by this machine's kernels, a line of JSON for each text. For tests.
+// native_answer TASK TEXT...: computes the answers of a live page's engine with this machine's kernels and prints a line of JSON for each text. For tests.
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>

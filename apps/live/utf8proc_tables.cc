@@ -1,4 +1,4 @@
-// utf8proc of the module of live pages: what its header declares and src/models/unicode.cc calls.
+// The functions of utf8proc that src/models/unicode.cc calls, for the module of live pages.
 #include "utf8proc_tables.h"
 
 namespace tables = polyhead::live::tables;

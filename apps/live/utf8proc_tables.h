@@ -1,4 +1,4 @@
-// The functions of utf8proc that src/models/unicode.cc calls, on the tables that make_unicode_tables.cc wrote with utf8proc itself.
+// The functions of utf8proc that src/models/unicode.cc calls. They read the tables that make_unicode_tables.cc made with utf8proc itself.
 #pragma once
 
 #include <utf8proc.h>
@@ -10,7 +10,7 @@ namespace polyhead::live::tables {
 
 using Code = utf8proc_int32_t;
 struct Run {
-  Code first;  // up to the next run
+  Code first;  // the run ends where the next one begins
   unsigned char category, order;
 };
 struct Pair {
@@ -18,7 +18,7 @@ struct Pair {
 };
 struct Parts {
   Code code;
-  Code parts[4];  // 0: no more
+  Code parts[4];  // 0: no further part
 };
 struct Composition {
   Code first, second, code;
@@ -33,7 +33,7 @@ inline const Run& run_of(Code code) {
   return *std::prev(std::ranges::upper_bound(kRuns, code, {}, &Run::first));
 }
 
-// The character that a pair composes to; 0: none.
+// Returns the character that a pair composes to; 0 if there is none.
 inline Code composed(Code first, Code second) {
   if (first >= kLead && first < kLead + 19 && second >= kVowel && second < kVowel + kVowels) return kHangul + ((first - kLead) * kVowels + second - kVowel) * kTrails;
   if (first >= kHangul && first < kHangul + kSyllables && (first - kHangul) % kTrails == 0 && second > kTrail && second < kTrail + kTrails) return first + second - kTrail;
@@ -71,7 +71,7 @@ inline utf8proc_ssize_t decompose_char(utf8proc_int32_t code, utf8proc_int32_t* 
   return count;
 }
 
-// Of two characters, composed: what src/models/unicode.cc asks.
+// Composes two characters; src/models/unicode.cc calls it with nothing else.
 inline utf8proc_ssize_t normalize_utf32(utf8proc_int32_t* codes, utf8proc_ssize_t count, utf8proc_option_t) {
   const Code code = count == 2 ? composed(codes[0], codes[1]) : 0;
   if (code == 0) return count;
@@ -79,7 +79,7 @@ inline utf8proc_ssize_t normalize_utf32(utf8proc_int32_t* codes, utf8proc_ssize_
   return 1;
 }
 
-// Bytes of the character at `text`, or a number below 1 where they are not UTF-8 (Unicode 15, table 3-7).
+// Returns the number of bytes of the character at `text`; below 1 if the bytes are not UTF-8 (Unicode 15, table 3-7).
 inline utf8proc_ssize_t iterate(const utf8proc_uint8_t* text, utf8proc_ssize_t bytes, utf8proc_int32_t* code) {
   *code = -1;
   if (bytes < 1) return 0;

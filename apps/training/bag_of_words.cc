@@ -39,7 +39,7 @@ std::vector<std::string> words_and_signs(std::string_view text) {
 }
 
 BagOfWords::BagOfWords(std::span<const std::string> texts, std::span<const double> ratings, const BagOfWordsConfig& config) {
-  require(texts.size() == ratings.size() && !texts.empty(), "BagOfWords: ", texts.size(), " texts and ", ratings.size(), " ratings; expected: as many, at least one");
+  require(texts.size() == ratings.size() && !texts.empty(), "BagOfWords: ", texts.size(), " texts and ", ratings.size(), " ratings; each text needs one rating, and there must be at least one text");
   std::map<std::string, std::int64_t> counts;
   for (const std::string& text : texts)
     for (const std::string& term : terms_of(text)) ++counts[term];

@@ -19,7 +19,8 @@ struct BagOfWordsConfig {
   RidgeConfig ridge{};
 };
 
-// A text becomes a vector with idf = 1 + ln((1 + texts) / (1 + texts with the term)) for each of its terms, scaled to length 1.
+// Represents a text as a vector of length 1. Before it is scaled, the element of each term of the text is idf = 1 + ln((1 + texts) / (1 + texts with the
+// term)).
 class BagOfWords {
  public:
   BagOfWords(std::span<const std::string> texts, std::span<const double> ratings, const BagOfWordsConfig& config = {});

@@ -57,7 +57,7 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
     for (const double p : row) sum += p;
     EXPECT_NEAR(sum, 1, 1e-12);
   }
-  // Unknown words on both sides: the position decides.
+  // The words of both texts are unknown, so the position decides.
   const auto unknown = model.posterior({{"x", "y"}, {"u", "v"}});
   EXPECT_GT(unknown[0][0], unknown[0][1]);
   EXPECT_NEAR(unknown[1][1] / unknown[1][0], std::exp(4 * 0.5), 1e-9);
@@ -65,7 +65,7 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
 }
 
 TEST(IbmModel2, ModelsOfBothDirectionsAgree) {
-  // Two target tokens, one source token; in reverse, one row for the source token, with no target token last.
+  // The posterior has two target tokens and one source token. The reverse posterior has one row, for the source token; its last column means "no target token".
   const auto p = agreed_posterior({{0.5, 0.5}, {0.75, 0.25}}, {{0.8, 0.1, 0.1}});
   EXPECT_THAT(p[0], testing::ElementsAre(testing::DoubleNear(0.8, 1e-12), testing::DoubleNear(0.2, 1e-12)));
   EXPECT_THAT(p[1], testing::ElementsAre(testing::DoubleNear(0.25, 1e-12), testing::DoubleNear(0.75, 1e-12)));

@@ -53,7 +53,7 @@ Counts count_ngrams(const std::vector<std::string>& tokens) {
 }  // namespace
 
 std::vector<std::string> tokenize_13a(std::string_view text) {
-  std::string_view end = text;  // the rules must not see white space at the end
+  std::string_view end = text;  // white space at the end is removed before the rules are applied
   for (std::string_view rest = text; !rest.empty();) {
     if (!is_white_space(take_character(rest))) end = rest;
   }
@@ -83,7 +83,7 @@ double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std:
     std::int64_t closest = -1;
     for (const std::string& reference : references[i]) {
       const auto words = tokenize_13a(reference);
-      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // if two are equally close, the shorter one
+      const auto far = [&](std::int64_t other) { return std::pair(std::abs(other - size), other); };  // of two equally close lengths, the shorter one
       if (closest < 0 || far(std::ssize(words)) < far(closest)) closest = std::ssize(words);
       for (const auto& [ngram, count] : count_ngrams(words)) most[ngram] = std::max(most[ngram], count);
     }
@@ -94,7 +94,7 @@ double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std:
     length += size;
     reference_length += closest;
   }
-  // Without 4-grams, or without a match, sacrebleu gives 0 or its exp(-1e9 / 4), which is 0.
+  // Without 4-grams, or without a match, sacrebleu gives 0 or exp(-1e9 / 4), which is 0 in float64.
   if (total.back() == 0 || std::ranges::all_of(correct, [](auto count) { return count == 0; })) return 0;
   double logs = 0, smooth = 1;
   for (std::size_t order = 0; order < kOrders; ++order)

@@ -24,12 +24,14 @@ using models::ByteSpan;
 using models::TextInput;
 using models::TextModel;
 
-constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with two sides
+constexpr std::int64_t kBatch = 64, kTwoSidedEvery = 3;  // every third step learns from texts with a positive and a negative part
 constexpr double kWordDropout = 0.15, kSideLoss = 1, kValidationShare = 0.1;
-constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the two terms of a rating: docs/experiments.md, "Ratings of texts"
-constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // two-sided texts for validation; most words of a text that training joins with another
+constexpr double kScoresCount = 1.15, kHeadsCount = 0.1;         // factors of the term scores and of the heads' result in a rating: docs/experiments.md, "Ratings of
+                                                                 // texts"
+constexpr std::int64_t kScoredHalves = 200, kJoinedText = 20;  // number of two-sided texts for validation; maximum number of words of a text that training joins
+                                                               // with another
 
-// The texts as inputs of the model. Texts with too many tokens are removed from `data`; a note gives their number.
+// Returns the texts as inputs of the model. Texts with too many tokens are removed from `data`; note() reports their number.
 std::vector<TextInput> inputs_of(const TextModel& model, ClassifiedTexts& data, const std::function<void(const std::string&)>& note) {
   std::vector<TextInput> all;
   const std::int64_t longest = model.classifier.config.longest;
@@ -81,7 +83,7 @@ class Classification final : public Task {
     require(training_.texts.size() > 1 && validation_.texts.size() > 1, options.data.string(), " has ", counted(data.texts.size(), "text"), "; training and validation need more");
     if (data.labels.empty() && !options.heads) {
       const auto [least, most] = std::ranges::minmax(data.ratings);
-      require(least < 0 && most > 0, options.data.string(), ": ratings are from ", least, " to ", most, "; they must be on both sides of 0, or labels that are words");
+      require(least < 0 && most > 0, options.data.string(), ": ratings are from ", least, " to ", most, "; some must be below 0 and some above 0 (labels must be words, not numbers)");
     }
     models::TextClassifierConfig config{.dropout = 0.3, .seed = nn::derive_seed(seed_, 0)};
     config.heads = options.heads.value_or(config.heads);
@@ -95,7 +97,7 @@ class Classification final : public Task {
     }
     training_inputs_ = inputs_of(model_, training_, options.note);
     if (scored && rated) {
-      // Validation uses term scores that are fitted to the training texts; the saved ones are fitted to all texts.
+      // Validation uses term scores that are fitted to the training texts. The saved model has term scores that are fitted to all texts.
       scores_ = fit_term_scores(training_, config, kScoresCount);
       ClassifiedTexts all = training_;
       all.texts.insert(all.texts.end(), validation_.texts.begin(), validation_.texts.end());
@@ -121,7 +123,7 @@ class Classification final : public Task {
     std::vector<std::string> lines{
         cat(counted(training_.texts.size(), "text"), " to train, ", validation_.texts.size(), " to validate, ", training_.labels.empty() ? "with ratings" : cat("in ", training_.labels.size(), " classes")),
         cat(config.vocabulary, " tokens; ", config.layers, " layers of ", config.heads, " heads, ", config.model_width, " wide")};
-    if (!scores_.terms.empty()) lines.push_back(cat(saved_scores_.terms.size(), " scores of words and pairs, of all texts; the figures below are of the model with those of the texts to train"));
+    if (!scores_.terms.empty()) lines.push_back(cat(saved_scores_.terms.size(), " scores of words and pairs, fitted to all texts; the figures below are with scores fitted to the training texts"));
     if (training_.labels.empty()) lines.push_back(cat("for comparison, a bag of words and word pairs: ", described(score_bag_of_words(training_, validation_))));
     return lines;
   }
@@ -154,7 +156,7 @@ class Classification final : public Task {
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
-    return {result.correlation, text};  // this score varies less from validation to validation than the other two
+    return {result.correlation, text};  // the correlation varies less from validation to validation than the accuracy and the number of halves
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -162,7 +164,7 @@ class Classification final : public Task {
   }
 
  private:
-  // The model with the heads' part scaled and the term scores added: what is validated and saved.
+  // Returns the model that is validated and saved: the heads' result is scaled, and the term scores are added.
   TextModel with_scores(const TermScores& scores) const {
     TextModel whole = model_;
     if (!scores.table) return whole;
@@ -261,7 +263,8 @@ class Classification final : public Task {
   std::vector<std::vector<std::int64_t>> batches_;  // the batches of epoch epoch_
   std::int64_t epoch_ = -1;
   std::vector<double> wanted_;                             // the ratings of the batch
-  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: is it in the positive part, in the negative part
+  std::vector<std::vector<std::array<bool, 2>>> parts_;    // for each token of the batch: whether the token is in the positive part, and whether it is in the
+                                                           // negative part
   TermScores scores_, saved_scores_;                           // only for data with ratings
   Workspace workspace_;  // declared before saved_, which returns its tensors to the workspace when it is destroyed
   models::TextClassifier::Saved saved_;

@@ -54,7 +54,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
     plan.steps = 240, plan.validate_every = 120, plan.peak_rate = 3e-3;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.5767, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two";
 
@@ -69,12 +69,12 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_EQ(halves.texts, 50);
   EXPECT_GE(halves.both, 25);
 
-  // The heads alone, without the scores of terms.
+  // The model without the scores of terms, so with its heads alone.
   models::TextModel heads = model;
   fill(heads.classifier.scores, 0);
   EXPECT_GE(score_texts(heads, texts).correlation, 0.9);
 
-  // Only terms that at least two texts have get a score; its sign is that of their ratings.
+  // Only terms that occur in at least two texts get a score; the score's sign is that of these texts' ratings.
   const auto score_of = [&](const std::string& term) {
     const auto at = std::ranges::lower_bound(model.terms, term);
     return at != model.terms.end() && *at == term ? model.classifier.scores.data<float>()[at - model.terms.begin()] : 0;
@@ -129,7 +129,7 @@ TEST(Classification, LearnsLabels) {
   const models::TextModel model = models::load_text_model(folder);
   EXPECT_THAT(model.classifier.config.label_list(), ElementsAre("blame", "praise"));
   const auto ignore = [](const std::string&) {};
-  // Labels are matched by name: in this data praise is number 0, in the model it is not.
+  // Labels are matched by name: "praise" is number 0 in this data, but not in the model.
   EXPECT_GE(score_texts(model, {model, {.texts{"a lovely song", "this box looks broken"}, .ratings{0, 1}, .labels{"praise", "blame"}}, ignore}).accuracy, 1);
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}, .labels{"fun"}}, ignore), invalid_argument, HasSubstr("does not know the label 'fun'"));
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}}, ignore), invalid_argument, HasSubstr("the model answers with labels, but the file has ratings"));

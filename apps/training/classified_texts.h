@@ -9,7 +9,7 @@ namespace polyhead::training {
 
 struct ClassifiedTexts {
   std::vector<std::string> texts;
-  std::vector<double> ratings;       // of the texts; with labels: the number of the label
+  std::vector<double> ratings;       // ratings of the texts; with labels: the number of each text's label
   std::vector<std::string> labels;   // sorted; empty: the file has ratings
   std::string skipped;               // lines that break the format; "" if none
 };

@@ -8,7 +8,7 @@ namespace polyhead::training {
 
 struct Images {
   Tensor pixels;                     // [n,height,width] float32
-  std::vector<std::int64_t> labels;  // from 0
+  std::vector<std::int64_t> labels;  // class numbers, counted from 0
   double white = 1;                  // the largest pixel
   std::int64_t classes = 0;
 };
@@ -19,7 +19,7 @@ Images read_images(const std::filesystem::path& path);
 // Uses every fifth image for validation.
 std::unique_ptr<Task> digits_task(const TaskOptions& options);
 
-// How many of the images the model puts into their class.
+// Returns the number of images that the model classifies correctly.
 std::int64_t count_right(const models::ImageClassifier& model, const Images& images, const std::vector<std::int64_t>& which);
 
 }  // namespace polyhead::training

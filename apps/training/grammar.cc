@@ -23,7 +23,7 @@ class Draw {
  public:
   explicit Draw(std::uint64_t seed, const Lexicon& of = lexicon(), const std::vector<Text>* wanted = nullptr) : words(of), text(wanted), seed_(seed) {}
   const Lexicon& words;
-  const std::vector<Text>* text;  // its words; the "." or "?" at the end is a word too
+  const std::vector<Text>* text;  // words of the given text; the "." or "?" at the end is a word too
   bool asks(std::size_t percent) { return text != nullptr ? text->back() == "?" : chance(percent); }
   bool ends(std::size_t percent) { return text != nullptr ? text->back() == "." : chance(percent); }
   std::size_t below(std::size_t count) { return nn::derive_seed(seed_, number_++) % count; }
@@ -32,7 +32,7 @@ class Draw {
   const T& of(const std::vector<T>& list) {
     return list[below(list.size())];
   }
-  // A random element that fits. A lexicon restricted to a text may have none: then one of the whole lexicon.
+  // A random element that fits. If a lexicon that is restricted to a text has no such element, an element of the whole lexicon is drawn.
   template <class T, class F>
   const T& of(const std::vector<T> Lexicon::*list, F&& fits) {
     for (int i = 0;; ++i)
@@ -213,7 +213,7 @@ Subject subject(Draw& draw, Text kinds, bool he_she_they, Role role = Role::any)
   return subject;
 }
 
-// "in the kitchen", "near the big house", "every morning"
+// An adjunct such as "in the kitchen", "near the big house" or "every morning".
 struct Adjunct {
   const Phrase* phrase = nullptr;
   std::optional<NounPhrase> after{};
@@ -269,7 +269,7 @@ Question question(Draw& draw) {
   return q;
 }
 
-// "The baker does not sell the old house.", "Why can she not sing here?"
+// Makes a sentence such as "The baker does not sell the old house." or "Why can she not sing here?"
 void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   enum class Form : std::uint8_t { present, progressive, past, modal };
   const Verb& verb = draw.of(draw.words.verbs);
@@ -341,7 +341,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   if (q.asks) end = "?";
 }
 
-// "The small red car is parked outside.", "Is the girl very happy?", "They were not at home."
+// Makes a sentence such as "The small red car is parked outside.", "Is the girl very happy?" or "They were not at home."
 void be_sentence(Draw& draw, Sentence& s, Text& end) {
   Question q = question(draw);
   Subject who = subject(draw, "paftrvbo", true);
@@ -389,7 +389,7 @@ void be_sentence(Draw& draw, Sentence& s, Text& end) {
   if (q.asks) end = "?";
 }
 
-// "There are two cats in the garden."
+// Makes a sentence such as "There are two cats in the garden."
 void there_sentence(Draw& draw, Sentence& s) {
   NounPhrase what = noun_phrase(draw, "patrvo", Role::indefinite);
   Adjunct where = place(draw);
@@ -404,7 +404,7 @@ void there_sentence(Draw& draw, Sentence& s) {
   where.french(s);
 }
 
-// "Where are my other shoes?"
+// Makes a sentence such as "Where are my other shoes?"
 void where_sentence(Draw& draw, Sentence& s, Text& end) {
   Subject what = subject(draw, "paftrvbo", true, Role::definite);
   const int where_at = s.english("where"), be_at = s.english(english_be(what, false));
@@ -415,7 +415,7 @@ void where_sentence(Draw& draw, Sentence& s, Text& end) {
   end = "?";
 }
 
-// Whether a combination of words belongs to training, validation or the held-out part.
+// Returns the part of the data (training, validation, held out) to which a combination of words belongs.
 GrammarPart part_of(const std::string& key) {
   if (key == "car red small" || key == "car parked" || hash_of(key) % 12 == 0) return GrammarPart::held_out;
   return hash_of(key) % 24 == 1 ? GrammarPart::validation : GrammarPart::training;
@@ -439,7 +439,7 @@ AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t
   Draw draw(nn::derive_seed(nn::derive_seed(seed, number), static_cast<std::uint64_t>(part)));
   for (std::vector<std::string> keys;;) {
     AlignedPair pair = any_sentence(draw, keys);
-    GrammarPart own = GrammarPart::training;  // the largest part of its combinations in the order of GrammarPart
+    GrammarPart own = GrammarPart::training;  // the largest GrammarPart of the sentence's combinations
     for (const std::string& key : keys) own = std::max(own, part_of(key));
     if (own == part) return pair;
   }

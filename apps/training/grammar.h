@@ -22,8 +22,8 @@ enum class GrammarPart : std::uint8_t { training, validation, held_out };
 // possible ones. "l'" and "n'" are words.
 AlignedPair grammar_sentence(GrammarPart part, std::uint64_t seed, std::uint64_t number);
 
-// The pair whose English side has this text, for links of a sentence that somebody typed. The search draws random sentences from
-// the text's words. Absent for a text that is not of the grammar, and for a long one that the search misses.
+// Returns the pair whose English sentence is this text; it gives the word links of a typed sentence. The search draws random sentences from the words of the
+// text. Absent if the text is not in the grammar, or if it is long and the search does not find it.
 std::optional<AlignedPair> grammar_translation(std::string_view english);
 
 // Joins words to a text: no space after an apostrophe or before "." and ","; before "?" in French only.

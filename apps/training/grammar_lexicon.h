@@ -12,7 +12,7 @@ namespace polyhead::training::grammar {
 
 using Text = std::string_view;
 
-// "a/b" as a and b; b is empty without a slash.
+// Splits "a/b" into a and b; b is empty without a slash.
 std::pair<Text, Text> halves(Text text);
 
 bool is_english_vowel(char c);
@@ -42,9 +42,9 @@ struct Adjective {
   Text kinds;
 };
 struct Verb {
-  std::string base, s, ed, ing;  // ing: "" if it has no progressive form
+  std::string base, s, ed, ing;  // ing: "" if the verb has no progressive form
   FrenchVerb french;
-  Text subjects, objects;  // letters of the kinds of nouns (grammar_words.cc) that may stand there; objects is "-" if the verb takes none
+  Text subjects, objects;  // kinds of nouns (grammar_words.cc) that may be the subject or the object, as letters; objects is "-" if the verb takes no object
   bool with_etre;
 };
 struct Determiner {

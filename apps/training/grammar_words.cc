@@ -44,8 +44,8 @@ constexpr std::string_view kNouns[] = {
     "door porte f o",             "window fenêtre f o",        "box boîte f o",              "bag sac m o",
     "bottle bouteille f o",       "drawer tiroir m o",         "suitcase valise f o",        "cupboard armoire f o"};
 
-// Columns: English; French masculine, feminine, masculine plural, masculine before a vowel ("-": regular); < if it stands before the noun, > if after it;
-// kinds of nouns that it may describe.
+// Columns: English; French masculine, feminine, masculine plural, masculine before a vowel ("-": regular); < if the adjective stands before the noun, > if
+// after the noun; kinds of nouns that the adjective may describe.
 constexpr std::string_view kAdjectives[] = {
     "small petit - - - < paftrvbo",          "big grand - - - < paftrvbo",            "fat gros grosse - - < pa",
     "young jeune - - - < pa",                "old vieux vieille - vieil < patrvbo",   "beautiful beau belle beaux bel < patrvbo",
@@ -78,8 +78,9 @@ constexpr std::string_view kParticiples[] = {
     "sold vendu - ftrv", "washed lavé - vto",      "painted peint peinte vbo", "forgotten oublié - trfo", "repaired réparé - vt",
     "seated assis assise pa", "built construit construite vb", "cooked cuit cuite f", "invited invité - p"};
 
-// Columns: English base form; English past tense ("-": regular); French infinitive, or all forms as infinitive,je,il,nous,vous,ils,participle; kinds of
-// nouns that may be its subject; kinds that may be its object ("-": it takes none); "e" if the compound tense takes être, "s" if English has no progressive form.
+// Columns: English base form; English past tense ("-": regular); French infinitive, or all forms as infinitive,je,il,nous,vous,ils,participle; kinds of nouns
+// that may be the subject; kinds of nouns that may be the object ("-": the verb takes no object); "e" if the compound tense takes être, "s" if English has no
+// progressive form.
 constexpr std::string_view kVerbs[] = {
     "sleep slept dormir,dors,dort,dormons,dormez,dorment,dormi pa -",
     "run ran courir,cours,court,courons,courez,courent,couru pa -",

@@ -65,7 +65,7 @@ int train(Task& task, const Plan& plan, const std::string& identity, const std::
   return 0;
 }
 
-// Runs `work` in a child process and returns its exit status: 1 after an exception, which is noted. Passes a stop on to the child.
+// Runs `work` in a child process and returns its exit status: 1 after an exception, which note() reports. If `stop` is set, the child is stopped too.
 int status_of_process(const std::function<int()>& work, const std::function<void(const std::string&)>& note, const std::atomic<bool>* stop) {
   bool told = stop != nullptr && stop->load();  // the child sees a stop that came before the fork
   // Ctrl-C reaches both processes. The child is stopped by the parent instead, so block SIGINT until the child ignores it.

@@ -11,7 +11,7 @@ namespace polyhead::training {
 struct HeadsRun {
   std::int64_t parameters = 0;
   double score = 0;         // score of the best validation
-  std::string validation;   // its text
+  std::string validation;   // text of the best validation
   double milliseconds = 0;  // median time of a step
   double megabytes = 0;     // 10^6 bytes, the largest resident memory of the process
 };

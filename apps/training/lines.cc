@@ -92,7 +92,7 @@ std::vector<BadLine> read_lines(const std::filesystem::path& path, const std::fu
     std::string_view rest(buffer.data(), static_cast<std::size_t>(file.gcount()));
     while (!rest.empty()) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
-      // A line of more than kLongestLine bytes counts as bad, so do not store its rest.
+      // A line of more than kLongestLine bytes is a bad line, so do not store the rest of the line.
       line += rest.substr(0, std::min(end, kLongestLine + 2 - std::min(line.size(), kLongestLine + 2)));
       if (end < rest.size()) finish();
       rest.remove_prefix(std::min(end + 1, rest.size()));

@@ -16,7 +16,7 @@ using SparseRow = std::vector<SparseEntry>;
 
 struct RidgeConfig {
   double penalty = 0.3;          // factor of the sum of squared parameters, as scikit-learn's alpha; the constant has no penalty
-  std::int64_t iterations = 60;  // of conjugate gradients; they stop when the residual is 1e-4 of the first one
+  std::int64_t iterations = 60;  // maximum number of steps of conjugate gradients; they stop earlier when the residual is 1e-4 of the first residual
 };
 
 struct Ridge {

@@ -1,5 +1,5 @@
-// ROUGE-1 (Lin 2004) as the package rouge-score computes it with its stemmer. The scores of SciTLDR (Cachola et al. 2020) come from
-// files2rouge, which also stems, and use the best-matching summary. For a few words its Perl stemmer differs from Porter's.
+// ROUGE-1 (Lin 2004) as the package rouge-score computes it with its stemmer. The scores of SciTLDR (Cachola et al. 2020) come from files2rouge, which also
+// stems, and use the best-matching summary. For a few words the Perl stemmer of files2rouge differs from Porter's stemmer.
 #pragma once
 
 #include <span>

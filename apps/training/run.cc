@@ -55,7 +55,7 @@ class Averages {
   std::vector<std::pair<std::string, Tensor>> averages_;
 };
 
-// All tensors of a checkpoint under one visit().
+// Lists all tensors of a checkpoint in one visit().
 template <class... Parts>
 struct State {
   std::tuple<Parts&...> parts;
@@ -75,7 +75,7 @@ struct ListedParameters {
 
 struct Best {
   std::optional<Validation> validation{};
-  std::int64_t worse_since = 0;  // validations since the best one
+  std::int64_t worse_since = 0;  // number of validations since the best one
 };
 
 std::string value_of(const io::Metadata& metadata, const std::string& key) {
@@ -135,7 +135,7 @@ RunResult run(Task& task, const Plan& plan, const RunOptions& options) {
     require(identity == options.identity, checkpoint.string(), " is of another run (", identity, "); this one is ", options.identity);
     best = best_of(io::load_parameters(state, optimizer, checkpoint));
   } else {
-    require(!found, checkpoint.string(), " is there from a run that was stopped; resume it, or remove the file");
+    require(!found, checkpoint.string(), " is there from a run that was stopped; resume that run, or remove the file");
     make_folder(options.folder);
   }
 

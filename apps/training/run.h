@@ -8,7 +8,7 @@
 
 namespace polyhead::training {
 
-inline constexpr const char* kCheckpoint = "checkpoint.safetensors";  // in the model's folder while the run is not complete
+inline constexpr const char* kCheckpoint = "checkpoint.safetensors";  // file in the model's folder while the run is not complete
 
 struct Progress {
   std::int64_t step = 0, steps = 0;
@@ -17,11 +17,11 @@ struct Progress {
 };
 
 struct RunOptions {
-  std::filesystem::path folder;  // for the model and the checkpoint; made if missing
+  std::filesystem::path folder;  // folder for the model and the checkpoint; made if missing
   std::string identity;          // text that identifies task, data and seed; a checkpoint with another identity is refused
   bool resume = false;           // true: continue from the folder's checkpoint, Error if there is none; false: Error if there is one
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler: the run writes a checkpoint and ends
-  std::function<void()> on_start = [] {};  // after the folder and the checkpoint were checked
+  std::function<void()> on_start = [] {};  // called after the folder and the checkpoint were checked
   std::function<void(const Progress&)> on_step = [](const Progress&) {};
   std::function<void(const Progress&, const Validation&, bool best)> on_validation = [](const Progress&, const Validation&, bool) {};
 };
@@ -31,7 +31,7 @@ enum class RunEnd : std::uint8_t { complete, no_improvement, stopped };
 struct RunResult {
   RunEnd end = RunEnd::complete;
   std::int64_t steps = 0;             // all steps, including those before the run was resumed
-  std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first
+  std::optional<Validation> best{};   // the model of this validation is saved; absent if the run was stopped before the first validation
 };
 
 // Trains for plan.steps steps. The folder has a model after the first validation, always that of the best score so far.

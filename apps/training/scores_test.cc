@@ -74,7 +74,7 @@ TEST(Rouge, EqualsRougeScore) {
 TEST(Statistics, CountWhatTheySay) {
   EXPECT_DOUBLE_EQ(accuracy(std::vector<std::int64_t>{1, 2, 3, 4}, std::vector<std::int64_t>{1, 2, 0, 4}), 0.75);
   const std::vector<double> wanted{2, -1, 0, 0.25, -3}, given{0.1, 0.2, -5, -1, 0};
-  EXPECT_DOUBLE_EQ(sign_accuracy(given, wanted), 0.5);  // 2 and -3 of four
+  EXPECT_DOUBLE_EQ(sign_accuracy(given, wanted), 0.5);  // the sign is right for 2 and -3, two of four numbers
   EXPECT_DOUBLE_EQ(sign_accuracy(given, wanted, 0.5), 2.0 / 3);
   EXPECT_TRUE(std::isnan(sign_accuracy(std::vector<double>{1}, std::vector<double>{0})));
   EXPECT_NEAR(correlation(std::vector<double>{1, 2, 3, 4}, std::vector<double>{1, 3, 2, 5}), 0.83152184062029, 1e-12);  // numpy.corrcoef

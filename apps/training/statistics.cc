@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 void check_sizes(const char* name, std::span<const T> given, std::span<const T> wanted) {
-  require(given.size() == wanted.size() && !given.empty(), name, ": ", given.size(), " numbers given for ", wanted.size(), "; expected: as many, at least one");
+  require(given.size() == wanted.size() && !given.empty(), name, ": ", given.size(), " numbers given for ", wanted.size(), "; there must be equally many, and at least one");
 }
 
 }  // namespace

@@ -10,10 +10,10 @@ namespace polyhead::training {
 
 // Share of equal labels.
 double accuracy(std::span<const std::int64_t> given, std::span<const std::int64_t> wanted);
-// Share of the numbers with the wanted sign; a given 0 counts as negative. Pairs whose wanted number is 0 or has a magnitude below `least` are left
-// out. NaN if all are left out.
+// Share of the numbers with the wanted sign; a given 0 counts as negative. Pairs whose wanted number is 0 or has a magnitude below `least` are left out. NaN if
+// all pairs are left out.
 double sign_accuracy(std::span<const double> given, std::span<const double> wanted, double least = 0);
-// Pearson's correlation; NaN if one of them does not vary.
+// Pearson's correlation; NaN if all numbers of `given` or all numbers of `wanted` are equal.
 double correlation(std::span<const double> given, std::span<const double> wanted);
 
 // Alignment error rate (Och and Ney 2003): 1 - (|A and S| + |A and P|) / (|A| + |S|) over all sentences, where P has the possible and the sure

@@ -21,7 +21,7 @@ std::int64_t cue_phrase_sentence(std::span<const std::string> sentences) {
 }
 
 double mean_rouge_1(std::span<const Abstract> abstracts, std::span<const std::int64_t> chosen) {
-  require(abstracts.size() == chosen.size() && !chosen.empty(), "mean_rouge_1: ", chosen.size(), " choices for ", abstracts.size(), " abstracts; expected: as many, at least one");
+  require(abstracts.size() == chosen.size() && !chosen.empty(), "mean_rouge_1: ", chosen.size(), " choices for ", abstracts.size(), " abstracts; there must be equally many, and at least one");
   double sum = 0;
   for (std::size_t i = 0; i < abstracts.size(); ++i) {
     require(chosen[i] >= 0 && chosen[i] < std::ssize(abstracts[i].sentences), "mean_rouge_1: sentence ", chosen[i], " of ", abstracts[i].sentences.size());

@@ -46,7 +46,7 @@ TEST(Summary, LearnsWhichSentenceIsRepeated) {
     plan.steps = 60, plan.validate_every = 30;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 0.6443, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 0.6443, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.2271, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two";
   const auto rows = read_abstracts(data).rows;

@@ -1,4 +1,4 @@
-// What the training loop (run.h) needs from a task: its parameters, a step, a score on data that the steps do not see, and a folder to save to.
+// The interface between a task and the training loop (run.h): parameters, a step, a score on data that no step reads, and saving to a folder.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct TaskOptions {
   std::function<void(const std::string&)> note = [](const std::string&) {};  // receives remarks, for example about skipped lines of data
 };
 
-// How long and how fast a task learns by default.
+// The default length and learning rate of a task.
 struct Plan {
   std::int64_t steps = 0;
   std::int64_t validate_every = 0;  // steps between validations
   std::int64_t patience = 0;        // validations in a row without a better score after which the run ends; 0: it never ends early
-  double peak_rate = 1e-3;          // learning rate after warm-up, which then falls as a cosine to a hundredth of it
+  double peak_rate = 1e-3;          // learning rate after warm-up; from this value it falls as a cosine to a hundredth of it
   std::int64_t warmup_steps = 100;
   double max_norm = 1;  // gradients are clipped to this norm
   double average = 0;   // above 0: validate and save moving averages of the parameters, p' <- average p' + (1 - average) p
@@ -52,8 +52,8 @@ class Task {
   virtual std::vector<std::string> description() const = 0;  // lines about data and model, printed before the first step
   virtual Plan plan() const = 0;
   virtual nn::NamedParameters parameters() = 0;
-  virtual nn::NamedParameters gradients() = 0;  // with the names of parameters()
-  // Computes the gradients of step `number`, counted from 1. They depend only on the data, the seed, the parameters and the number, so that a resumed
+  virtual nn::NamedParameters gradients() = 0;  // the names are those of parameters()
+  // Computes the gradients of step `number`, counted from 1. The gradients depend only on the data, the seed, the parameters and the number, so that a resumed
   // run has the same bits.
   virtual StepResult step(std::int64_t number) = 0;
   virtual Validation validate() = 0;

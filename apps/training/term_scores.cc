@@ -12,7 +12,7 @@ namespace polyhead::training {
 namespace {
 
 // Chosen by cross-validation: docs/experiments.md, "Ratings of texts".
-constexpr double kPenalty = 4000;            // of the ridge regression
+constexpr double kPenalty = 4000;            // penalty of the ridge regression
 constexpr double kRatingPower = 0.75;        // the scores are fitted to sign(rating) |rating|^0.75, where the sign counts more
 constexpr double kGapShare = 0.7;            // factor of pairs of words with one word between them
 constexpr std::size_t kMostTerms = 40'000;  // number of terms that get scores

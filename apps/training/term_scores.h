@@ -1,4 +1,4 @@
-// Scores of the terms of texts (models::terms_of): a linear model whose result is added to that of the heads.
+// Scores of the terms of texts (models::terms_of): a linear model whose result is added to the result of the heads.
 #pragma once
 
 #include "polyhead/models/text_classifier.h"

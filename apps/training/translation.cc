@@ -40,7 +40,7 @@ std::vector<std::string> lower(std::vector<std::string> words) {
 // The words in the form that the alignment models use.
 std::vector<std::string> words_of(const BytePairText& tokens, std::string_view text) { return lower(tokens.words_in(text)); }
 
-// shares[j]: the guide for target word j, a share for each source word, then one for the end token.
+// shares[j] is the guide for target word j: a share for each source word, then the share of the end token.
 Example make_example(const BytePairText& source, const BytePairText& target, std::span<const std::int64_t> source_words, std::span<const std::int64_t> target_words,
                      const std::vector<std::vector<double>>& shares) {
   Example example{source.ids, target.ids, {}};
@@ -72,7 +72,7 @@ TokenPair words_of_pair(const BytePairTokenizer& tokenizer, const SentencePair& 
 
 Translations printed(const AlignedPair& pair) { return {sentence_text(pair.source, Language::english), {sentence_text(pair.target, Language::french)}}; }
 
-// Where sentence pairs come from: the grammar or a file.
+// A source of sentence pairs: the grammar or a file.
 class Source {
  public:
   Source() = default;
@@ -149,7 +149,7 @@ bool is_replaceable(std::string_view word) {
 }
 
 
-// Makes the first letter small if training also has the word with a small first letter, so that names keep theirs.
+// Makes the first letter small if training also has the word with a small first letter; names therefore keep their capital.
 void begin_low(std::string& text, const std::set<std::string>& seen) {
   std::string word = text.substr(0, text.find_first_of(" ',.!?"));
   if (word.empty() || !is_capital(word[0])) return;
@@ -193,7 +193,8 @@ class FileSource final : public Source {
         parts.push_back(nn::derive_seed(own, 0) % 100 < kInvented ? with_invented_word(tokenizer, pair, own) : pair);
         tokens += pair.tokens;
       }
-      // Remove punctuation and capitals between some parts: otherwise the head finds its place by them, and real long sentences do not have them.
+      // At about two of three joins: drop the final . ! or ? of both texts of the first pair, or make it a comma, and begin the next pair with small letters.
+      // Real long sentences have no full stops and capitals inside; with these signs the guided head would find its place by them.
       for (std::size_t k = 0; k + 1 < parts.size(); ++k) {
         const std::uint64_t kind = nn::derive_seed(nn::derive_seed(seed, list.size()), k) % 3;
         if (kind == 0) continue;
@@ -210,9 +211,9 @@ class FileSource final : public Source {
   Validation scored(const TranslationScore& score) const override { return {score.bleu, cat("BLEU ", fixed(score.bleu, 2), " of ", score.sentences, " sentences")}; }
 
  private:
-  static constexpr std::int64_t kLongest = 60;  // most tokens of an example
+  static constexpr std::int64_t kLongest = 60;  // maximum number of tokens of an example
   static constexpr std::size_t kPairsOfExamples[] = {1, 1, 2, 3, 4};  // pairs in an example, taken in turn
-  static constexpr std::uint64_t kInvented = 10;                       // per cent of the pairs
+  static constexpr std::uint64_t kInvented = 10;                       // percentage of the pairs that get an invented word
   void link(const BytePairTokenizer& tokenizer) {
     std::vector<SentencePair> swapped;  // training data of the alignment model from French to English
     for (const SentencePair& pair : training_) swapped.push_back({pair.target, pair.source});
@@ -406,7 +407,7 @@ std::vector<std::int64_t> words_of_tokens(const BytePairText& tokens, std::strin
   std::size_t at = 0;
   for (const std::string& word : words) {
     at = text.find(word, at);
-    require(at != text.npos, "words_of_tokens: '", word, "' is not in the text where the words have it");
+    require(at != text.npos, "words_of_tokens: '", word, "' is not in the text after the words before it");
     spans.push_back({at, at + word.size()});
     at += word.size();
   }

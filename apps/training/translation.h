@@ -1,5 +1,5 @@
-// Task 2: a translator of the grammar's sentences, or of a file of sentence pairs. One head of its decoder is guided: a loss directs
-// its attention to the source words of each target word, which are given by the links of the grammar, or by IBM model 2 of the training pairs.
+// Task 2: a translator of the grammar's sentences, or of a file of sentence pairs. One head of the decoder is guided: a loss directs the head's attention to
+// the source words of each target word. The links of the grammar, or IBM model 2 of the training pairs, give these source words.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,8 @@ struct GuideTarget {
   std::int64_t row, column;
   double share;
 };
-// Returns -weight / rows * sum of share * log(p[row,column] + 1e-6), where `rows` is the number of rows with a target. Adds its gradient by p to d_p.
+// Returns -weight / rows * sum of share * log(p[row,column] + 1e-6), where `rows` is the number of rows with a target. Adds the gradient of this loss by p to
+// d_p.
 template <class T>
 double guide_loss(const T* p, std::int64_t columns, std::span<const GuideTarget> targets, double weight, T* d_p) {
   constexpr double kFloor = 1e-6;  // keeps the loss finite if a weight rounds to 0
@@ -44,17 +45,17 @@ struct Example {
   std::vector<std::int64_t> source, target;
   std::vector<Guide> guides;
 };
-// A sentence pair. shares[j]: the guide for target word j, a share for each source word, then one for the end token.
+// A sentence pair. shares[j] is the guide for target word j: a share for each source word, then the share of the end token.
 struct LinkedPair {
   SentencePair text;
   std::int64_t tokens;  // number of tokens of the longer text
   std::vector<std::vector<double>> shares;
 };
-// Replaces one word, and the source word of its sure link, by invented words; half of the time by the same one in both texts, as with names. Returns
-// the pair unchanged if it has no such words.
+// Replaces one target word, and the source word of its sure link, by invented words; in half of the cases by the same invented word in both texts, as with
+// names. Returns the pair unchanged if it has no such words.
 LinkedPair with_invented_word(const models::BytePairTokenizer& tokenizer, LinkedPair pair, std::uint64_t seed);
-// Prepares a pair that is joined to a following one: replaces the punctuation at the end of both texts by a comma, or removes it. Returns the pair
-// unchanged if a text has no punctuation there, or nothing else.
+// Prepares a pair that is joined to a following pair: replaces the punctuation at the end of both texts by a comma, or removes it. Returns the pair unchanged
+// if a text does not end with . ! or ?, or consists of punctuation only.
 LinkedPair without_end(const models::BytePairTokenizer& tokenizer, LinkedPair pair, bool comma);
 // Joins the pairs to one text, with a space between them.
 Example joined_example(const models::BytePairTokenizer& tokenizer, std::span<const LinkedPair> parts);
@@ -75,7 +76,7 @@ AlignedTokens grammar_tokens(const models::BytePairTokenizer& tokenizer, const A
 
 struct TranslationScore {
   std::int64_t sentences = 0, exact = 0;  // exact: number of translations that are equal to one of their references
-  std::int64_t too_long = 0;              // sentences that are too long for the model; they count as not translated
+  std::int64_t too_long = 0;              // sentences that are too long for the model; they are scored as not translated
   double bleu = 0;
   std::vector<std::string> texts;  // the model's translations
 };

@@ -108,7 +108,7 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
   };
   set_num_threads(1), train(first, 0, false);
   set_num_threads(2), train(second, 0, false);
-  EXPECT_NEAR(first[0], 8.9547, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 8.9547, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 8.0516, 1e-3);
   EXPECT_EQ(first, second) << "one thread and two";
   train(third, 4, false), train(third, 0, true);

@@ -6,7 +6,7 @@
 
 namespace polyhead::training {
 
-// Pooling heads that training with ratings teaches to read the positive and the negative part of a text.
+// The pooling heads that training with ratings guides to the positive and to the negative part of a text.
 inline constexpr std::int64_t kPositiveHead = 0, kNegativeHead = 1;
 
 // "A, but B" or "B, but A", made from a positive text A and a negative text B.
@@ -18,7 +18,7 @@ struct TwoSidedText {
 
 inline bool inside(models::ByteSpan token, models::ByteSpan part) { return token.first >= part.first && token.last <= part.last; }
 
-// Short texts with a clear rating, two of which the model can read as one.
+// Short texts with a clear rating. A positive and a negative text, joined, are not too long for the model.
 struct Sides {
   std::vector<std::size_t> positive, negative;  // numbers of the texts
   Sides() = default;
@@ -29,12 +29,12 @@ struct Sides {
   TwoSidedText draw(const ClassifiedTexts& data, std::uint64_t seed, bool any_joint) const;
 };
 
-// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two of either kind.
+// `count` texts made from short texts with ratings of at least 1 and at most -1. Empty if there are fewer than two positive or two negative texts.
 std::vector<TwoSidedText> two_sided_texts(const models::TextModel& model, const ClassifiedTexts& data, std::int64_t count, std::uint64_t seed);
 
 struct Halves {
-  std::int64_t texts = 0, both = 0;      // both: number of texts for which each of the two heads gives 0.45 or more of its attention to its part
-  double positive = 0, negative = 0;     // mean attention of each head to its part
+  std::int64_t texts = 0, both = 0;      // both: number of texts for which each of the two heads gives 0.45 or more of its attention to the part that it should read
+  double positive = 0, negative = 0;     // mean attention of each head to the part that it should read
 };
 Halves score_halves(const models::TextModel& model, const std::vector<TwoSidedText>& texts);
 

@@ -17,7 +17,7 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
   };
   std::vector<Ids> corpus;
   for (const TokenPair& pair : pairs) corpus.push_back({ids(pair.source, false), ids(pair.target, true)});
-  for (const Ids& pair : corpus)  // start with equal probabilities for all words that occur in a pair together
+  for (const Ids& pair : corpus)  // start with equal probabilities for all words that occur in one pair
     for (const std::int64_t target : pair.target) {
       for (const std::int64_t source : pair.source) translations_[static_cast<std::size_t>(source)].emplace(target, 1);
       translations_.back().emplace(target, 1);
@@ -35,7 +35,7 @@ IbmModel2::IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfi
     for (auto& row : counts)
       for (auto& [target, value] : row) value = 0;
     for (const Ids& pair : corpus) {
-      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);  // with tension 0 this is IBM model 1
+      const auto p = posterior(pair.source, pair.target, iteration < config.iterations ? 0 : config.tension);  // with tension 0 the model is IBM model 1
       for (std::size_t j = 0; j < pair.target.size(); ++j)
         for (std::size_t i = 0; i <= pair.source.size(); ++i)
           counts[i < pair.source.size() ? static_cast<std::size_t>(pair.source[i]) : counts.size() - 1][pair.target[j]] += p[j][i];

@@ -27,7 +27,7 @@ struct AlignmentModelConfig {
 class IbmModel2 {
  public:
   explicit IbmModel2(std::span<const TokenPair> pairs, const AlignmentModelConfig& config = {});
-  // [target][source + 1]: for each target token the probability of each source token, then that of no source token.
+  // [target][source + 1]: for each target token the probability of each source token, then the probability of no source token.
   std::vector<std::vector<double>> posterior(const TokenPair& pair) const;
   // Links each target token to its likeliest source token, except where "no source token" is likelier.
   std::vector<Link> align(const TokenPair& pair) const;
@@ -45,7 +45,7 @@ class IbmModel2 {
 // the model from target to source. The factor for "no source token" is the probability that no source token links to it. Each row is scaled to sum to 1.
 std::vector<std::vector<double>> agreed_posterior(std::vector<std::vector<double>> posterior, const std::vector<std::vector<double>>& reverse);
 
-// Links target token j with the source token at the same share of the sentence, one for each target token.
+// Links each target token with the source token at the same relative position in the sentence.
 std::vector<Link> diagonal_links(std::int64_t source_tokens, std::int64_t target_tokens);
 
 }  // namespace polyhead::training

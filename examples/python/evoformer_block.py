@@ -29,20 +29,20 @@ class RowAndColumnAttention(nn.Module):
         self.columns = GatedAttention(C_M, C, HEADS, axis=-3, gated=True)  # sequences look at one another, residue by residue
 
     def bias(self, pair: Tensor) -> Tensor:
-        """[B,N,residues,residues]: one for all sequences, which share it without a copy."""
+        """The pair bias [B,N,residues,residues], which all sequences share without a copy."""
         out: Tensor = self.pair_bias(self.norm_pair(pair)).permute(0, 3, 1, 2)
         return out
 
     def forward(self, table: Tensor, pair: Tensor, is_residue: Tensor) -> Tensor:
         """table [B,sequences,residues,c_m], pair [B,residues,residues,c_z], is_residue [B,sequences,residues] (False: a gap or padding)."""
         table = table + self.rows(self.norm_rows(table), self.bias(pair), is_residue)
-        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue, mask_like_input=True)  # the mask lies like the table
+        out: Tensor = table + self.columns(self.norm_columns(table), attend_keys=is_residue, mask_like_input=True)  # the mask has the table's layout
         return out
 
 
-# %% The same two lines in torch's own operators, written as the algorithms have them.
+# %% The two attentions of the block in torch's operators, written as in the algorithms.
 def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor) -> Tensor:
-    """x [B,rows,S,c_m] with attention along S; bias [B,N,S,S] or None; attend_keys [B,rows,S]."""
+    """Attention along S of x [B,rows,S,c_m], with bias [B,N,S,S] or None and attend_keys [B,rows,S]."""
     q, k, v = (linear(x).unflatten(-1, (HEADS, C)).transpose(-3, -2) for linear in (layer.linear_q, layer.linear_k, layer.linear_v))
     score = q @ k.mT / C**0.5
     if bias is not None:
@@ -66,9 +66,9 @@ block = RowAndColumnAttention()
 table = torch.randn(BATCH, SEQUENCES, RESIDUES, C_M)
 pair = torch.randn(BATCH, RESIDUES, RESIDUES, C_Z, requires_grad=True)
 is_residue = torch.rand(BATCH, SEQUENCES, RESIDUES) < 0.9
-is_residue[:, 0] = True  # the sequence in question has no gaps
+is_residue[:, 0] = True  # sequence 0, whose structure is wanted, has no gaps
 
-# %% Both, with the gradients of every parameter and of the pair representation.
+# %% Compare the block with the formula: outputs, and gradients of every parameter and of the pair representation.
 weight = torch.randn_like(table)
 inputs = {"pair": pair, **dict(block.named_parameters())}
 ours, theirs = (f(table, pair, is_residue) for f in (block, lambda *tensors: formula_of_block(block, *tensors)))
@@ -76,13 +76,13 @@ found = (ours - theirs).abs().max().item()
 print(f"output {list(ours.shape)}, largest difference from the formula {found:.1e}")
 assert found < 1e-12
 for name, mine, other in zip(inputs, *(torch.autograd.grad((out * weight).sum(), list(inputs.values())) for out in (ours, theirs))):
-    # At least 1: norm_pair.bias adds a constant to all scores of a row, which softmax does not see, so its gradient is 0 and what is left is rounding.
+    # Divide by at least 1: norm_pair.bias adds a constant to all scores of a row, which does not change the softmax, so its gradient is 0 up to rounding.
     difference = ((mine - other).abs().max() / other.abs().max().clamp(min=1)).item()
     if name in ("pair", "pair_bias.weight"):
         print(f"gradient of {name} {list(mine.shape)}, relative difference {difference:.1e}")
     assert mine.shape == inputs[name].shape and difference < 1e-11, name
 
-# %% The bias gradient has the bias' own shape: the sum over the sequences is taken inside, and no [B,sequences,N,residues,residues] tensor exists.
+# %% The gradient of the bias has the shape of the bias: polyhead sums over the sequences, and no [B,sequences,N,residues,residues] tensor exists.
 bias = block.bias(pair).detach().requires_grad_()
 block.rows(table, bias).sum().backward()
 assert bias.grad is not None and bias.grad.shape == (BATCH, HEADS, RESIDUES, RESIDUES)

@@ -21,7 +21,7 @@ CLUSTERS, KINDS, WIDTH, HEADS, BASIS, LAYERS = 16, 2, 32, 4, 12, 2
 CORNERS = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)  # of a cube: 8 atoms
 
 
-# %% Distances enter through a bias [B,N,A,A] of each layer, so the forces pass through its gradient, and the loss through the gradient of that.
+# %% Distances enter through a bias [B,N,A,A] of each layer, so forces need the gradient of the bias, and the loss on forces needs second derivatives.
 class ForceField(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def train(steps: int, dtype: torch.dtype = torch.float32, attend: Callable[..., 
     return model, positions.detach(), kinds, losses
 
 
-# %% The loss falls; and the Hessian of an energy, from which vibrations follow, is that of an energy: symmetric, and 0 for a shift of all atoms.
+# %% The loss falls. The Hessian of the energy, from which vibrations follow, is symmetric, and its product with a shift of all atoms is 0.
 if __name__ == "__main__":
     model, positions, kinds, losses = train(100)
     for step in (0, 10, 20, 50, 99):

@@ -66,7 +66,7 @@ print(f"maps {list(maps.shape)} [layers,B,N,T,T]; largest difference from eager 
 assert difference <= 1e-5
 assert (maps.masked_select(is_padding[:, None, None, :]) == 0).all()
 
-# %% One line per head of the first sentence: how spread it is, and the pair that it weighs most.
+# %% One line per head of the first sentence: the entropy of its attention, and its pair with the largest attention weight.
 tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][words[0]].tolist())
 first = maps[:, 0, :, : len(tokens), : len(tokens)]
 entropy = -(first * first.clamp(min=1e-30).log()).sum(-1).mean(-1)

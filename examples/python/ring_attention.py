@@ -1,4 +1,4 @@
-"""Attention of one sequence on several processes, forward and backward, and the same on one.
+"""Attention of one sequence on several processes, forward and backward, compared with attention in one process.
 
 torchrun --nproc-per-node 4 ring_attention.py [--tokens 4096]
 """

@@ -47,9 +47,9 @@ void Statement::agree(Call& call) {
     for (std::size_t rank = 1; rank < all_.size() && fact.same; ++rank) {
       if (all_[rank][i] == all_[0][i]) continue;
       const auto other = static_cast<std::int64_t>(rank);
-      const std::string how = fact.type == Type::hash ? cat("rank ", other, " has another than rank 0")
+      const std::string how = fact.type == Type::hash ? cat("rank ", other, " gives another value than rank 0")
                                                       : cat(text_of(fact.type, all_[0][i]), " on rank 0 and ", text_of(fact.type, all_[rank][i]), " on rank ", other);
-      throw Refusal(ErrorCode::invalid_argument, cat(call.operation(), ": ", fact.name, " differs: ", how, "; all ranks must give the same"));
+      throw Refusal(ErrorCode::invalid_argument, cat(call.operation(), ": ", fact.name, " differs: ", how, "; all ranks must give the same value"));
     }
   }
   for (std::size_t rank = 0; rank < refusals.size(); ++rank) {

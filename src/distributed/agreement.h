@@ -23,7 +23,7 @@ class Statement {
   void same(const char* name, std::int64_t value) { add(name, value, Type::integer, true); }
   void same(const char* name, double value);
   void same(const char* name, DType dtype) { add(name, static_cast<std::int64_t>(dtype), Type::dtype, true); }
-  // As same(), for a text. Only hashes are compared, so the error names the fact but not the two texts.
+  // Does what same() does, for a text. Only hashes are compared, so the error names the fact but not the two texts.
   void same_text(const char* name, std::string_view text) { same_hash(name, static_cast<std::int64_t>(fnv1a(text))); }
   void same_hash(const char* name, std::int64_t hash) { add(name, hash, Type::hash, true); }
   // Adds a fact that may differ between ranks.

@@ -63,7 +63,7 @@ class Forward {
     out_ = in_place_or(own_.out, in_place, shard_.dtype(), of_out, out_memory);
     lse_ = in_place_or(given_lse, in_place, shard_.all_keys ? accumulation_dtype(p.dtype) : DType::f64, of_lse, lse_memory);
     if (shard_.all_keys) {
-      call_.finish();  // no other rank waits for rows while this one computes
+      call_.finish();  // send all rows first: then no other rank waits for rows while this rank computes
       const ComputeTime time(call_, layout_.own_multiply_adds());
       for (const HeadRun& run : shard_.runs()) {
         for (const Block& block : whole_blocks(p)) compute(run, block, shard_.q, k, v, shard_.of_rows(out_, run, block.rows), lse_ ? shard_.of_rows(lse_, run, block.rows) : lse_);
@@ -146,7 +146,7 @@ class Backward {
     if (own_.d_relative_bias) d_relative_ = Tensor(DType::f64, p.relative_bias.shape());
 
     if (shard_.all_keys) {
-      call_.finish();  // no other rank waits for rows while this one computes
+      call_.finish();  // send all rows first: then no other rank waits for rows while this rank computes
       if (shard_.heads.empty()) {  // this rank computes no query heads, so its key/value heads get no gradient
         if (d_k_) fill(d_k_, 0);
         if (d_v_) fill(d_v_, 0);
@@ -188,7 +188,7 @@ class Backward {
     bias_in_place_ = !layout_.exchanges() && bias.own_rows && given.dtype() == dtype && given.stride(-1) == 1;
     d_bias_ = in_place_or(given, bias_in_place_, dtype, bias.view.shape(), bias_memory_);
     if (bias_in_place_) fill(d_bias_, 0);
-    // True if each element of d_bias belongs to only one block and one run of heads: it is then written, as on one machine, and not added to.
+    // True if each element of d_bias belongs to only one block and one run of heads: d_bias is then written, as on one machine, and not accumulated.
     write_bias_ = shard_.all_keys && bias.own_rows && bias.view.extent(-1) == shard_.problem().keys && (!bias.one_head() || shard_.runs().size() < 2);
   }
 
@@ -230,7 +230,7 @@ class Backward {
       };
       expect(d_k_, Kind::d_keys, next.d_k), expect(d_v_, Kind::d_values, next.d_v);
     };
-    int expected = 0;  // number of steps for which the gradients of this rank's keys were received or are under way
+    int expected = 0;  // number of steps for which gradients of this rank's keys were received or are under way
     ring.run(k, v, [&](int step, const Tensor& of_k, const Tensor& of_v, const std::vector<Block>& blocks) {
       while (expected < step) expect_returned(++expected);
       Tensor d_k, d_v;

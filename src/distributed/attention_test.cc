@@ -20,7 +20,8 @@ TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = reference_run(wide);
     Tolerances tolerances(c);
-    // In a ring delta is computed from out, which is rounded to 16 bits (attention.h). If all rows share an element of d_bias, their errors add up in it.
+    // In a ring delta is computed from out, which is rounded to 16 bits (attention.h). If all rows share an element of d_bias, the errors of the rows add up in
+    // this element.
     if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;
     expect_forward_near(actual, expected, tolerances);
     expect_gradients_near(actual, expected, tolerances);

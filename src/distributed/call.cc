@@ -153,8 +153,8 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
   std::optional<AbortMessage> fault;
   for (auto now = begin; now < end && !fault; now = Clock::now()) {
     if (transfer.wait(slice)) return;
-    // The wait ends early if the awaited rank left the call, or if another rank left and blames the awaited rank or no rank. Other abort messages do not
-    // end it yet.
+    // The wait ends early if the awaited rank left the call, or if another rank left and blames the awaited rank or no rank. Other abort messages do not end
+    // the wait.
     fault = listen([&](int from, int blamed) { return from == rank || blamed == rank || blamed < 0; });
   }
   if (!fault) {
@@ -163,7 +163,7 @@ void Call::wait_longer(Transfer& transfer, int rank, std::string_view what, std:
                        "; the timeout is ", std::chrono::duration<double>(timeout_).count(), " s)")};
   }
   leave(fault->text, fault->blamed);
-  // The silent rank may itself wait for a third rank and soon report that: wait for its abort message.
+  // The silent rank may itself be waiting for a third rank and soon report that rank, so wait for its abort message.
   const auto last = Clock::now() + last_part;
   while (fault->blamed >= 0 && Clock::now() < last) {
     std::this_thread::sleep_for(slice);

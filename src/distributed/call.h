@@ -88,7 +88,7 @@ class Call {
   const char* operation_;
   std::chrono::nanoseconds timeout_;
   int rank_, size_, call_;
-  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and in the one before, which it may not have finished
+  double expected_ = 0;  // multiply-adds of the busiest rank, in this call and in the previous call, which that rank may not have finished
   CallReport report_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Sent> sent_;

@@ -68,7 +68,8 @@ TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
   for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // messages that rank 1 sends before it dies. All in order: 3 + 3 for the two agreements, then keys and values for 3 ranks
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
-      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // so long because a busy machine may stop a thread for some time
+      call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // this long, because a busy machine may stop a thread for
+                                                                                                         // some time
       FallsSilent dies(communicator, messages, true);
       call.run(communicator.rank() == 1 ? static_cast<Communicator&>(dies) : communicator);
     });
@@ -175,7 +176,8 @@ TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
       const Shape rows{1, plan.ring_ranks == 2 ? (busy ? kLength : 0) : kLength / 2, kWidth}, of_keys{1, kLength / 2, kWidth};
       Tensor q(DType::f64, rows), k(DType::f64, of_keys), out(DType::f64, rows), lse(DType::f64, rows.first(2)), d_k(DType::f64, of_keys);
       LimitedThreads one(1);
-      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // so long because a busy machine may stop a thread for some time
+      const DistributedOptions options{.plan = plan, .timeout = std::chrono::milliseconds(200)};  // this long, because a busy machine may stop a thread for some
+                                                                                                  // time
       distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse}, {.executor = &one}, options);
       distributed::sdpa_backward(communicator, {.q = q, .k = k, .v = k, .out = out, .lse = lse, .d_out = q, .d_q = {}, .d_k = d_k, .d_v = {}}, {.executor = &one}, options);
     });
@@ -191,13 +193,13 @@ TEST(DistributedErrors, ASharedTensorIsTheSameOnAllRanks) {
     call.options.bias = bias;
     call.run(communicator);
   });
-  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("bias differs: rank 1 has another than rank 0"));
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("bias differs: rank 1 gives another value than rank 0"));
   const auto sinks = run_ranks(2, [](Communicator& communicator) {  // [N] is shared, also where every rank has one query
     Tensor q(DType::f32, {2, 1, 4}), out(DType::f32, {2, 1, 4}), sink(DType::f32, {2});
     fill(sink, communicator.rank());
     distributed::sdpa_forward(communicator, {.q = q, .k = q, .v = q, .out = out}, {.sink = sink});
   });
-  for (const std::string& error : sinks) EXPECT_THAT(error, HasSubstr("sink differs: rank 1 has another than rank 0"));
+  for (const std::string& error : sinks) EXPECT_THAT(error, HasSubstr("sink differs: rank 1 gives another value than rank 0"));
 }
 
 TEST(DistributedErrors, ZigzagOrderSaysWhichLengthsItNeeds) {

@@ -25,10 +25,10 @@ View heads_of(const View& view, std::int64_t heads, std::int64_t first, std::int
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks) {
   require_part("part_of", rank, ranks);
   const nn::MultiHeadAttentionConfig& whole = layer.config;
-  require(whole.kv_heads % ranks == 0, "part_of: ", whole.kv_heads, " key/value heads on ", ranks, " ranks; their number must be a multiple of the ranks");
-  require(whole.output == nn::OutputProjection::linear, "part_of: the layer has no output projection, whose sum over ranks is the output");
-  require(whole.dropout == 0, "part_of: the layer has dropout ", whole.dropout, "; its bits on several ranks would not be those of one, so it must be 0");
-  require(!whole.qk_norm, "part_of: the layer has norms of q and k (qk_norm), whose weights all heads share; the gradient of a rank's heads would not be theirs");
+  require(whole.kv_heads % ranks == 0, "part_of: ", whole.kv_heads, " key/value heads on ", ranks, " ranks; the number of key/value heads must be a multiple of the number of ranks");
+  require(whole.output == nn::OutputProjection::linear, "part_of: the layer has no output projection; only outputs of this projection can be summed over ranks");
+  require(whole.dropout == 0, "part_of: the layer has dropout ", whole.dropout, "; several ranks would drop other attention weights than one rank, so it must be 0");
+  require(!whole.qk_norm, "part_of: the layer has norms of q and k (qk_norm), whose weights all heads share: the heads of one rank cannot compute the gradient of these weights");
   nn::MultiHeadAttentionConfig part = whole;
   part.heads /= ranks, part.kv_heads /= ranks;
   part.output_bias = whole.output_bias && rank == 0;
@@ -77,7 +77,7 @@ void TensorParallelAttention::forward(const nn::AttentionInput& input, TensorVie
 }
 
 void TensorParallelAttention::backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options) const {
-  require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of sink and relative_bias are not supported; those of the layer's own sink are");
+  require(!gradients.sink && !gradients.relative_bias, "TensorParallelAttention: gradients of options.sink and options.relative_bias are not supported; that of a learned sink is");
   require(!gradients.projected_key && !gradients.projected_value, "TensorParallelAttention: gradients of projected keys and values are not supported");
   nn::MultiHeadAttention::Gradients own = gradients;
   std::vector<nn::AttentionWeightsGradient> of_heads;  // the gradients of this part's heads

@@ -87,7 +87,7 @@ TEST(Collectives, RanksThatDoNotFitAreRefused) {
     Tensor all(DType::f32, {5, 3});
     all_gather(communicator, own, 0, all);
   });
-  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows together, and all has 5"));
+  for (const std::string& error : short_of) EXPECT_THAT(error, HasSubstr("all_gather: the ranks have 4 rows in total, but all has 5"));
 }
 
 nn::MultiHeadAttention attention_layer(nn::Gate gate, bool extras) {
@@ -158,7 +158,7 @@ TEST(TensorParallel, FeedForwardEqualsTheLayerOnOneRank) {
   }
 }
 
-// Row attention, then column attention of the same pair tensor, as in an Evoformer block.
+// Row attention on a pair tensor, then column attention on the result, as in an Evoformer block.
 TEST(PairAttention, OfRowsAndColumnsEqualsOneRank) {
   constexpr std::int64_t kResidues = 7, kWidth = 6;
   const nn::MultiHeadAttention layer({.query_width = kWidth, .heads = 2, .head_width = 4, .bias = false, .gate = nn::Gate::sigmoid, .dtype = DType::f64, .seed = 4});

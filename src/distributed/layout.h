@@ -1,4 +1,4 @@
-// What a plan means for one rank: its group, whose members exchange rows for heads, and its ring.
+// The tasks of one rank under a plan: its group, whose members exchange rows for heads, and its ring.
 #pragma once
 
 #include <list>
@@ -58,7 +58,7 @@ class Layout {
   // The inverse of of_heads(): writes this rank's rows of all heads to `to`.
   void to_rows_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(rows_, heads_, of_heads, to); }
   void to_keys_of(const ConstTensorView& of_heads, const TensorView& to) { give_back(key_rows_, kv_heads_, of_heads, to); }
-  // As to_rows_of(), for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
+  // Does what to_rows_of() does, for a gradient with one head that the members of a group share: writes the sum of the members' gradients.
   void add_to_rows_of(const ConstTensorView& of_group, const TensorView& to) { give_back(rows_, one_, of_group, to); }
 
   Ring ring() {

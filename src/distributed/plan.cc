@@ -13,15 +13,15 @@ double real(std::int64_t x) { return static_cast<double>(x); }
 
 // Bytes that a rank receives in the exchange of heads, and in the ring.
 struct Received {
-  double of_heads = 0;     // for this rank's heads the rows of other ranks, and for this rank's rows the results of other heads
-  double in_one_step = 0;  // in a step of the ring a rank receives keys and values of one other group
+  double of_heads = 0;     // bytes of the rows of other ranks for this rank's heads, and of the results of other heads for this rank's rows
+  double in_one_step = 0;  // bytes of the keys and values of one other group, which a rank receives in a step of the ring
 };
 
 std::int64_t most_heads(std::int64_t heads, int ranks) { return (heads + ranks - 1) / ranks; }  // heads of the busiest rank
 
 Received received(const PlanInput& input, Plan plan) {
   const double ranks = input.ranks, others = plan.head_ranks - 1;
-  // Forward, a row of queries moves q and out, a row of keys k and v. Backward moves twice as much: d_q and d_out too, d_k and d_v too.
+  // In the forward pass each query row moves q and out, and each key row moves k and v. The backward pass moves twice as much: also d_q and d_out, d_k and d_v.
   const double per_row = real(input.batch) * input.element_bytes * real(input.qk_width + input.v_width) * (input.backward ? 2 : 1);
   const double heads = real(most_heads(input.heads, plan.head_ranks)), kv_heads = real(most_heads(input.kv_heads, plan.head_ranks));
   return {others * per_row * (real(input.queries) / ranks * heads + real(input.keys) / ranks * kv_heads), per_row * kv_heads * real(input.keys) / plan.ring_ranks};
@@ -63,9 +63,9 @@ PlanChoice choose_plan(const PlanInput& input) {
   require(links.seconds_per_message >= 0, "choose_plan: ", links.seconds_per_message, " seconds per message; they must not be negative");
   const int ranks = input.ranks;
   if (ranks == 1) return {{1, 1}, "one rank: nothing is sent"};
-  if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: with empty_rows that are not zero a rank must see all keys of a row"};
+  if (input.needs_all_keys) return {{ranks, 1}, "heads on all ranks: if empty_rows is not zero, a rank must hold all keys of a row"};
   if (input.shared_head_bias)
-    return {{1, ranks}, "a ring of all ranks: a bias or boolean of all pairs has one head for all, of which ranks with heads would each need the rows of all others"};
+    return {{1, ranks}, "a ring of all ranks: all heads share a bias or boolean of all pairs, so a rank that computes some heads would need its rows of all queries"};
   Plan best{1, ranks};
   for (int head_ranks = 2; head_ranks <= ranks; ++head_ranks) {
     const Plan plan{head_ranks, ranks / head_ranks};

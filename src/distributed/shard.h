@@ -1,4 +1,5 @@
-// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. It makes the Problem of each block.
+// The part of a problem that one rank computes: some heads of some queries, with the keys of one rank after the other. Shard also makes the Problem of each
+// block.
 #pragma once
 
 #include <vector>

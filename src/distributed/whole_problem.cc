@@ -70,7 +70,7 @@ SdpaOptions without_tensors(const SdpaOptions& options) {
   return result;
 }
 
-// Whether a tensor speaks of positions in the whole sequence, or of heads, and so is the same on every rank.
+// True if a tensor's extent counts positions of the whole sequence or heads: such a tensor is the same on every rank.
 bool in_positions(ArgumentExtent extent) {
   return extent == ArgumentExtent::sequences || extent == ArgumentExtent::documents || extent == ArgumentExtent::heads;
 }
@@ -86,7 +86,7 @@ void copy_tensors(const SdpaOptions& from, SdpaOptions& to, const Wanted& wanted
   visit_arguments(to, TensorArguments{[&](const Argument&, ConstTensorView& view) { view = *next++; }});
 }
 
-// Returns the options whose positions count in the whole sequence.
+// Returns the options that refer to positions in the whole sequence.
 SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
   result.mask.causal = options.mask.causal, result.mask.window = options.mask.window;
@@ -123,7 +123,7 @@ template <class Tensors>
 bool check_own(const char* operation, const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed) {
   require_timeout(operation, distributed.timeout);
   require_handed_on(operation, options, own.q);
-  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given; a function of one process is not for pairs of several ranks");
+  if (options.score_rule) fail(ErrorCode::unsupported, operation, ": score_rule is given, which is not supported over several ranks");
   require(!options.sink || is_floating(options.sink.dtype()), operation, ": sink is ", options.sink.dtype(), "; it must have the dtype of q or of lse");
   ProblemMemory memory;
   bool native = false;
@@ -248,7 +248,7 @@ bool has_own_rows(const char* operation, const char* name, const std::vector<std
   if (!own || !shared || extents.size() == 1) return own;
   if (gradient && !one_row) {
     throw Refusal(ErrorCode::invalid_argument, cat(operation, ": every rank has one query, and ", name,
-                                                   " has one row: it may be the rank's own or shared by all, which decides about its gradient. Give one_row"));
+                                                   " has one row: set one_row to say whether the row is this rank's own or shared by all ranks. Its gradient depends on that"));
   }
   return one_row != OneRow::shared;
 }
@@ -353,7 +353,7 @@ WholeProblem::WholeProblem(Call& call, const Tensors& own, const SdpaOptions& op
       plan = choice.plan, plan_reason = choice.reason;
     }
     require(plan.ring_ranks == 1 || options.empty_rows == EmptyRows::zero, operation, ": empty_rows is not zero, and the plan has a ring of ", plan.ring_ranks,
-            "; a rank of a ring does not see all keys of a row. Use a plan with ring_ranks = 1");
+            "; a rank of a ring does not hold all keys of a row. Use a plan with ring_ranks = 1");
   }));
   second.agree(call);
 }

@@ -1,4 +1,4 @@
-// What one rank knows of the problem of all ranks: the sizes and rules of the whole, and this rank's rows of the tensors.
+// One rank's view of the problem of all ranks: the sizes and rules of the whole problem, and this rank's rows of the tensors.
 #pragma once
 
 #include <vector>

@@ -34,8 +34,8 @@ std::optional<int> own_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// Paths of the temporary files that remove_temporary_files() deletes. If more than 16 files are written at once, it misses the others; the
-// command line program writes one at a time.
+// Paths of the temporary files that remove_temporary_files() deletes. It does not delete the temporary files of more than 16 AtomicFiles that are written at
+// the same time; the command line program writes one file at a time.
 std::array<std::atomic<const char*>, 16> temporary_names{};
 static_assert(std::atomic<const char*>::is_always_lock_free);  // a signal handler must not wait for a lock
 
@@ -74,7 +74,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), target_
   } else if (S_ISDIR(status.st_mode)) {
     fail(ErrorCode::io, "cannot write ", path_.string(), ": it is a directory");
   } else if (S_ISREG(status.st_mode)) {
-    // A rename would replace a file that its owner protected from writing.
+    // Check the permission first: a rename would replace even a file that its owner protected from writing.
     if (access(target_.c_str(), W_OK) != 0) fail_errno("cannot write ", path_.string());
     open_temporary();
     (void)fchmod(descriptor_, status.st_mode & 07777);  // ignored: some file systems have no permissions

@@ -18,7 +18,7 @@ std::string listed(const std::vector<Candidate>& fits) {
   return join(fits, &Candidate::description, ", ", 12);
 }
 
-// Returns the nearest misses, at most one for each of three layouts, and how their names or shapes differ.
+// Describes the candidates that fit most nearly, at most one for each of three layouts, and how their names or shapes differ from the layout.
 template <class Wanted>
 std::string nearest(const std::vector<Candidate>& misses, const Wanted& wanted) {
   constexpr std::size_t kMost = 3;
@@ -53,7 +53,7 @@ Candidate choose(const TensorFile& file, Candidates candidates, const LoadAttent
   if (options.prefix) asked += options.prefix->empty() ? " without a prefix" : " at " + quote(*options.prefix);
   if (asked.empty()) asked = " in any known layout (" + layout_names() + ")";
   std::string hint = nearest(candidates.misses, wanted);
-  if (hint.empty() && candidates.fits.empty()) hint = cat("; no tensor has a name that one of them requires; the file has ", listed_names(file));
+  if (hint.empty() && candidates.fits.empty()) hint = cat("; no tensor has a name that such a layer requires; the file has ", listed_names(file));
   if (!candidates.fits.empty()) hint += "; the layers that fit are " + listed(candidates.fits);
   fail(ErrorCode::format, file.path.string(), ": there is no attention layer", asked, hint);
 }
@@ -63,7 +63,7 @@ void check_heads(const TensorFile& file, const Candidate& chosen, std::int64_t h
   if (chosen.counts.heads != 0 && chosen.counts.heads != heads)
     fail(ErrorCode::invalid_argument, where, " has ", chosen.counts.heads, " heads, not ", heads);
   for (const char* name : {"q.weight", "v.weight"}) {
-    require(heads % chosen.group == 0, where, " has ", chosen.group, " query heads for each key/value head, which ", heads, " heads do not divide into");
+    require(heads % chosen.group == 0, where, " has ", chosen.group, " query heads for each key/value head; ", heads, " heads are not a multiple of that");
     const std::int64_t rows = chosen.tensors.at(name).extent(0), parts = name[0] == 'q' ? heads : heads / chosen.group;
     require(rows % parts == 0, where, " has ", rows, " rows in ", name, ", which do not divide into ", parts, " heads");
   }
@@ -73,7 +73,7 @@ void check_heads(const TensorFile& file, const Candidate& chosen, std::int64_t h
 
 AttentionParameters load_attention(TensorFile& file, const LoadAttention& options) {
   if (!options.layout.empty()) find_layout(options.layout, "load_attention");
-  require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for what the file tells");
+  require(options.heads >= 0, "load_attention: heads is ", options.heads, "; it must be positive, or 0 for the number of heads in the file");
   const Candidate chosen = choose(file, find_candidates(file.tensors), options);
   const Layout& layout = *chosen.layout;
   AttentionParameters parameters{.layout = std::string(layout.name),

@@ -19,7 +19,7 @@ std::string spelled(std::string_view dotted, const Spelling& spelling) {
 // the layer's modules hold no other tensor: ignoring a tensor, such as a bias or an adapter's matrix, would give wrong results.
 std::string check_names(const TensorIndex& index, Candidate& candidate) {
   std::string reason;
-  std::map<char, std::pair<std::string, std::string>> groups;  // for each group: one name that was found, and one that was not
+  std::map<char, std::pair<std::string, std::string>> groups;  // for each group: one name that the file has, and one name that it lacks
   std::vector<std::string> known;
   std::size_t required = 0, present = 0;
   for (const Parameter& parameter : *candidate.parameters) {
@@ -52,7 +52,7 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
   };
   const auto check_module = [&](std::string_view module) {
     const std::string foreign = first_inside(module);
-    if (reason.empty() && !foreign.empty()) reason = cat("there is ", quote(foreign), ", which it does not have");
+    if (reason.empty() && !foreign.empty()) reason = cat("there is ", quote(foreign), ", which this layout does not have");
   };
   for (const Parameter& parameter : *candidate.parameters) {
     if (const std::size_t dot = parameter.name.rfind('.'); dot != std::string_view::npos) check_module(parameter.name.substr(0, dot));
@@ -66,7 +66,7 @@ std::string check_names(const TensorIndex& index, Candidate& candidate) {
       continue;
     }
     const std::string tensor = candidate.prefix + spelled(name, candidate.spelling);
-    if (reason.empty() && index.contains(tensor)) reason = cat("there is ", quote(tensor), ", which it does not have");
+    if (reason.empty() && index.contains(tensor)) reason = cat("there is ", quote(tensor), ", which this layout does not have");
   }
   return reason;
 }
@@ -108,7 +108,7 @@ class Shapes {
   }
   void exactly(const char* name, const Shape& wanted) {
     if (has(name) && candidate_.tensors.at(name).shape() != wanted)
-      bad(name, " is ", candidate_.tensors.at(name).shape(), "; beside the others it must be ", wanted);
+      bad(name, " is ", candidate_.tensors.at(name).shape(), "; with the shapes of the other tensors it must be ", wanted);
   }
 
   void key_heads() {

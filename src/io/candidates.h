@@ -20,7 +20,7 @@ struct Candidate {
   std::string prefix;
   Spelling spelling;
 
-  // Set by checked():
+  // Members that checked() sets:
   std::string reason{};              // why the layer does not fit; empty: it fits
   std::vector<std::string> missing{};  // required parameters that the file lacks, as the file would name them
   double present = 0;                // share of the required parameters that the file has
@@ -37,7 +37,7 @@ struct Candidate {
 Candidate checked(const TensorIndex& index, Candidate candidate);
 
 struct Candidates {
-  std::vector<Candidate> fits;    // in the order of their first tensors in the file
+  std::vector<Candidate> fits;    // sorted by the place of their first tensor in the file
   std::vector<Candidate> misses;  // sorted by the share of required parameters that the file has, the largest first
 };
 Candidates find_candidates(const std::vector<NamedTensor>& tensors);

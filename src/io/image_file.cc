@@ -48,7 +48,7 @@ ConstTensorView upright(ConstTensorView pixels, int orientation) {
 void require_image_size(const FileBytes& file, std::int64_t height, std::int64_t width, std::int64_t most_per_byte) {
   constexpr std::int64_t kMostSide = 1 << 16, kMostPixels = 1 << 26;
   if (height < 1 || width < 1 || height > kMostSide || width > kMostSide || height * width > kMostPixels)
-    fail(ErrorCode::format, file.name(), ": the image is ", width, " x ", height, " pixels; sides may be 1 to ", kMostSide, ", and all pixels at most ", kMostPixels);
+    fail(ErrorCode::format, file.name(), ": the image is ", width, " x ", height, " pixels; height and width may be 1 to ", kMostSide, ", and their product at most ", kMostPixels);
   if (height * width / most_per_byte > std::ssize(file.bytes))
     fail(ErrorCode::format, file.name(), ": the image claims ", width, " x ", height, " pixels, more than ", file.bytes.size(), " bytes can hold");
 }

@@ -111,7 +111,7 @@ TEST(ImageFile, AJpegIsCloseToItsPixels) {
 
 TEST(ImageFile, StandsUprightByItsExif) {
   const TestFolder folder;
-  // The image grows lighter from left to right and from top to bottom.
+  // The pixels of the image grow lighter from left to right and from top to bottom.
   std::vector<std::uint8_t> ramp;
   for (int y = 0; y < kHeight; ++y)
     for (int x = 0; x < kWidth; ++x) ramp.push_back(static_cast<std::uint8_t>(10 + 25 * x + 6 * y));
@@ -163,8 +163,8 @@ TEST(ImageFile, ALargeClaimIsRefusedBeforeMemoryIsAllocated) {
   const TestFolder folder;
   const std::string png = png_of(noise(kHeight * kWidth * 3), PNG_FORMAT_RGB);
   EXPECT_THAT(message_of(folder, with_size(png, 8192, 8192)), HasSubstr("claims 8192 x 8192 pixels, more than "));
-  EXPECT_THAT(message_of(folder, with_size(png, 65537, 1)), HasSubstr("is 65537 x 1 pixels; sides may be 1 to 65536"));
-  EXPECT_THAT(message_of(folder, with_size(png, 65536, 65536)), HasSubstr("all pixels at most 67108864"));
+  EXPECT_THAT(message_of(folder, with_size(png, 65537, 1)), HasSubstr("is 65537 x 1 pixels; height and width may be 1 to 65536"));
+  EXPECT_THAT(message_of(folder, with_size(png, 65536, 65536)), HasSubstr("their product at most 67108864"));
   EXPECT_THAT(message_of(folder, with_size(png, 0, 4)), HasSubstr("damaged"));
 }
 

@@ -15,7 +15,7 @@ namespace polyhead::io::inline internal {
 struct Json {
   struct Member;
   using Array = std::vector<Json>;
-  using Object = std::vector<Member>;  // in the order of the text
+  using Object = std::vector<Member>;  // members in the order of the text
 
   // Integers >= 0 are uint64, negative integers int64, all other numbers double.
   std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value;

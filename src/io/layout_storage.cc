@@ -112,7 +112,7 @@ Tensor from_canonical(const Parameter& parameter, const std::map<std::string, Te
       for (const std::string& name : names) {
         const Tensor& part = tensors.at(name);
         require(part.shape() == first.shape() && part.dtype() == first.dtype(), "store_attention: ", parameter.name, " packs ", names[0],
-                " ", first.shape(), " of ", first.dtype(), " with ", name, " ", part.shape(), " of ", part.dtype(), "; they must be alike");
+                " ", first.shape(), " of ", first.dtype(), " with ", name, " ", part.shape(), " of ", part.dtype(), "; both must have the same shape and dtype");
       }
       Shape shape = oriented(first).shape();
       const std::int64_t width = shape[axis];

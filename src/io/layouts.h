@@ -11,8 +11,8 @@
 
 namespace polyhead::io {
 
-// How the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing.
-// in, out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
+// The form in which the file stores a parameter. AttentionParameters lists the canonical forms, which are views in each case, so loading copies nothing. in,
+// out: widths of a projection's input and output; E: width of the layer; N: heads; H, V: widths of a query/key and of a value head.
 enum class Storage {
   canonical,
   transposed,      // (in,out)
@@ -24,7 +24,7 @@ enum class Storage {
 };
 
 struct Parameter {
-  std::string name;       // in the file, after the prefix, with '.' as separator
+  std::string name;       // name in the file, after the prefix, with '.' as separator
   std::string canonical;  // "q.weight"; "qkv.weight" if packed
   Storage storage = Storage::canonical;
   char group = 0;  // 0: required; otherwise a file has all parameters of a group or none
@@ -50,10 +50,10 @@ struct Layout {
   bool rotary = false;                         // the model rotates q and k by position; the file does not say how
   bool zero_key_bias = false;                  // q and v have a bias but k has none; loading gives k a bias of zeros
   std::optional<EmptyRows> empty_rows = {};    // result of a row without attended keys; absent: NaN or unspecified
-  char separator = '.';                        // between the parts of a name; with '/', names with '.' or with ":0" at the end are read too
+  char separator = '.';                        // separator between the parts of a name; with '/', names with '.' or with ":0" at the end are read too
   std::vector<std::string_view> refuses = {};  // a file with one of these modules ("out.") or tensors does not have this layout
-  // Modules in which each tensor must be one of `parameters` or `buffers`: another one, such as a table of positions, changes the result.
-  // "" is the module at the prefix; a layer without a prefix may share its file with other tensors.
+  // Modules in which each tensor must be one of `parameters` or `buffers`: any other tensor, such as a table of positions, changes the result. "" is the module
+  // at the prefix; a layer without a prefix may share its file with other tensors.
   std::vector<std::string_view> closed = {};
   std::vector<std::string_view> buffers = {};  // tensors that are no parameters
 };

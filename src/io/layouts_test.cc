@@ -428,11 +428,11 @@ TEST(Layouts, UnknownParametersInsideALayerAreNotIgnored) {
   names.push_back({"W_q.lora_A.weight", {2, 9}});
   TensorFile file = file_of(names);
   EXPECT_THAT(error_of([&] { load_attention(file); }),
-              HasSubstr("the nearest is \"d2l\" without a prefix, but there is \"W_q.lora_A.weight\", which it does not have"));
+              HasSubstr("the nearest is \"d2l\" without a prefix, but there is \"W_q.lora_A.weight\", which this layout does not have"));
   Names normalised = sample("flax", "slashes").parameters();
   normalised.push_back({"query_ln/scale", {3}});
   TensorFile other = file_of(normalised);
-  EXPECT_THAT(error_of([&] { load_attention(other); }), HasSubstr("but there is \"query_ln/scale\", which it does not have"));
+  EXPECT_THAT(error_of([&] { load_attention(other); }), HasSubstr("but there is \"query_ln/scale\", which this layout does not have"));
 }
 
 TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
@@ -450,7 +450,7 @@ TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
     Names names = first->parameters();
     names.emplace_back(name, Shape{3});
     TensorFile file = file_of(names, "layers.0.");
-    EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr(std::string("but there is \"layers.0.") + name + "\", which it does not have")) << layout;
+    EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr(std::string("but there is \"layers.0.") + name + "\", which this layout does not have")) << layout;
   }
   // A buffer in older checkpoints is not a parameter.
   Names llama = sample("llama", "grouped").parameters();
@@ -488,7 +488,7 @@ TEST(Layouts, AFileWithoutALayerNamesTheLayoutsAndTheNearestMiss) {
   for (const LayoutDescription& row : layouts()) names += (names.empty() ? "" : ", ") + std::string(row.name);
   EXPECT_EQ(error_of([&] { load_attention(nothing); }),
             "format: model.safetensors: there is no attention layer in any known layout (" + names +
-                "); no tensor has a name that one of them requires; the file has \"weight\"");
+                "); no tensor has a name that such a layer requires; the file has \"weight\"");
   TensorFile near = file_of({{"x.in_proj_weight", {36, 12}}, {"x.in_proj_bias", {36}}});
   EXPECT_THAT(error_of([&] { load_attention(near); }),
               HasSubstr("; the nearest is \"torch\" at \"x.\", but there is no \"x.out_proj.weight\""));
@@ -511,7 +511,7 @@ TEST(Layouts, HeadsThatDoNotFitTheFileAreRefused) {
   EXPECT_THAT(error_of([&] { load_attention(one, {.heads = 7}); }), HasSubstr("has 1 heads, not 7"));
   EXPECT_EQ(load_attention(keras, {.heads = 4}).kv_heads, 2);
   TensorFile llama = file_of(sample("llama", "grouped").parameters());
-  EXPECT_THAT(error_of([&] { load_attention(llama, {.heads = 3}); }), HasSubstr("has 2 query heads for each key/value head, which 3 heads do not divide into"));
+  EXPECT_THAT(error_of([&] { load_attention(llama, {.heads = 3}); }), HasSubstr("has 2 query heads for each key/value head; 3 heads are not a multiple of that"));
   EXPECT_THAT(error_of([&] { load_attention(llama, {.heads = 16}); }), HasSubstr("has 24 rows in q.weight, which do not divide into 16 heads"));
   TensorFile unequal =
       file_of({{"query/kernel", {10, 4, 3}}, {"key/kernel", {9, 3, 3}}, {"value/kernel", {8, 3, 5}}, {"out/kernel", {4, 5, 10}}});
@@ -555,7 +555,7 @@ TEST(Layouts, WhatALayoutCannotHoldIsRefused) {
   EXPECT_THAT(error(load("alphafold", "gated", 4), "d2l"), HasSubstr("the layout \"d2l\" has no place for gate.bias [24]"));
   EXPECT_THAT(error(load("torch", "packed", 4), "multi_atten"), HasSubstr("the layout \"multi_atten\" has no place for output.bias [12]"));
   EXPECT_THAT(error(load("multi_atten", "unequal", 3), "torch"),
-              HasSubstr("in_proj_weight packs q.weight [15,24] of float64 with v.weight [27,24] of float64; they must be alike"));
+              HasSubstr("in_proj_weight packs q.weight [15,24] of float64 with v.weight [27,24] of float64; both must have the same shape and dtype"));
   EXPECT_THAT(error(load("multi_atten", "unequal", 3), "single_head"), HasSubstr("the layer has 3 heads and 3 key/value heads"));
   EXPECT_THAT(error(load("t5", "later_layer", 4), "d2l"),
               HasSubstr("the layer's scale is 1, but a layer in the layout \"d2l\" has 1/sqrt(H)"));

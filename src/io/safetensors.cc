@@ -32,11 +32,11 @@ struct Entry {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  std::uint64_t begin = 0, end = 0;  // in bytes from the end of the header
+  std::uint64_t begin = 0, end = 0;  // byte offsets from the end of the header
 };
 
 struct Header {
-  std::vector<Entry> entries;  // in the order of the text
+  std::vector<Entry> entries;  // tensors in the order of the text
   Metadata metadata;
 };
 

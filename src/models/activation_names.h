@@ -1,4 +1,5 @@
-// Names of activations in config.json, as in `transformers`. "gelu_fast" is not supported: it is the tanh form with a constant that is rounded in another way.
+// Names of activations in config.json, as in `transformers`. "gelu_fast" is not supported: its formula is the tanh form of gelu with one constant rounded
+// differently.
 #pragma once
 
 #include <string_view>

@@ -124,7 +124,7 @@ class AnyDecoder final : public AnyTextModel {
   }
 
   double change_without_head(const TextRun&, std::int64_t, std::int64_t) override {
-    fail(ErrorCode::unsupported, "a head is judged by the text's embedding, which decoders do not have");
+    fail(ErrorCode::unsupported, "the effect of a head is measured on the embedding of a text, which decoders do not compute");
   }
 
  private:
@@ -137,7 +137,7 @@ class AnyDecoder final : public AnyTextModel {
     for (const std::int64_t id : answer) add_written(tokenizer_, id, 1, false, text->tokens);
   }
 
-  // Decodes the answer together with the prompt: decoded alone it would lose the space before its first word.
+  // Decodes prompt and answer in one call: an answer that is decoded alone loses the space before its first word.
   std::string decoded_after(const std::vector<std::int64_t>& prompt, const std::vector<std::int64_t>& answer) const {
     const std::vector<std::int64_t> known = known_ids(tokenizer_, answer);
     std::vector<std::int64_t> whole = prompt;
@@ -177,7 +177,7 @@ class AnyTextSide final : public AnyTextModel {
   }
 
   TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate) const override {
-    require(!pair, "a pair of texts is for encoders of texts alone; this model reads one text");
+    require(!pair, "only encoders such as BERT read a pair of texts; this model reads one text");
     require(generate == 0, "the model compares texts with images; it generates no tokens");
     TokenizedText tokens = tokenizer_.encode(text, {.max_length = model_.config.positions, .when_too_long = when_too_long});
     require(!tokens.ids.empty(), "the text has no token");
@@ -205,7 +205,7 @@ class AnyTextSide final : public AnyTextModel {
     return result;
   }
 
-  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override { fail(ErrorCode::unsupported, "switching heads off is not supported for the text side of a model of images"); }
+  double change_without_head(const TextRun&, std::int64_t, std::int64_t) override { fail(ErrorCode::unsupported, "switching heads off is not supported for the text encoder of an image-text model"); }
 
  private:
   Tokenizer tokenizer_;
@@ -252,7 +252,7 @@ class AnyTwoSides final : public AnyTextModel {
   }
 
   double change_without_head(const TextRun&, std::int64_t, std::int64_t) override {
-    fail(ErrorCode::unsupported, "a head is judged by the text's embedding, which models with two sides do not have");
+    fail(ErrorCode::unsupported, "the effect of a head is measured on the embedding of a text, which models with an encoder and a decoder do not compute");
   }
 
  private:
@@ -273,7 +273,7 @@ class AnyTwoSides final : public AnyTextModel {
     result.target = std::move(target);
   }
 
-  // Returns false if the target has a vocabulary of its own: tokenizer.json covers only the vocabulary of the source.
+  // Returns false if the target has another vocabulary than the source: tokenizer.json covers only the vocabulary of the source.
   bool has_words_of_target() const { return model_.config.shared_embedding; }
 
   void add_target(std::int64_t id, TokenizedText& tokens) const {

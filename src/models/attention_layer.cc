@@ -10,7 +10,7 @@
 namespace polyhead::models {
 
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings) {
-  require(parameters.heads > 0, "attention_layer: a file in the layout ", parameters.layout, " does not tell the number of heads; give it");
+  require(parameters.heads > 0, "attention_layer: a file in the layout ", parameters.layout, " does not hold the number of heads; give it as settings.heads");
   const auto take = [&](const std::string& name) {
     auto node = parameters.tensors.extract(name);
     return node.empty() ? Tensor() : std::move(node.mapped());
@@ -24,7 +24,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   Tensor bias_k = take("bias_k"), bias_v = take("bias_v"), sink = take("sink");
   const auto left = [](const auto& entry) { return cat(entry.first, " ", entry.second.shape()); };
   require(parameters.tensors.empty(), "attention_layer: the layer has no place for ", join(parameters.tensors, left),
-          "; remove it to build the layer without");
+          "; remove it to build the layer without it");
 
   // Checks that a setting does not contradict the parameters. `is_set`: the setting differs from its default.
   const auto agree = [](bool is_set, std::string_view name, const auto& set, const auto& found) {
@@ -68,7 +68,7 @@ nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const
   for (const auto& [name, set, unset, found] : sizes) agree(set != unset, name, set, found);
   if (parameters.scale) agree(settings.scale.has_value(), "scale", settings.scale.value_or(0), *parameters.scale);
   agree_to(settings.empty_rows == nn::MultiHeadAttentionConfig().empty_rows || !parameters.empty_rows || settings.empty_rows == *parameters.empty_rows,
-           "empty_rows is given", "other empty_rows, by their layout");
+           "empty_rows is given", "other empty_rows, which follow from their layout");
   agree_to(settings.bias || !c.bias, "bias is false", "q.bias");
   agree_to(settings.output_bias || !c.output_bias, "output_bias is false", "output.bias");
   agree_to(settings.output == nn::OutputProjection::linear || !output.weight, "output is none", "output.weight");

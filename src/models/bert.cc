@@ -45,7 +45,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
   require(config.shared_layers.empty() || std::ssize(config.shared_layers) == config.layers, kName, ": shared_layers has ", config.shared_layers.size(), " indices for ", config.layers, " layers");
   std::int64_t own_layers = config.shared_layers.empty() ? config.layers : 0;
   for (const std::int64_t index : config.shared_layers) {
-    require(index >= 0 && index <= own_layers, kName, ": shared_layers has ", index, " after the indices below ", own_layers, "; each new index follows the last one");
+    require(index >= 0 && index <= own_layers, kName, ": shared_layers has ", index, " after the indices below ", own_layers, "; the next new index must be one above them");
     own_layers = std::max(own_layers, index + 1);
   }
   const std::int64_t embedding_width = config.embedding_width != 0 ? config.embedding_width : config.width;
@@ -150,7 +150,7 @@ void BertEncoder::forward(const BertInput& given, const BertOutput& output, cons
     embedded = std::move(x);
     x = like_hidden();
     embedding_projection.forward(embedded, x, run);
-    if (saved == nullptr) embedding_sum = {};  // it may have another width, so layers cannot reuse its memory
+    if (saved == nullptr) embedding_sum = {};  // embedding_sum may have another width, so layers cannot reuse its memory
   }
   if (output.all_hidden && count > 0) copy(x, output.all_hidden.select(0, 0));
 

@@ -49,7 +49,7 @@ Tensor word_scales(const BertConfig& config, const BertInput& input) {
       for (std::int64_t i = 0; i < length; ++i) masked += is_masked(i), tokens += !attend || attend.data<bool>()[first + i];
       if (tokens == 0) continue;  // the text is all padding, whose embeddings are 0
       require(masked < tokens, kOperation, ": a text of ", tokens, " tokens has ", masked, " mask tokens (id ", *config.mask_token,
-              "); this model scales the others by 1 / (1 - their share), so at least one must be another token");
+              "); this model scales all other tokens by 1 / (1 - share of mask tokens), so a text needs at least one other token");
       const double scale = kKept / (1 - static_cast<double>(masked) / static_cast<double>(tokens));
       for (std::int64_t i = 0; i < length; ++i) out[first + i] = is_masked(i) ? T{0} : static_cast<T>(scale);
     }

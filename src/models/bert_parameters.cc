@@ -110,7 +110,7 @@ std::string layer_prefix(const EncoderFamily& family, std::int64_t index, std::i
   return cat(family.tensors.layer, index / of_a_group, ".albert_layers.", index % of_a_group, ".");
 }
 
-// ESM's files may hold the frequencies of its rotary positions, rounded as in training. transformers uses the frequencies of the file, so read them.
+// ESM's files may hold the frequencies of the rotary positions, rounded as in training. transformers uses the frequencies of the file, so polyhead reads them.
 void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
   const Tensor* stored = nullptr;
   std::string name;
@@ -127,7 +127,7 @@ void read_frequencies(const BertCheckpoint& file, BertConfig& config) {
     if (!(frequency > 0) || !std::isfinite(frequency)) fail(ErrorCode::format, file.file_name(), ": '", file.prefix(), name, "' has the value ", frequency, "; frequencies must be above 0 and finite");
     rotary.factors.push_back(exact.frequencies()[static_cast<std::size_t>(i)] / frequency);
   }
-  rotary.scaling = nn::RotaryScaling::longrope;  // frequencies divided by `factors`
+  rotary.scaling = nn::RotaryScaling::longrope;  // this rule divides the frequencies by `factors`
   rotary.attention_factor = 1;
 }
 

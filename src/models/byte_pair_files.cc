@@ -7,7 +7,8 @@
 #include "models/byte_pairs.h"
 #include "polyhead/io/atomic_file.h"
 
-// merges.txt has a line for the version, a line for the case, one line for each special token, and one for each merge in its order. Ids follow from the order.
+// merges.txt has a line for the version, a line for the case, one line for each special token, and one line for each merge in the order of training. Ids follow
+// from the order of the lines.
 namespace polyhead::models {
 namespace {
 

@@ -32,8 +32,8 @@ void BytePairTokenizer::Parts::add_merge(const IdPair& pair) {
 }
 
 std::vector<std::int64_t> BytePairTokenizer::Parts::merge(std::string_view bytes) const {
-  // Keeps a linked list of tokens, and a queue of possible merges by rank, then by place. It skips an entry whose tokens have changed since it was queued. n
-  // bytes take O(n log n) time.
+  // Keeps a linked list of tokens, and a queue of possible merges, ordered by rank and then by place. An entry of the queue is skipped if its tokens have
+  // changed since it was queued. n bytes take O(n log n) time.
   struct Node {
     std::int64_t id;
     std::size_t next;

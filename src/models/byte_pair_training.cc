@@ -68,7 +68,7 @@ class Trainer {
   }
 
   void merge(const IdPair& pair) {
-    // A merge can produce a piece that existed before, and so a pair that was merged before.
+    // A merge can produce a piece that existed before, and so a pair that was merged before. Such a pair keeps its first merge.
     if (!parts_.ranks.contains(pair)) parts_.add_merge(pair);
     const std::int64_t result = parts_.merges[parts_.ranks.at(pair)].result;
     const std::vector<std::size_t> having = std::move(uses_.at(pair).words);

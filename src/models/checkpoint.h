@@ -23,7 +23,8 @@ class Checkpoint {
  public:
   // Opens the folder; the dtype is unknown until the first prefix_of().
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type) : file_(io::open_tensors(folder)), model_type_(model_type) {}
-  // `words`: possible names of the embedding, without the prefix. The first of them that the file has determines the dtype, and whether names have the prefix.
+  // `words`: possible names of the embedding, without the prefix. The first of these names that the file has determines the dtype, and whether all names have
+  // the prefix.
   Checkpoint(const std::filesystem::path& folder, std::string_view model_type, std::string_view prefix, std::span<const std::string_view> words)
       : Checkpoint(folder, model_type) {
     const io::NamedTensor* found = nullptr;
@@ -69,14 +70,14 @@ class Checkpoint {
     return part(tensor, [](TensorView view) { return view; });
   }
 
-  // As take(), but extents of 1 at the start may differ: [1,T,E] is [T,E].
+  // Takes a tensor as take() does, but extents of 1 at the start may differ: [1,T,E] is [T,E].
   Tensor take_reshaped(const std::string& name, const Shape& shape) {
     const Tensor* stored = find(name);
     if (stored == nullptr || without_ones(stored->shape()) != without_ones(shape)) return take(name, shape);
     return part(take(name, stored->shape()), [&](TensorView view) { return view.reshape(shape); });
   }
 
-  // As take(), for any floating dtype; the tensor is rounded to the model's dtype.
+  // Takes a tensor of any floating dtype as take() does; the tensor is rounded to the model's dtype.
   Tensor take_rounded(const std::string& name, const Shape& shape) {
     const Tensor& tensor = taken(name, shape);
     if (!is_floating(tensor.dtype())) fail(ErrorCode::format, file_name(), ": '", name, "' is ", tensor.dtype(), "; a floating dtype is needed");

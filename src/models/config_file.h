@@ -41,7 +41,7 @@ class ConfigFile {
   std::optional<T> get(std::string_view key) {
     return find(key) == nullptr ? std::nullopt : file_->get<T>(*object_, key, where_);
   }
-  // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if that is 0.
+  // Returns an integer in [1, most]. If the key is missing: `otherwise`, or an Error if `otherwise` is 0.
   std::int64_t size(std::string_view key, std::int64_t otherwise = 0, std::int64_t most = kMostOfAnExtent) {
     if (find(key) == nullptr && otherwise != 0) return otherwise;
     file_->require(*object_, key, where_);
@@ -70,11 +70,11 @@ class ConfigFile {
   }
 
   bool was_read(std::string_view key) const { return std::ranges::find(read_, key) != read_.end(); }
-  // A key that was not read is an Error that names it, unless it cannot change results: because `without_effect` or the list of language_families.cc has the
-  // key, or because the key has its neutral value. `remedy` ends the message.
+  // A key that was not read is an Error that names it, unless the key cannot change results: because `without_effect` or the list in language_families.cc
+  // contains the key, or because the key has its neutral value. `remedy` ends the message.
   void require_all_read(std::string_view family, std::span<const std::string_view> without_effect, std::span<const std::string> ignored = {}, std::string_view remedy = {}) const;
 
-  // So small that products of two extents, and sums of a few such products, do not overflow.
+  // The largest extent in a config. It is so small that products of two extents, and sums of a few such products, do not overflow.
   static constexpr std::int64_t kMostOfAnExtent = std::int64_t{1} << 30;
 
  private:

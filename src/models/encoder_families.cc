@@ -89,13 +89,13 @@ const EncoderFamily& find_encoder_family(std::string_view file, std::string_view
   const std::vector<std::string_view> two_sides = sequence_to_sequence_families();
   const auto is_in = [&](const std::vector<std::string_view>& list) { return std::ranges::find(list, model_type) != list.end(); };
   if (is_in(names)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a decoder; known encoders are ", known);
-  if (is_in(two_sides)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a model with two sides; known encoders are ", known);
+  if (is_in(two_sides)) fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', a model with an encoder and a decoder; known encoders are ", known);
   const std::string decoders = join(names);
   names.insert(names.end(), two_sides.begin(), two_sides.end());
   for (const EncoderFamily& family : kFamilies) names.push_back(family.model_type);
   const std::vector<std::string_view> of_images = vision_families();
   names.insert(names.end(), of_images.begin(), of_images.end());
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models with two sides are ", join(two_sides), "; known models of images are ", join(of_images),
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known encoders are ", known, "; known decoders are ", decoders, "; known models with an encoder and a decoder are ", join(two_sides), "; known models of images are ", join(of_images),
        "; the nearest is '",
        nearest_name(names, std::identity(), model_type), "'");
 }

@@ -9,13 +9,13 @@
 
 namespace polyhead::models {
 
-// Keys of config.json. Empty: the family has none.
+// Keys of config.json. Empty: the family does not have this key.
 struct EncoderKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", hidden_width = "intermediate_size",
                    positions = "max_position_embeddings", segments = "type_vocab_size", activation = "hidden_act", epsilon = "layer_norm_eps", embedding_width = "";
 };
 
-// Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
+// Names of tensors without ".weight" and ".bias". The names in a layer follow `layer` and the layer's number. Empty: the family has no such tensor.
 struct EncoderTensors {
   std::string_view words = "embeddings.word_embeddings", positions = "embeddings.position_embeddings", segments = "embeddings.token_type_embeddings",
                    embedding_norm = "embeddings.LayerNorm", embedding_projection = "", relative_bias = "", layer = "encoder.layer.", final_norm = "";

@@ -112,7 +112,7 @@ ImageProcessor read_image_processor(const std::filesystem::path& folder) {
   processor.normalise = flag("do_normalize", true);
   processor.mean = read_colours(file, "image_mean", kind.colours[0], false);
   processor.deviation = read_colours(file, "image_std", kind.colours[1], true);
-  file.find("do_convert_rgb");  // images are read as red, green and blue in any case
+  file.find("do_convert_rgb");  // the image readers give red, green and blue, whatever this key says
   if (flag("do_pad", false)) file.unsupported("do_pad", "is true; padding is not supported");
   static constexpr std::string_view kWithoutEffect[] = {"processor_class", "data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "default_to_square", "image_seq_length", "pad_size"};
   file.require_all_read(cat(kind.name, "ImageProcessor"), kWithoutEffect);
@@ -134,7 +134,7 @@ Tensor fitted(const ImageProcessor& processor, ConstTensorView image) {
   if (!processor.crop) return current;
   const std::int64_t height = current.extent(0), width = current.extent(1);
   const auto [crop_height, crop_width] = *processor.crop;
-  require(crop_height <= height && crop_width <= width, "fitted: the image is ", height, " x ", width, " pixels where ", crop_height, " x ", crop_width, " are cut out; padding is not supported");
+  require(crop_height <= height && crop_width <= width, "fitted: the image is ", height, " x ", width, " pixels, too small for a crop of ", crop_height, " x ", crop_width, "; padding is not supported");
   const auto before = [&](std::int64_t rest) { return rest / 2 + (processor.crop_half_even && rest % 4 == 3 ? 1 : 0); };
   const std::int64_t top = before(height - crop_height), left = before(width - crop_width);
   return Tensor::copy_of(current.view().slice(0, top, top + crop_height).slice(1, left, left + crop_width));

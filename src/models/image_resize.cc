@@ -35,7 +35,8 @@ constexpr Filter kFilters[] = {
     {1, [](double x) { return std::abs(x) >= 1 ? 0 : x == 0 ? 1 : sinc(x) * (0.54 + 0.46 * std::cos(x * std::numbers::pi)); }},
 };
 
-// A pixel of the result is a weighted sum of neighbouring pixels of the source. `first` is the first of these; weights are integers, multiplied by 2^kDigits.
+// A pixel of the result is a weighted sum of neighbouring pixels of the source. `first` is the index of the first of these source pixels; weights are integers,
+// multiplied by 2^kDigits.
 struct Span {
   std::int64_t first = 0;
   std::vector<std::int32_t> weights;

@@ -16,7 +16,7 @@ nn::Activation activation_of(ConfigFile& file, const Family& family) {
   nn::Activation activation = read(key);
   if (family.gelu_is_tanh && activation == nn::Activation::gelu) activation = nn::Activation::gelu_tanh;
   if (!second.empty() && file.find(second) != nullptr && read(second) != activation)
-    file.unsupported(second, cat("is '", *file.get<std::string>(second), "' and ", key, " another function; versions of transformers differ in which of them they use"));
+    file.unsupported(second, cat("is '", *file.get<std::string>(second), "' and ", key, " another function; versions of transformers differ in which key they use"));
   return activation;
 }
 
@@ -49,7 +49,7 @@ void read_experts(ConfigFile& file, const Family& family, LanguageModelConfig& c
   ExpertsConfig& experts = config.experts.emplace();
   const bool second = !keys.second_count.empty() && file.find(keys.second_count) != nullptr;
   if (second && file.find(keys.count) != nullptr && file.size(keys.count) != file.size(keys.second_count))
-    file.fail_at(keys.second_count, cat("is ", file.size(keys.second_count), " and ", keys.count, " is ", file.size(keys.count), "; they are names of one number"));
+    file.fail_at(keys.second_count, cat("is ", file.size(keys.second_count), " and ", keys.count, " is ", file.size(keys.count), "; both keys must have the same value"));
   experts.count = file.size(second ? keys.second_count : keys.count);
   experts.chosen = file.size(keys.chosen);
   if (experts.chosen > experts.count) file.fail_at(keys.chosen, cat("is ", experts.chosen, "; it may be at most ", keys.count, " = ", experts.count));
@@ -60,7 +60,7 @@ void read_experts(ConfigFile& file, const Family& family, LanguageModelConfig& c
   if (!keys.clamped) return;
   experts.bias = true;
   experts.clamped_gate = nn::ClampedGate{.slope = file.positive("swiglu_alpha", 1.702), .limit = file.positive("swiglu_limit", 7.0)};
-  if (config.layer.activation != nn::Activation::silu) file.unsupported(family.keys.activation, "is another function than 'silu', of which the experts use a form of their own");
+  if (config.layer.activation != nn::Activation::silu) file.unsupported(family.keys.activation, "is not 'silu'; the experts of this family use a clamped form of silu");
 }
 
 void read_layer(ConfigFile& file, const Family& family, LanguageModelConfig& config) {

@@ -1,4 +1,4 @@
-// Reads config.json of a decoder or of a model with two sides.
+// Reads config.json of a decoder, or of a model with an encoder and a decoder.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace polyhead::models {
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // Returns eos_token_id of generation_config.json in the folder, else of `file`.
 std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder);
-// Returns rules of generation_config.json in the folder, else of the file, that choose other tokens in transformers and that generate() does not follow, such
-// as "num_beams = 4".
+// Returns rules of generation_config.json in the folder, else of the file, by which transformers would choose other tokens and which generate() does not
+// follow, such as "num_beams = 4".
 std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder);
 // The end of the message of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";

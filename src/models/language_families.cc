@@ -10,10 +10,11 @@
 namespace polyhead::models {
 namespace {
 
-// Older names of "hidden_activation" and "sliding_window", which transformers does not read.
+// "hidden_act" and "sliding_window_size" are older names of "hidden_activation" and "sliding_window". transformers does not read the older names.
 constexpr std::string_view kUnusedInGemma2[] = {"hidden_act", "sliding_window_size"};
 
-// Other names of num_experts_per_tok and original_max_position_embeddings, which transformers does not read.
+// "experts_per_token" and "initial_context_length" are other names of num_experts_per_tok and original_max_position_embeddings. transformers does not read
+// these other names.
 constexpr std::string_view kUnusedInGptOss[] = {"experts_per_token", "initial_context_length"};
 
 // A new family is a row here and a test in tests/python/test_language_models.py.
@@ -117,7 +118,8 @@ constexpr std::array kLanguageFamilies{
            .windows = Windows::every_other},
 };
 
-// Keys of transformers for training, for its bookkeeping, for the choice of tokens in its generate(), and for classes with other heads.
+// Keys of transformers for training, for its bookkeeping, for the choice of tokens in its generate(), and for model classes with another output layer, such as
+// classifiers.
 constexpr std::string_view kWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash", "_name_or_path", "architectures", "attention_dropout",
     "attn_implementation", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
@@ -131,7 +133,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
     "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict"};
 
-// A key of some families that the config of another family may hold with a value that switches it off.
+// A key that only some families read. The config of another family may hold the key with the value that switches it off.
 struct Neutral {
   std::string_view key, value;
 };

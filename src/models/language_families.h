@@ -9,7 +9,7 @@
 
 namespace polyhead::models {
 
-// Keys of config.json. Empty: the family has none.
+// Keys of config.json. Empty: the family does not have this key.
 struct FamilyKeys {
   std::string_view width = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", kv_heads = "num_key_value_heads", head_width = "head_dim",
                    hidden_width = "intermediate_size", positions = "max_position_embeddings", activation = "hidden_act", epsilon = "rms_norm_eps";
@@ -17,13 +17,13 @@ struct FamilyKeys {
   std::string_view rotary_base = "", rotary_part = "";
   // transformers 4 reads this key, transformers 5 reads `activation`; so their values must mean the same.
   std::string_view second_activation = "";
-  // Keys that published folders of this family have and transformers does not read.
+  // Keys that published folders of this family contain and that transformers does not read.
   std::span<const std::string_view> without_effect{};
 };
 
-// Names of tensors without ".weight" and ".bias". Those of a layer follow `layer` and its number. Empty: the family has none.
+// Names of tensors without ".weight" and ".bias". The names in a layer follow `layer` and the layer's number. Empty: the family has no such tensor.
 struct FamilyTensors {
-  std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
+  std::string_view prefix = "model.";  // precedes all names except that of the output projection; a file of the model without its output projection has no prefix
   std::string_view words = "embed_tokens", positions = "", final_norm = "norm", output = "lm_head", layer = "layers.";
   std::string_view attention_norm = "input_layernorm", attention_output_norm = "", feed_forward_norm = "post_attention_layernorm", feed_forward_output_norm = "";
   std::string_view q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";  // if k and v are empty, q holds q, k and v
@@ -37,7 +37,7 @@ struct FamilyExperts {
   std::string_view second_count = "";         // another name of count, which transformers 5 writes
   std::string_view shared_hidden_width = "";  // empty: the family has no shared expert
   bool some_layers = false;                   // decoder_sparse_step and mlp_only_layers say which layers have experts
-  bool normalise_key = false;                 // true: norm_topk_prob (default false) tells whether probabilities are normalised; false: they are
+  bool normalise_key = false;                 // true: norm_topk_prob (default false) tells whether probabilities are normalised; false: they always are
   bool clamped = false;                       // reads swiglu_alpha and swiglu_limit
   std::string_view router = "mlp.gate", expert = "mlp.experts.", gate = "gate_proj", hidden = "up_proj", output = "down_proj";  // names of an expert's layers: `expert`, its number, ".", then gate, hidden or output
   std::string_view shared = "mlp.shared_expert.", shared_gate = "mlp.shared_expert_gate";
@@ -59,7 +59,7 @@ enum class HasBias : std::uint8_t {
   by_mlp_bias,        // the key "mlp_bias"
 };
 
-// Which layers have a window of `sliding_window` keys, unless layer_types says so.
+// The layers that have a window of `sliding_window` keys, unless layer_types says so.
 enum class Windows : std::uint8_t {
   none,             // no layer: the family reads no sliding_window
   all,              // all layers, if sliding_window is not null

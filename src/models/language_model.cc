@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kForward = "LanguageModel.forward";
 
-// Returns the output projection. If it is tied to the embedding, they share memory.
+// Returns the output projection. A projection that is tied to the embedding shares memory with it.
 nn::Linear output_of(const LanguageModel& model) { return {shared(model.output.weight ? model.output.weight : model.words.weight), Tensor()}; }
 
 // A call's checked sizes.

@@ -24,7 +24,8 @@ bool is_buffer(std::string_view name) {
   return false;
 }
 
-// Returns part i (q, k or v) of a fused projection with rows [N,3,H]: its row (n, i, h) becomes row (n, h). It copies, because no stride can join n and h.
+// Returns part i (q, k or v) of a fused projection with rows [N,3,H]: row (n, i, h) of the fused projection becomes row (n, h). The rows are copied, because no
+// stride can join n and h.
 nn::Linear head_rows_of(const nn::Linear& whole, std::int64_t heads, std::int64_t width, std::int64_t index) {
   const auto copy_of = [&](const Tensor& tensor, const Shape& shape) {
     if (!tensor) return Tensor();
@@ -130,8 +131,8 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   return layer;
 }
 
-// The file of a model with tied embeddings may hold an output projection too. transformers 4 ignores it, transformers 5 uses it if it differs from the
-// embedding. So polyhead requires the two to be equal.
+// The file of a model with tied embeddings may hold an output projection too. transformers 4 ignores this projection; transformers 5 uses it if it differs from
+// the embedding. So polyhead requires it to equal the embedding.
 void ignore_tied_output(Checkpoint& file, const std::string& name, const Tensor& words) {
   if (file.find(name) == nullptr) return;
   if (!file.is_copy(name, words))

@@ -28,7 +28,7 @@ const std::vector<RopeType>& rope_types() {
   return kTypes;
 }
 
-// Values that rope_parameters holds, or keys next to rope_scaling.
+// Values that are read from rope_parameters or from keys beside rope_scaling.
 struct Around {
   double base = 0;
   double part = 1;
@@ -85,7 +85,7 @@ class RopeReader {
     if (type.name == "longrope") {
       if (family_.longrope_original && !around.original) file_.fail_at("", "original_max_position_embeddings", "is missing; rope_type 'longrope' needs it");
       e.factors = factors("short_factor"), rule.long_factors = factors("long_factor");
-      if (e.factor < 1) e.factor = 1;  // no attention factor, as published
+      if (e.factor < 1) e.factor = 1;  // then the attention factor is 1, as in the published code
       // The attention factor divides by log(original).
       if (e.original_max_position_embeddings < 2)
         fail_at("original_max_position_embeddings", cat("is ", e.original_max_position_embeddings, "; rope_type 'longrope' needs at least 2"));
@@ -193,7 +193,7 @@ void read_rotary(ConfigFile& file, const Family& family, LanguageModelConfig& co
 
   const bool nested = parameters != nullptr && (parameters->find("full_attention") != nullptr || parameters->find("sliding_attention") != nullptr);
   if (nested && !family.local_rotary)
-    fail(ErrorCode::unsupported, file.name(), ": rope_parameters has positions of its own for each kind of layer; models of the type ", family.model_type, " have one");
+    fail(ErrorCode::unsupported, file.name(), ": rope_parameters has separate positions for each kind of layer; models of the type ", family.model_type, " have the same positions in all layers");
   if (!nested) {
     config.rotary = RopeReader(file, family, config, parameters != nullptr ? parameters : scaling, parameters != nullptr ? "rope_parameters" : "rope_scaling").read(around);
     if (family.local_rotary && parameters != nullptr) file.fail_at("rope_parameters", "lacks full_attention and sliding_attention");

@@ -14,7 +14,7 @@ namespace {
 struct ConfigKey {
   std::string_view name;
   std::vector<std::string_view> keys;  // the keys of the model families for this entry
-  std::string_view same_as = "";       // the entry is left out if this key has another value: a single number would be wrong for one side
+  std::string_view same_as = "";       // the entry is left out if this key has another value: a single number would be wrong for the encoder or for the decoder
 };
 
 const std::vector<ConfigKey>& config_keys() {

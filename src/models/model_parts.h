@@ -1,4 +1,4 @@
-// Parts other than layers that models from transformers' folders share.
+// Helpers, other than layers, that several models from transformers' folders share.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline std::vector<std::int64_t> integers(ConstTensorView view) {
 }
 
 // Adds learned positions to x [*,T,E], the embedded ids [*,T]. Position 0 is row `offset` of the table. `first`: for each sequence the number of tokens before
-// this call; empty: 0. A token beyond the last position gets the last one: rows after a sequence's new tokens may lie there.
+// this call; empty: 0. Rows of x after a sequence's new tokens may lie beyond the table; they get its last position.
 inline void add_positions(const nn::Embedding& table, const Shape& ids, std::span<const std::int64_t> first, std::int64_t offset, TensorView x, Executor* executor) {
   const std::int64_t tokens = ids[-1], last = table.count() - 1;
   Tensor places(DType::i64, first.empty() ? Shape{tokens} : ids);

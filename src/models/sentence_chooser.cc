@@ -28,12 +28,12 @@ struct Rows {
 };
 constexpr std::array<Rows, 8> kPlaces{{
     {12},     // number of sentences before this sentence
-    {12},     // number of sentences after it
-    {24, 3},  // number of its words
-    {16},     // number of its stems that other sentences have too
-    {16, 2},  // for each of these stems the number of other sentences that have it, summed over the stems
+    {12},     // number of sentences after this sentence
+    {24, 3},  // number of words of this sentence
+    {16},     // number of stems of this sentence that other sentences have too
+    {16, 2},  // for each of these stems the number of other sentences that have the stem, summed over the stems
     {12},     // number of sentences of the text
-    {6},      // 0 if it lacks "we", else 1 + number of sentences before it with "we": authors use "we" to say what they did
+    {6},      // 0 if this sentence lacks "we", else 1 + number of earlier sentences with "we": authors use "we" to say what they did
     {8},      // number of sentences of the text with "we"
 }};
 enum Part : std::uint64_t { kLayers, kEmbedded };  // uses of dropout in a pass
@@ -52,7 +52,8 @@ std::vector<std::string> words_of(std::string_view sentence) {
   return words;
 }
 
-// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. They measure the overlap with other sentences.
+// Returns the beginnings of a sentence's words of 5 bytes or more; words like "the" and "with" are shorter. These beginnings measure the overlap with other
+// sentences.
 std::set<std::string> stems_of(const std::vector<std::string>& words) {
   std::set<std::string> stems;
   for (const std::string& word : words)

@@ -24,13 +24,13 @@ FeedForwardKind feed_forward_of(ConfigFile& file, const SequenceFamily& family) 
   constexpr std::string_view kGated = "gated-";
   const bool gated = name.starts_with(kGated);
   const std::string function = name == "gated-gelu" ? "gelu_new" : gated ? name.substr(kGated.size()) : name;
-  // transformers also writes keys that follow from this name, and reads them again; so they must agree with the name.
+  // transformers also writes the keys dense_act_fn and is_gated_act, which follow from this name, and reads them again; so they must agree with the name.
   if (const auto written = file.get<std::string>("dense_act_fn"); written && *written != function) file.unsupported("dense_act_fn", cat("is '", *written, "'; ", key, " = '", name, "' makes it '", function, "'"));
   if (const auto written = file.get<bool>("is_gated_act"); written && *written != gated) file.unsupported("is_gated_act", cat("is ", *written, "; ", key, " = '", name, "' makes it ", gated));
   return {file.named_activation(key, function), gated};
 }
 
-// Reads the settings that the layers of both sides have.
+// Reads settings of the layers that encoder and decoder have in common.
 template <class Layer>
 void read_layer(ConfigFile& file, const SequenceFamily& family, std::string_view heads, std::string_view hidden_width, const FeedForwardKind& kind, Layer& layer) {
   const SequenceKeys& keys = family.keys;
@@ -52,7 +52,7 @@ void read_relative_bias(ConfigFile& file, SequenceToSequenceConfig& config) {
   config.buckets = file.size(kBuckets, 32, 1 << 20);
   if (config.buckets < 4 || config.buckets % 2 != 0) file.fail_at(kBuckets, cat("is ", config.buckets, "; it must be even and at least 4"));
   config.max_distance = file.size(kDistance, 128);
-  // In the decoder all buckets are for one direction, so max_distance must be above half of them (relative_bucket()).
+  // In the decoder all buckets are for one direction, so max_distance must be above half the number of buckets (relative_bucket()).
   if (config.max_distance <= config.buckets / 2) file.fail_at(kDistance, cat("is ", config.max_distance, "; it must be above half of ", kBuckets, " = ", config.buckets));
 }
 
@@ -96,8 +96,8 @@ AnswerRules read_rules(ConfigFile& file, const SequenceFamily& family, const std
   return rules;
 }
 
-// transformers 5 uses the output projection of a file of T5 or mT5 if the file has one. transformers 4 goes by tie_word_embeddings instead; for T5 polyhead
-// does so too, unless scale_decoder_outputs tells whether the decoder's hidden states are scaled.
+// If a file of T5 or mT5 has an output projection, transformers 5 uses it. transformers 4 decides by tie_word_embeddings instead; for T5 polyhead does the same
+// as transformers 4, unless scale_decoder_outputs tells whether the decoder's hidden states are scaled.
 void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigRead& read) {
   const bool tied = file.get<bool>("tie_word_embeddings").value_or(true);
   read.config.tied_output = tied;

@@ -35,7 +35,7 @@ constexpr SequenceFamily t5(std::string_view model_type, std::string_view activa
           .start_token = start_token};
 }
 
-// Keys of fairseq's that older files have; transformers reads none of them.
+// Keys of fairseq that older files contain; transformers does not read them.
 constexpr std::string_view kOfFairseq[] = {"add_bias_logits", "add_final_layer_norm", "classif_dropout", "extra_pos_embeddings", "force_bos_token_to_be_generated", "max_length", "normalize_before",
                                            "normalize_embedding", "num_hidden_layers", "_num_labels", "output_past", "replacing_rate", "save_step", "static_position_embeddings", "activation_dropout", "classifier_dropout", "dropout",
                                            "encoder_layerdrop", "decoder_layerdrop", "init_std", "is_valid_bad_words_ids"};
@@ -145,8 +145,8 @@ const SequenceFamily& find_sequence_family(std::string_view file, std::string_vi
   if (found != kSequenceFamilies.end()) return *found;
   const std::string known = join(kSequenceFamilies, &SequenceFamily::model_type);
   if (const std::string_view reason = refused_sequence_family(model_type); !reason.empty())
-    fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", reason, "; known models with two sides are ", known);
-  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known models with two sides are ", known, "; the nearest is '",
+    fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", reason, "; known models with an encoder and a decoder are ", known);
+  fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known models with an encoder and a decoder are ", known, "; the nearest is '",
        nearest_name(kSequenceFamilies, &SequenceFamily::model_type, model_type), "'");
 }
 

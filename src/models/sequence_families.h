@@ -1,4 +1,4 @@
-// The families with two sides as data: how each names its keys in config.json and its tensors, and which parts it has.
+// The families of models with an encoder and a decoder, as data: how each family names its keys in config.json and its tensors, and which parts it has.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,31 @@
 
 namespace polyhead::models {
 
-// Keys of config.json. Empty: the family has none.
+// Keys of config.json. Empty: the family does not have this key.
 struct SequenceKeys {
   std::string_view width = "d_model", encoder_layers = "encoder_layers", decoder_layers = "decoder_layers", encoder_heads = "encoder_attention_heads", decoder_heads = "decoder_attention_heads",
                    head_width = "", encoder_hidden_width = "encoder_ffn_dim", decoder_hidden_width = "decoder_ffn_dim", source_positions = "max_position_embeddings",
                    target_positions = "max_position_embeddings", features = "", scale_embedding = "scale_embedding", activation = "activation_function", epsilon = "";
-  // Keys that published folders of this family have and transformers does not read.
+  // Keys that published folders of this family contain and that transformers does not read.
   std::span<const std::string_view> without_effect{};
 };
 
-// Names of tensors without ".weight" and ".bias". Empty: the family has none.
+// Names of tensors without ".weight" and ".bias". Empty: the family has no such tensor.
 struct SequenceTensors {
-  std::string_view prefix = "model.";  // precedes all names except that of the output; a file of the bare model has no prefix
-  std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both sides; `words`: of each side
+  std::string_view prefix = "model.";  // precedes all names except that of the output projection; a file of the model without its output projection has no prefix
+  std::string_view shared = "shared", words = "embed_tokens";  // `shared`: embedding of both encoder and decoder; `words`: embedding of one of the two
   std::string_view encoder = "encoder.", decoder = "decoder.", layer = "layers.";  // `layer` and the layer's number come before the names of a layer
-  // Names of tensors of a side:
+  // Names of tensors of the encoder or the decoder:
   std::string_view positions = "embed_positions", embedding_norm = "", final_norm = "";
   // Names of parts of a layer:
   std::string_view self_attention = "self_attn.", cross_attention = "encoder_attn.", self_attention_norm = "self_attn_layer_norm", cross_attention_norm = "encoder_attn_layer_norm",
                    encoder_feed_forward = "", decoder_feed_forward = "", encoder_feed_forward_norm = "final_layer_norm", decoder_feed_forward_norm = "final_layer_norm";
   // Names of tensors of an attention:
-  std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is stored in the first layer of a side
+  std::string_view q = "q_proj", k = "k_proj", v = "v_proj", attention_output = "out_proj", relative_bias = "";  // relative_bias is in layer 0 of each stack
   // Names of tensors of a feed-forward part; `hidden` if it has no gate, else `gate` and `gated_hidden`:
   std::string_view hidden = "fc1", gate = "", gated_hidden = "", feed_forward_output = "fc2";
   std::string_view output = "lm_head", output_bias = "final_logits_bias";
-  std::string_view convolution1 = "", convolution2 = "";  // of the encoder
+  std::string_view convolution1 = "", convolution2 = "";  // tensors of the encoder
 };
 
 enum class SequencePositions : std::uint8_t {
@@ -46,7 +46,7 @@ enum class SequencePositions : std::uint8_t {
   sinusoidal,  // sin in the first half of the features, cos in the second
 };
 
-// Whether the decoder's hidden states are divided by sqrt(E) before the output projection.
+// Tells whether the decoder's hidden states are divided by sqrt(E) before the output projection.
 enum class OutputScale : std::uint8_t {
   none,
   by_key,  // scale_decoder_outputs, else whether tie_word_embeddings is true or missing
@@ -72,7 +72,7 @@ struct SequenceFamily {
   std::optional<std::int64_t> start_token{}, forced_last{};  // used if config.json lacks decoder_start_token_id or forced_eos_token_id
 };
 
-// The config as read from config.json. The dtype, and whether there is an output projection of its own, follow from the checkpoint later.
+// The config as read from config.json. Two settings follow from the checkpoint later: the dtype, and whether there is a separate output projection.
 struct SequenceConfigRead {
   SequenceToSequenceConfig config;
   bool output_by_file = false;  // true: the output projection is tied unless the file has one that differs; false: config.tied_output tells
@@ -83,7 +83,7 @@ std::span<const SequenceFamily> sequence_family_rows();
 // Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
 std::span<const ModelFamily> refused_sequence_families();
-// Returns the reason why a family with two sides is not supported; empty if it is supported or unknown.
+// Returns the reason why a family of models with encoder and decoder is not supported; empty if it is supported or unknown.
 std::string_view refused_sequence_family(std::string_view model_type);
 
 }  // namespace polyhead::models

@@ -35,7 +35,7 @@ struct Source {
     const std::int64_t inner = layer.heads * layer.head_width;
     nn::Linear q = linear(cat(prefix, names.q), inner, layer.width), v = linear(cat(prefix, names.v), inner, layer.width);
     nn::Linear k = file.linear(cat(prefix, names.k), inner, layer.width, family.bias && family.key_bias);
-    if (layer.bias && !k.bias) k.bias = Tensor(layer.dtype, {inner});  // zeros, because a layer's projections all have a bias or none
+    if (layer.bias && !k.bias) k.bias = Tensor(layer.dtype, {inner});  // a bias of zeros, because a layer's projections either all have a bias or all have none
     nn::Linear output = linear(cat(prefix, names.attention_output), layer.width, inner);
     return nn::make_attention(attention_of(layer), std::move(q), std::move(k), std::move(v), std::move(output));
   }
@@ -77,7 +77,7 @@ struct Source {
     return layer;
   }
 
-  // Returns a convolution over three neighbours, stored [out,in,3], as a linear layer on the three neighbours' features, one after the other.
+  // Returns a convolution over three neighbouring positions, stored [out,in,3], as a linear layer on the concatenated features of the three positions.
   nn::Linear convolution(const std::string& name, std::int64_t out, std::int64_t in) {
     const Tensor stored = file.take(name + ".weight", {out, in, 3});
     Tensor weight = Tensor::uninitialised(file.dtype(), {out, 3 * in});
@@ -85,7 +85,8 @@ struct Source {
     return {std::move(weight), file.take(name + ".bias", {out})};
   }
 
-  // Returns the table of positions of a side. A table that a formula gives may be missing in the file; if the file has it, it is read, as in transformers.
+  // Returns the table of positions of the encoder or the decoder. A table that a formula gives may be missing in the file; if the file has it, it is read, as
+  // in transformers.
   nn::Embedding positions(const std::string& side, std::int64_t count) {
     if (family.positions == SequencePositions::relative) return {};
     const std::string name = cat(side, family.tensors.positions, ".weight");
@@ -108,7 +109,7 @@ struct Source {
   }
 };
 
-// Returns the names under which a file may hold the shared embedding, or the embeddings of the two sides.
+// Returns the names under which a file may hold the shared embedding, or the separate embeddings of encoder and decoder.
 std::vector<std::string> embedding_names(const SequenceTensors& names) {
   return {std::string(names.shared), cat(names.encoder, names.words), cat(names.decoder, names.words)};
 }

@@ -42,7 +42,7 @@ void write_map(const nn::MultiHeadAttention::Saved& saved, TensorView all, std::
   attention_map(saved.maps(), all.select(0, layer), sdpa);
 }
 
-// Computes the input of the first layer of a side, [*,T,E]. `first`: with a cache, the number of tokens of each sequence before this call.
+// Computes the input [*,T,E] of the first layer of the encoder or the decoder. `first`: with a cache, the number of tokens of each sequence before this call.
 Tensor embedded(const SequenceToSequenceConfig& config, const nn::Embedding& words, const nn::Embedding& positions, const nn::Norm& norm, ConstTensorView ids, std::span<const std::int64_t> first,
                 const nn::RunOptions& run) {
   const auto like = [&] { return uninitialised(config.encoder.dtype, nn::appended(ids.shape(), {config.encoder.width}), run.workspace); };
@@ -69,7 +69,7 @@ Tensor heard(const SequenceToSequenceModel& model, ConstTensorView features, con
   return x;
 }
 
-// Returns the sizes of a source. Error if the model reads ids and features are given, or the reverse, or if a shape does not fit.
+// Returns the sizes of a source. Error if features are given to a model that reads ids, or ids to a model that reads features, or if a shape does not fit.
 Text checked_source(const SequenceToSequenceConfig& config, const SourceInput& input) {
   if (config.features == 0) {
     require(!input.features, kEncode, ": features are given; models of the type ", config.family, " read ids");
@@ -137,7 +137,7 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
           ", the decoder ", config.decoder.width, " and ", config.decoder.dtype, "; both must be the same");
   if (config.target_vocabulary == 0) config.target_vocabulary = config.vocabulary;
   require(config.vocabulary >= 1 && config.target_vocabulary >= 1, kName, ": vocabulary is ", config.vocabulary, " and target_vocabulary ", config.target_vocabulary, "; both must be at least 1");
-  require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": a shared embedding of ", config.vocabulary, " and ", config.target_vocabulary, " tokens");
+  require(!config.shared_embedding || config.vocabulary == config.target_vocabulary, kName, ": shared_embedding with vocabulary ", config.vocabulary, " and target_vocabulary ", config.target_vocabulary, "; both must be equal");
   const std::int64_t width = config.encoder.width;
   const DType dtype = config.encoder.dtype;
   nn::Initialiser initialiser(config.encoder.seed);
@@ -147,7 +147,7 @@ SequenceToSequenceModel::SequenceToSequenceModel(const SequenceToSequenceConfig&
     return weight;
   };
   const auto norm = [&] { return config.embedding_norm ? nn::Norm({.width = width, .kind = config.encoder.norm, .epsilon = config.encoder.epsilon, .dtype = dtype}) : nn::Norm(); };
-  require(config.features == 0 || (!config.shared_embedding && config.source_positions > 0), kName, ": a model of sound has source_positions and no embedding of a source to share");
+  require(config.features == 0 || (!config.shared_embedding && config.source_positions > 0), kName, ": a model of sound (features > 0) needs source_positions, and shared_embedding must be false");
   if (config.features > 0) {
     convolution1 = nn::Linear({.in_width = 3 * config.features, .out_width = width, .dtype = dtype, .seed = initialiser.child_seed()});
     convolution2 = nn::Linear({.in_width = 3 * width, .out_width = width, .dtype = dtype, .seed = initialiser.child_seed()});

@@ -1,4 +1,4 @@
-// Tests models with two sides and random parameters. tests/python/test_two_sided_models.py compares whole checkpoints with transformers.
+// Tests models with an encoder, a decoder and random parameters. tests/python/test_two_sided_models.py compares whole checkpoints with transformers.
 #include "polyhead/models/sequence_to_sequence_model.h"
 
 #include <gmock/gmock.h>

@@ -66,7 +66,7 @@ void require_bert(const JsonFile& file) {
   if (kind.ends_with("Fast")) kind.remove_suffix(4);
   constexpr std::string_view kKinds[] = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"};
   if (std::ranges::find(kKinds, kind) == std::end(kKinds))
-    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save others as tokenizer.json, in Python: ", kConvert);
+    fail(ErrorCode::unsupported, file.name(), ": tokenizer_class is '", *name, "'; vocab.txt is read for ", join(kKinds), ", with or without Fast; save other tokenizers as tokenizer.json, in Python: ", kConvert);
 }
 
 void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, SpecialNames& names) {
@@ -82,7 +82,7 @@ void read_tokenizer_config(const JsonFile& file, BertTokenizerOptions& options, 
 
 [[noreturn]] void refuse(std::string_view what) { fail(ErrorCode::unsupported, what, "; save as tokenizer.json, which is read, in Python: ", kConvert); }
 
-// Adds a token, or changes the one with this content. Ids follow the vocabulary, as the `tokenizers` package numbers them.
+// Adds a token, or changes the token with this content. Ids of new tokens follow the vocabulary, as the `tokenizers` package numbers them.
 void add_token(std::vector<AddedToken>& tokens, AddedToken token, const Vocabulary& vocabulary, std::string_view where) {
   const auto known = vocabulary.find(token.content);
   const auto next = vocabulary.size() + std::ranges::count_if(tokens, [&](const AddedToken& other) { return !vocabulary.find(other.content); });
@@ -146,7 +146,7 @@ void mark_special(std::vector<AddedToken>& tokens, const std::string& name, cons
     tokens.push_back({.content = name, .id = *id, .special = true});
 }
 
-// Refuses a file that names a special token which `tokens` lacks, or has without a flag that the file gives it.
+// Refuses a file that names a special token which `tokens` lacks, or which lacks there a flag that the file gives it.
 void require_special_tokens(const std::filesystem::path& directory, const char* name, const std::vector<AddedToken>& tokens) {
   if (!has(directory, name)) return;
   const JsonFile file(directory / name);
@@ -157,7 +157,7 @@ void require_special_tokens(const std::filesystem::path& directory, const char* 
     const auto found = text == nullptr ? tokens.end() : std::ranges::find(tokens, *text, &AddedToken::content);
     const auto lacks = [&](std::string_view flag, bool has_it) { return json.as<Json::Object>() != nullptr && !has_it && file.get<bool>(json, flag, key).value_or(false); };
     if (found == tokens.end() || lacks("lstrip", found->strip_left) || lacks("rstrip", found->strip_right) || lacks("single_word", found->single_word))
-      refuse(cat(name, ": ", key, " is not among the vocabulary and its added tokens, or not with these flags"));
+      refuse(cat(name, ": ", key, " is neither in the vocabulary nor an added token, or its flags differ there"));
   };
   for (const std::string_view key : kKeys) {
     const Json* json = JsonFile::find(file.root(), key);

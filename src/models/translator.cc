@@ -103,7 +103,7 @@ std::vector<std::vector<std::int64_t>> best_of_beams(Decoding& decoding, std::in
   return texts;
 }
 
-// As translate_all(), but a result also has its end token or, if it was cut off, one token beyond the limit.
+// Translates as translate_all() does, but a result also has its end token or, if it was cut off, one token beyond the limit.
 std::vector<std::vector<std::int64_t>> decode_all(const Translator& model, const std::vector<std::vector<std::int64_t>>& sources, const TranslateOptions& options) {
   require(options.beams >= 1, "translate: beams is ", options.beams, "; it must be at least 1");
   const std::size_t batch = static_cast<std::size_t>(std::max<std::int64_t>(1, 64 / options.beams));

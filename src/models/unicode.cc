@@ -97,7 +97,7 @@ std::vector<Char> compose(std::span<const Char> decomposed) {
   bool has_starter = false;
   for (const Char& c : decomposed) {
     const int own_class = combining_class(c);
-    // Unicode 15, definitions D115 and D117: a character composes with the last starter unless one of its class or a higher one is between.
+    // Unicode 15, definitions D115 and D117: a character composes with the last starter unless a character of the same or a higher class lies between.
     const bool adjacent = has_starter && starter + 1 == result.size();
     const bool blocked = !adjacent && (result.empty() || combining_class(result.back()) >= own_class);
     if (has_starter && !blocked && c.code >= 0x300) {  // no character below U+0300 is the second of a pair

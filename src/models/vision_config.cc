@@ -13,7 +13,7 @@
 namespace polyhead::models {
 namespace {
 
-// Reads the sizes that the configs of the image side and of the text side have under the same keys.
+// Reads the sizes that the configs of the image encoder and of the text encoder have under the same keys.
 nn::EncoderLayerConfig read_layer(ConfigFile& file, const VisionDefaults& defaults) {
   nn::EncoderLayerConfig layer{.seed = 0};
   layer.width = file.size("hidden_size", defaults.width);
@@ -104,13 +104,13 @@ std::vector<std::string> read_labels(const ConfigFile& file) {
   for (std::size_t i = 0; i < object->size(); ++i) {
     const io::Json* label = given->find(cat(i));
     const auto* text = label == nullptr ? nullptr : label->as<std::string>();
-    if (text == nullptr) return {};  // the file numbers its labels in another way; do without them, because they are only for display
+    if (text == nullptr) return {};  // the file numbers its labels in another way; leave them out, because they are only for display
     labels.push_back(*text);
   }
   return labels;
 }
 
-// Returns the object of one side. If CLIP's config has a key NAME_dict, transformers reads that object instead of NAME.
+// Returns the object of the image encoder or of the text encoder. If CLIP's config has a key NAME_dict, transformers reads that object instead of NAME.
 ConfigFile side_of(ConfigFile& file, std::string_view key) {
   const std::string old = cat(key, "_dict");
   file.find(key);
@@ -157,7 +157,7 @@ std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& fold
   if (find_vision_family(*type) != nullptr) return ImageModelKind::vision;
   if (find_text_side_family(*type) != nullptr) return ImageModelKind::text;
   if (find_image_text_family(*type) != nullptr) {
-    // CLIPForImageClassification has the image side alone.
+    // CLIPForImageClassification has the image encoder alone.
     const io::Json* architectures = JsonFile::find(file.root(), "architectures");
     const auto* list = architectures == nullptr ? nullptr : architectures->as<io::Json::Array>();
     const auto* name = list == nullptr || list->size() != 1 ? nullptr : list->front().as<std::string>();

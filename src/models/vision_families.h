@@ -9,18 +9,19 @@
 namespace polyhead::models {
 
 // Names of tensors without ".weight" and ".bias", except those of tokens and positions, which are whole names. Names of a layer's tensors follow `layer` and
-// its number. Empty: the family has no such tensor.
+// the layer's number. Empty: the family has no such tensor.
 struct VisionTensors {
-  std::string_view prefix = "";  // precedes all names except those of the heads; only files of models with heads have it
+  std::string_view prefix = "";  // precedes all names except those of classifiers and projections; only files of models that have one of these use it
   std::string_view patches = "embeddings.patch_embeddings.projection", class_token = "embeddings.cls_token", distillation_token = "", registers = "", positions = "embeddings.position_embeddings",
                    embedding_norm = "", layer = "encoder.layer.", final_norm = "layernorm", pooled_norm = "";
   std::string_view attention_norm = "layernorm_before", feed_forward_norm = "layernorm_after";
   std::string_view q = "attention.attention.query", k = "attention.attention.key", v = "attention.attention.value";  // if k and v are empty, q holds q, k and v
   std::string_view attention_output = "attention.output.dense", hidden = "intermediate.dense", feed_forward_output = "output.dense";
-  std::string_view pooler = "", pooling_head = "";                                             // follow the prefix
+  std::string_view pooler = "", pooling_head = "";                                             // names that follow the prefix
   // Names without the prefix. A model with a distillation_classifier has taught_classifier instead of classifier.
   std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
-  std::span<const std::string_view> ignored{};  // beginnings of names of tensors for training and of buffers, with or without the prefix before them
+  std::span<const std::string_view> ignored{};  // beginnings of names of tensors for training and of buffers, with or without the prefix before them; these tensors
+                                                // are not read
 };
 
 // Values of missing keys of config.json.
@@ -35,14 +36,14 @@ struct VisionFamily {
   VisionTensors tensors{};
   VisionDefaults defaults{};
   VisionPooling pooling = VisionPooling::class_token;
-  VisionPooling classified = VisionPooling::class_token;  // what the classifier reads
+  VisionPooling classified = VisionPooling::class_token;  // the vector that the classifier reads
   bool norm_of_pooled = false;                            // pooled_norm in place of final_norm
   bool patch_bias = true;
   bool qkv_bias_key = false;                              // reads "qkv_bias"
-  std::span<const std::string_view> without_effect{};     // keys of config.json
+  std::span<const std::string_view> without_effect{};     // keys of config.json that change no result
 };
 
-// The text side of a model with both sides. Its layers have the names of the image side's.
+// The text encoder of a model of images and texts. Tensors of its layers have the same names as those of the image encoder.
 struct TextSideFamily {
   std::string_view model_type;
   std::string_view prefix = "text_model.", words = "embeddings.token_embedding", positions = "embeddings.position_embedding", final_norm = "final_layer_norm", head = "", projection = "";
@@ -50,15 +51,15 @@ struct TextSideFamily {
   std::string_view activation = "";
   double epsilon = 0;
   bool causal = true;
-  TextPooling pooling = TextPooling::end_token;  // `last` reads no eos_token_id
+  TextPooling pooling = TextPooling::end_token;  // with `last`, eos_token_id is not read
   std::span<const std::string_view> without_effect{};
 };
 std::span<const TextSideFamily> text_side_family_rows();
 const TextSideFamily* find_text_side_family(std::string_view model_type);
 
-// A model with an image side and a text side.
+// A model with an image encoder and a text encoder.
 struct ImageTextFamily {
-  std::string_view model_type, vision, text;  // model_type of the whole and of each side
+  std::string_view model_type, vision, text;  // model_type of the whole model, of the image encoder and of the text encoder
   bool logit_bias = false;
 };
 

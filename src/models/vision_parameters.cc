@@ -40,10 +40,10 @@ Tensor load_prefix(Checkpoint& file, const std::vector<std::pair<std::string, st
   return all;
 }
 
-// The names of the layers of CLIP and SigLIP, which are the same on both sides.
+// The names of tensors in a layer of CLIP and SigLIP, the same in the image encoder and in the text encoder.
 constexpr LayerNames kBothSides{"layer_norm1", "layer_norm2", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"};
 
-// Returns a linear layer whose output width only the file tells; an absent layer if the file has none.
+// Returns a linear layer whose output width is known from the file only; an absent layer if the file has none.
 nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in, bool bias) {
   const Tensor* weight = file.find(name + ".weight");
   if (weight == nullptr || weight->shape().size() != 2) return {};
@@ -144,7 +144,7 @@ TextSide load_text_side(const std::filesystem::path& folder) {
   Checkpoint file(folder, family.model_type);
   std::string root;
   TextSide side = load_text_side_of(file, family, std::move(config), &root);
-  if (find_text_side_family(*config_file.get<std::string>("model_type")) == nullptr)  // the image side is not read here
+  if (find_text_side_family(*config_file.get<std::string>("model_type")) == nullptr)  // the image encoder is not read here
     for (const char* name : {"vision_model.", "visual_projection.", "logit_scale", "logit_bias"}) file.ignore_beginning(root + name);
   file.require_all_taken();
   return side;
@@ -154,7 +154,7 @@ ImageTextModel load_image_text_model(const std::filesystem::path& folder) {
   ConfigFile config_file(folder / "config.json");
   const std::string type = config_file.get<std::string>("model_type").value_or("");
   const ImageTextFamily* family = find_image_text_family(type);
-  if (family == nullptr) fail(ErrorCode::unsupported, config_file.name(), ": model_type is '", type, "'; models with an image side and a text side are ", join(image_text_family_rows(), &ImageTextFamily::model_type));
+  if (family == nullptr) fail(ErrorCode::unsupported, config_file.name(), ": model_type is '", type, "'; models with an image encoder and a text encoder are ", join(image_text_family_rows(), &ImageTextFamily::model_type));
   VisionConfig vision = read_vision_config(config_file);
   vision.labels = read_labels(config_file);
   TextSideConfig text = read_text_side_config(config_file);
@@ -164,7 +164,7 @@ ImageTextModel load_image_text_model(const std::filesystem::path& folder) {
   model.vision = load_vision_side(file, *find_vision_family(family->vision), std::move(vision), &root);
   model.text = load_text_side_of(file, *find_text_side_family(family->text), std::move(text), &text_root);
   if (model.vision.embedding_width() == 0 || model.vision.embedding_width() != model.text.embedding_width())
-    fail(ErrorCode::format, file.file_name(), ": image embeddings have ", model.vision.embedding_width(), " numbers and text embeddings ", model.text.embedding_width(), "; the sides need projections to one width");
+    fail(ErrorCode::format, file.file_name(), ": image embeddings have ", model.vision.embedding_width(), " numbers and text embeddings ", model.text.embedding_width(), "; both must have the same width");
   const auto number = [&](const char* name) {
     const Tensor stored = file.take_reshaped(root + name, Shape{}), wide = Tensor::copy_of(stored, DType::f64);
     return wide.data<double>()[0];
@@ -183,7 +183,7 @@ VisionEncoder load_vision_encoder(const std::filesystem::path& folder) {
   Checkpoint file(folder, family.model_type);
   std::string root;
   VisionEncoder encoder = load_vision_side(file, family, std::move(config), &root);
-  if (find_image_text_family(config_file.get<std::string>("model_type").value_or("")) != nullptr)  // the text side is not read here
+  if (find_image_text_family(config_file.get<std::string>("model_type").value_or("")) != nullptr)  // the text encoder is not read here
     for (const char* name : {"text_model.", "text_projection.", "logit_scale", "logit_bias"}) file.ignore_beginning(root + name);
   file.require_all_taken();
   return encoder;

@@ -5,13 +5,14 @@
 
 namespace polyhead::models {
 
-// The names of the tensors of a layer of a Vision Transformer, on either side.
+// The names of the tensors in a layer of a Vision Transformer or of the text encoder beside it.
 struct LayerNames {
   std::string_view attention_norm, feed_forward_norm, q, k, v, attention_output, hidden, feed_forward_output;
 };
 nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::EncoderLayerConfig& config, const std::string& prefix);
 
-// Takes the tensors of an image encoder. `root` receives the prefix of the names of its heads, and of a text side.
+// Loads the tensors of an image encoder, with its classifier or projection. `*root` receives what comes before the names of the classifier, the projection and
+// the text encoder in the file.
 VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, VisionConfig config, std::string* root);
 
 }  // namespace polyhead::models

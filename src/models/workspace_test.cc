@@ -39,7 +39,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(
 namespace polyhead::models {
 namespace {
 
-// f(workspace) has activations of 1 MiB. Calls it without a workspace, then twice with one: the second time must allocate nothing large.
+// f(workspace) has activations of 1 MiB. Calls f without a workspace, then twice with one workspace: the second of these two calls must allocate nothing large.
 template <class F>
 void expect_nothing_large(const F& f) {
   const auto bytes_of = [&](const Workspace* workspace) {
@@ -137,8 +137,8 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   EXPECT_FALSE(test::same_bits(with, expected));
 }
 
-// The results are the same with one or several chunks, with or without `saved`. Parameters are packed once: if a caller changes them, against its promise,
-// the change has no effect until clear().
+// The results are the same with one or several chunks, with or without `saved`. Parameters are packed once: if a caller changes parameters although they were
+// declared constant, the change has no effect until clear().
 TEST_P(LayerWorkspace, ConstantParametersArePackedOnce) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   nn::Linear* const linears[] = {&layer.attention.q,      &layer.attention.k,         &layer.attention.v,

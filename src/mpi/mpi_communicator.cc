@@ -41,9 +41,9 @@ std::string text_of(int error) {
 }
 
 // A message under way. It is cut into pieces of piece_bytes and a last piece that is shorter, perhaps empty. The size of the last piece shows the receiver
-// whether the message is longer or shorter than its memory.
-// The receiver takes a piece from MPI only after a probe has shown that the piece is here and has the right size. Otherwise Open MPI 4.1.4 writes past the
-// memory of a receive that is too small, before it reports the error: 100,000 bytes into 8, inside a process, between processes of a machine, and over TCP.
+// whether the message is longer or shorter than its memory. The receiver takes a piece from MPI only after a probe has shown that the piece is here and has the
+// right size. Otherwise Open MPI 4.1.4 writes past the memory of a receive that is too small, and reports the error only afterwards. This was seen with 100,000
+// bytes for a receive of 8 bytes: inside a process, between processes of a machine, and over TCP.
 class Pending {
  public:
   Pending(const Message& message, bool receives, int peer, int tag) : message_(message), receives_(receives), peer_(peer), tag_(tag) {}
@@ -110,9 +110,9 @@ class Pending {
   std::string fault_{};
 };
 
-using Messages = std::list<std::shared_ptr<Pending>>;  // moving one to another list allocates nothing, so destructors may
+using Messages = std::list<std::shared_ptr<Pending>>;  // moving an element to another list allocates nothing, so destructors may do it
 
-// Keeps for ever the messages whose memory MPI may still write to and whose Transfers are gone. Leak checkers find them reachable.
+// Keeps messages for ever if MPI may still write to their memory and their Transfers are gone. Leak checkers find such messages reachable.
 void hold_forever(Messages&& messages) {
   static auto& held = *new Messages;
   static std::mutex mutex;
@@ -275,7 +275,7 @@ class MpiRequests {
   const std::size_t piece_bytes_;
   int level_ = MPI_THREAD_SINGLE;
   std::atomic<int> waiting_{0};  // threads in wait()
-  std::mutex mutex_;             // guards what follows and the messages in it
+  std::mutex mutex_;             // guards all members below and the messages in them
   Messages pending_, abandoned_;
   bool closing_ = false;
   std::condition_variable wake_;

@@ -116,13 +116,13 @@ void waiting_ends_at_the_limit(const Ranks& ranks) {
     const auto begin = Clock::now();
     const bool done = receiving->wait(limit);
     const auto waited = Clock::now() - begin;
-    ranks.check(!done && waited >= limit, "waiting for what nobody sent gives false after the limit");
-    ranks.check(waited < limit + 5s, "and not long after it");
+    ranks.check(!done && waited >= limit, "waiting for a message that nobody sent returns false after the limit");
+    ranks.check(waited < limit + 5s, "waiting ends soon after the limit");
   }
   MPI_Barrier(MPI_COMM_WORLD);
   const auto sending = ranks.communicator.send(sent.message(), ranks.next, 1);
   ranks.check(receiving->wait(kLimit) && received == Block(1000, ranks.before), "a message arrives after its receiver has waited in vain");
-  ranks.check(receiving->wait(0s) && sending->wait(kLimit), "what is done stays done");
+  ranks.check(receiving->wait(0s) && sending->wait(kLimit), "a finished transfer stays finished");
 }
 
 void wrong_sizes(const Ranks& ranks, std::size_t sent_bytes, std::size_t received_bytes, const char* claim) {
@@ -150,7 +150,7 @@ void pieces(const Ranks& world) {
   }
   for (const auto& [sent, received] : std::vector<std::pair<std::size_t, std::size_t>>{{1000, 1500}, {1500, 1000}, {1000, 2000}, {3000, 2000}, {2400, 2300}}) {
     MpiCommunicator communicator(MPI_COMM_WORLD, 1000);
-    wrong_sizes({communicator}, sent, received, "another number of pieces, or of bytes in the last, is an error that names the sender");
+    wrong_sizes({communicator}, sent, received, "a message with another number of pieces, or of bytes in the last piece, is an error that names the sender");
   }
 }
 
@@ -159,22 +159,22 @@ void communicators_do_not_mix(const Ranks& ranks) {
   const Block first(100, 1), second(100, 2), received(100), received_by_other(100);
   const auto sending = ranks.communicator.send(first.message(), ranks.next, 4), sending_by_other = other.send(second.message(), ranks.next, 4);
   const auto receiving_by_other = other.receive(received_by_other.message(), ranks.before, 4);
-  ranks.check(receiving_by_other->wait(kLimit) && received_by_other == second, "a communicator receives what was sent by its like");
+  ranks.check(receiving_by_other->wait(kLimit) && received_by_other == second, "messages of two MpiCommunicators do not mix");
   const auto receiving = ranks.communicator.receive(received.message(), ranks.before, 4);
-  ranks.check(receiving->wait(kLimit) && received == first && sending->wait(kLimit) && sending_by_other->wait(kLimit), "and the other one too");
+  ranks.check(receiving->wait(kLimit) && received == first && sending->wait(kLimit) && sending_by_other->wait(kLimit), "the other communicator receives its message too");
 
   MPI_Comm backwards = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, 0, -ranks.rank, &backwards);
   {
     MpiCommunicator communicator(backwards);
     MPI_Comm_free(&backwards);
-    ranks.check(communicator.rank() == ranks.size - 1 - ranks.rank && communicator.size() == ranks.size, "ranks are those of the communicator given");
-    ranks.check(Ranks{communicator}.pass(5000, 4), "which may be freed");
+    ranks.check(communicator.rank() == ranks.size - 1 - ranks.rank && communicator.size() == ranks.size, "ranks are those of the MPI communicator given");
+    ranks.check(Ranks{communicator}.pass(5000, 4), "the MPI communicator given may be freed");
   }
 }
 
 void abandoned_messages(const Ranks& ranks) {
-  constexpr std::size_t kLarge = 8 << 20;  // MPI sends a message of this size only after the receiver has asked for it
+  constexpr std::size_t kLarge = 8 << 20;  // MPI sends a message of this size only after the receiver has posted its receive
   std::weak_ptr<Bytes> memory;
   {
     const Block received(kLarge);
@@ -193,10 +193,10 @@ void abandoned_messages(const Ranks& ranks) {
   MPI_Barrier(MPI_COMM_WORLD);
   const Block received(kLarge);
   const auto receiving = ranks.communicator.receive(received.message(), ranks.before, 8);
-  ranks.check(receiving->wait(kLimit) && received == Block(kLarge, ranks.before), "it arrives although its sender has given up");
+  ranks.check(receiving->wait(kLimit) && received == Block(kLarge, ranks.before), "a message arrives although its sender has given up");
   MPI_Barrier(MPI_COMM_WORLD);
   for (const auto end = Clock::now() + kLimit; !memory.expired() && Clock::now() < end;) ranks.communicator.receive(received.message(), ranks.before, 13);
-  ranks.check(memory.expired(), "and then its memory is released");
+  ranks.check(memory.expired(), "memory of a message that arrived late is released");
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -214,7 +214,7 @@ void messages_at_the_end_of_a_communicator(const Ranks& ranks) {
     communicator.send(sent.message(), ranks.next, 12);
   }
   ranks.check(Clock::now() - begin < 10s, "a communicator ends although messages are under way");
-  ranks.check(error_of(*receiving).find("MpiCommunicator has ended") != std::string::npos, "who waits after the end has an error");
+  ranks.check(error_of(*receiving).find("MpiCommunicator has ended") != std::string::npos, "waiting after the communicator has ended is an error");
   receiving.reset();
   ranks.check(!memory.expired(), "memory that MPI may still read is never freed");
 }
@@ -231,7 +231,7 @@ void messages_move_during_a_computation(const Ranks& ranks, bool has_thread) {
     if (!has_thread) ranks.communicator.progress();
   }
   ranks.check(receiving->wait(0s) && sending->wait(0s), "a message moves while its rank computes");
-  ranks.check(received == Block(kLarge, ranks.before), "and has its bytes");
+  ranks.check(received == Block(kLarge, ranks.before), "a message that moves during a computation has its bytes");
 }
 
 void refusals(const Ranks& ranks) {

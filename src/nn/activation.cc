@@ -34,7 +34,7 @@ struct Relu {
 };
 
 struct Gelu {
-  // Returns Phi(x) of the normal distribution. It uses erfc, because 1 + erf would cancel for negative x.
+  // Returns Phi(x) of the normal distribution. The function uses erfc, because 1 + erf would cancel for negative x.
   template <class A>
   static A cumulative(A x) {
     return std::erfc(-x / std::numbers::sqrt2_v<A>) / 2;

@@ -48,8 +48,8 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
   require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", c.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
-          "; a sink takes all of the weight of a row without keys, which is zero");
-  require(c.axis != -1, kOperation, ": axis is -1, the width's; attention runs along one of the others");
+          "; in a row without keys the sink takes the whole attention weight, so the output is zero");
+  require(c.axis != -1, kOperation, ": axis is -1, the axis of the width; attention runs along another axis");
   require(!c.scale || std::isfinite(*c.scale), kOperation, ": scale is ", c.scale.value_or(0), "; it must be finite");
   require(c.softcap >= 0 && !std::isinf(c.softcap), kOperation, ": softcap is ", c.softcap, "; it must be finite and at least 0");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");
@@ -66,7 +66,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& given) : 
   for_each_projection(*this, [&](const char*, Linear& linear, std::int64_t out, std::int64_t in, bool bias) {
     linear = Linear(Tensor(c.dtype, {out, in}), bias ? Tensor(c.dtype, {out}) : Tensor());
   });
-  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound narrower.
+  // If the inputs have the same width, torch draws q, k and v as one packed [3E,E] weight, which makes the bound of the uniform distribution narrower.
   const bool packed = c.query_width == c.key_width && c.query_width == c.value_width;
   for (Linear* linear : {&q, &k, &v}) {
     if (packed) {

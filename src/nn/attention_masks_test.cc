@@ -8,7 +8,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Gradients of all parameters have the same bits for all contents of positions that no query may attend to, and of queries without a key.
+// Changes the contents of positions that no query may attend to, and of queries without a key: the gradients of all parameters keep the same bits.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   const Tensor lengths = Tensor::of<std::int64_t>({2}, {3, 5}), attend_keys = Tensor::of<bool>({2, 5}, {true, true, true, false, false, true, true, true, true, true});
   Tensor block(DType::boolean, {2, 1, 4, 5});
@@ -89,9 +89,9 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   };
   const AttentionOptions documents{.mask = {.query_offsets = offsets}};
   EXPECT_EQ(refused({.query_width = 64, .add_zero_attn = true}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+            "MultiHeadAttention.forward: documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to no document");
   EXPECT_EQ(refused({.query_width = 64, .global_query = GlobalQuery::mean}, documents),
-            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all of them");
+            "MultiHeadAttention.forward: documents (query_offsets) with a global query, which spans all documents");
   const Tensor slopes = alibi_slopes(1);
   EXPECT_EQ(refused({.query_width = 64, .add_bias_kv = true}, {.relative_bias = {.slopes = slopes}}),
             "MultiHeadAttention.forward: relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
@@ -131,7 +131,7 @@ TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput
   }
 }
 
-// With added keys the layer extends the mask to them; here keys and values are separate inputs.
+// The layer extends the mask to the added keys. Key and value are separate inputs in this test.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoGradientBesideAddedKeys) {
   const Tensor lengths = Tensor::of<std::int64_t>({2, 3}, {1, 3, 2, 0, 2, 1});
   const Setting setting{"masked", {.query_width = 4, .heads = 2, .add_bias_kv = true, .dtype = DType::f64}, {2, 3, 4}, {2, 5, 4}, {2, 5, 4}};

@@ -20,7 +20,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   EXPECT_EQ(config_error({}), "MultiHeadAttention: query_width is 0; it must be at least 1");
   EXPECT_EQ(config_error({.query_width = 8, .heads = -2}), "MultiHeadAttention: heads is -2; it must be at least 1");
   EXPECT_EQ(config_error({.query_width = 8}),
-            "MultiHeadAttention: the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
+            "MultiHeadAttention: the initialisation needs a seed, for example .seed = 1; give each layer its own seed (derive_seed)");
   EXPECT_EQ(config_error({.query_width = 8, .dropout = 1.5}), "MultiHeadAttention: dropout is 1.5; it must lie in [0,1]");
 
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .seed = 1});
@@ -31,9 +31,9 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
   };
   EXPECT_EQ(forward_error({.query = narrow}, out), "MultiHeadAttention.forward: query is [2,3,6]; its last extent must be query_width = 8");
   EXPECT_EQ(forward_error({.query = x, .key = other_batch}, out),
-            "MultiHeadAttention.forward: key is [3,3,8]; but for the axis 1 and the width it must be shaped as query [2,3,8]");
+            "MultiHeadAttention.forward: key is [3,3,8]; except at axis 1 and the width its extents must be those of query [2,3,8]");
   EXPECT_EQ(forward_error({.query = x, .key = longer, .value = x}, out),
-            "MultiHeadAttention.forward: value is [2,3,8] and key [2,4,8]; they must have as many positions");
+            "MultiHeadAttention.forward: value is [2,3,8] and key [2,4,8]; both must have the same number of positions");
   EXPECT_EQ(forward_error({.query = x}, during_call(Tensor(DType::f32, {2, 3, 7}))),
             "MultiHeadAttention.forward: out is [2,3,7]; it must be [2,3,8]");
   const Tensor mask(DType::boolean, {5, 2, 2, 3, 3}), bias(DType::f32, {5, 1, 2, 3, 3});
@@ -48,7 +48,7 @@ TEST(MultiHeadAttentionMessages, WrongSettingsAreSaidInNumbers) {
 
 TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
   const auto linear = [](bool bias) { return Linear(Tensor(DType::f32, {4, 4}), bias ? Tensor(DType::f32, {4}) : Tensor()); };
-  // given: whether each of q, k, v and output has a bias. A gate may have none.
+  // `given`: whether each of q, k, v and output has a bias. The gate of a layer may lack one.
   const auto made = [&](bool bias, bool output_bias, const std::array<bool, 4>& given) {
     return error_message([&] {
       make_attention({.query_width = 4, .heads = 2, .bias = bias, .output_bias = output_bias, .gate = Gate::sigmoid}, linear(given[0]), linear(given[1]), linear(given[2]),
@@ -85,7 +85,7 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
     change(config);
     return error_message([&] { MultiHeadAttention{config}; });
   };
-  EXPECT_EQ(made([](auto& c) { c.axis = -1; }), "MultiHeadAttention: axis is -1, the width's; attention runs along one of the others");
+  EXPECT_EQ(made([](auto& c) { c.axis = -1; }), "MultiHeadAttention: axis is -1, the axis of the width; attention runs along another axis");
   EXPECT_EQ(made([&](auto& c) { c.scale = infinity; }), "MultiHeadAttention: scale is inf; it must be finite");
   EXPECT_EQ(made([&](auto& c) { c.softcap = infinity; }), "MultiHeadAttention: softcap is inf; it must be finite and at least 0");
   EXPECT_EQ(made([](auto& c) { c.softcap = -1; }), "MultiHeadAttention: softcap is -1; it must be finite and at least 0");
@@ -165,15 +165,15 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
     return error_message([&] { layer.backward(saved, out, {.query = d_x}); });
   };
   const std::string start = "MultiHeadAttention.backward: saved comes from a layer with ";
-  EXPECT_EQ(refused([](auto& c) { c.gate = Gate::sigmoid; }), start + "a gate: yes; this one has no");
-  EXPECT_EQ(refused([](auto& c) { c.output = OutputProjection::none; }), start + "an output projection: no; this one has yes");
-  EXPECT_EQ(refused([](auto& c) { c.heads = 4; }), start + "heads 4; this one has 2");
-  EXPECT_EQ(refused([](auto& c) { c.kv_heads = 1; }), start + "kv_heads 1; this one has 2");
-  EXPECT_EQ(refused([](auto& c) { c.value_head_width = 1; }), start + "value_head_width 1; this one has 2");
-  EXPECT_EQ(refused([](auto& c) { c.axis = 0; }), start + "axis 0; this one has -2");
-  EXPECT_EQ(refused([](auto& c) { c.add_bias_kv = true; }), start + "add_bias_kv: yes; this one has no");
-  EXPECT_EQ(refused([](auto& c) { c.add_zero_attn = true; }), start + "add_zero_attn: yes; this one has no");
-  EXPECT_EQ(refused([](auto& c) { c.sink = true; }), start + "learned sink logits: yes; this one has no");
+  EXPECT_EQ(refused([](auto& c) { c.gate = Gate::sigmoid; }), start + "a gate: yes; this layer: no");
+  EXPECT_EQ(refused([](auto& c) { c.output = OutputProjection::none; }), start + "an output projection: no; this layer: yes");
+  EXPECT_EQ(refused([](auto& c) { c.heads = 4; }), start + "heads 4; this layer: 2");
+  EXPECT_EQ(refused([](auto& c) { c.kv_heads = 1; }), start + "kv_heads 1; this layer: 2");
+  EXPECT_EQ(refused([](auto& c) { c.value_head_width = 1; }), start + "value_head_width 1; this layer: 2");
+  EXPECT_EQ(refused([](auto& c) { c.axis = 0; }), start + "axis 0; this layer: -2");
+  EXPECT_EQ(refused([](auto& c) { c.add_bias_kv = true; }), start + "add_bias_kv: yes; this layer: no");
+  EXPECT_EQ(refused([](auto& c) { c.add_zero_attn = true; }), start + "add_zero_attn: yes; this layer: no");
+  EXPECT_EQ(refused([](auto& c) { c.sink = true; }), start + "learned sink logits: yes; this layer: no");
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
@@ -192,15 +192,15 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
     for (std::int64_t i = 0; i < numel(some->shape()); ++i) some->data<bool>()[i] = i % 4 != 1;
   }
   EXPECT_EQ(error_message([&] { out_of(square, {.mask = {.attend_keys = mask}}); }),
-            "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or lie like the input, "
-            "[2,3,3]; set mask_like_input (--mask-like-input), true if it lies like the input");
+            "MultiHeadAttention.forward: attend_keys is [2,3,3], which may be [*,S] = [2,3,3], with axis 1 of the input moved last, or have the layout of the input, "
+            "[2,3,3]; set mask_like_input (--mask-like-input): true means the layout of the input");
   const Tensor row(DType::boolean, {3});
   EXPECT_NE(error_message([&] { out_of(square, {.mask = {.block_keys = row}}); }), "");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = of_table}}); }),
-            "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It lies like the input; "
+            "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It fits the layout of the input; "
             "set mask_like_input (--mask-like-input on)");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
-            "MultiHeadAttention.forward: attend_keys is [2,3,3]; like the input it must broadcast to [2,3,5], S at axis 1");
+            "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], S at axis 1");
 
   const auto move = [](const Tensor& x) { return ConstTensorView(x).move_axis(1, -1); };
   for (MultiHeadAttention::Saved saved; MultiHeadAttention::Saved* to : {static_cast<MultiHeadAttention::Saved*>(nullptr), &saved}) {
@@ -271,7 +271,7 @@ TEST(MultiHeadAttentionMessages, GradientsShareNoMemoryWithEachOtherOrWithWhatIs
     return error_message([&] { layer.backward(saved, out, gradients); });
   };
   const std::string rule = "; outputs need memory of their own";
-  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, which forward was not given");
+  EXPECT_EQ(refused({.sink = d_x.view().reshape({24}).slice(0, 0, 2)}), "MultiHeadAttention.backward: the gradient of sink is asked for, but forward did not get this input");
   EXPECT_EQ(refused({.bias = bias}), "MultiHeadAttention.backward: the gradient of bias overlaps bias" + rule);
   EXPECT_EQ(refused({.bias = x.view().reshape({24}).slice(0, 0, 9).reshape({3, 3})}),
             "MultiHeadAttention.backward: the gradient of bias overlaps query" + rule);

@@ -46,7 +46,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   const auto check = [&](const char* name, ConstTensorView x, std::int64_t width, const char* letters) {
     require(x.dtype() == config.dtype, operation, ": ", name, " is ", x.dtype(), "; it must be ", config.dtype, " as the parameters are");
     require(x.rank() == rank && without_axis(x.shape(), axis) == without_axis(query.shape(), axis), operation, ": ", name, " is ",
-            x.shape(), "; but for the axis ", axis, " and the width it must be shaped as query ", query.shape());
+            x.shape(), "; except at axis ", axis, " and the width its extents must be those of query ", query.shape());
     require(x.extent(-1) == width, operation, ": ", name, " is ", x.shape(), "; its last extent must be ", letters, " = ", width);
   };
   check("query", query, config.query_width, "query_width");
@@ -75,7 +75,7 @@ AttentionShapes attention_shapes(const char* operation, const MultiHeadAttention
   check_scale("projected_key_scale", input.projected_key_scale);
   check_scale("projected_value_scale", input.projected_value_scale);
   require(value.extent(axis) == key.extent(axis), operation, ": value is ", value.shape(), " and key ", key.shape(),
-          "; they must have as many positions");
+          "; both must have the same number of positions");
 
   AttentionShapes shapes;
   shapes.axis = axis;
@@ -97,7 +97,7 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
                                        std::optional<AttentionOptions>& own) {
   const int rank = shapes.key.size();
   const bool any = given.mask.attend_keys || given.mask.block_keys, like_input = given.mask_like_input.value_or(false);
-  require(!like_input || !given.cache, operation, ": mask_like_input is true with a cache, which has other positions than the input; masks of its keys are [*,S]");
+  require(!like_input || !given.cache, operation, ": mask_like_input is true with a cache, whose keys are not those of the input; with a cache, masks of keys are [*,S]");
   if (!any || given.cache || shapes.axis == rank - 1 || given.mask_like_input == false) return given;
   const Shape keys_last = appended(shapes.lead, {shapes.keys});
   if (like_input) own = given;
@@ -105,16 +105,16 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
     if (!mask) return;
     const bool fits = broadcasts(mask.shape(), keys_last), fits_input = broadcasts(mask.shape(), shapes.key);
     if (like_input) {
-      require(fits_input, operation, ": ", name, " is ", mask.shape(), "; like the input it must broadcast to ", shapes.key, ", S at axis ", shapes.axis);
+      require(fits_input, operation, ": ", name, " is ", mask.shape(), "; with mask_like_input it must broadcast to ", shapes.key, ", S at axis ", shapes.axis);
       (*own).mask.*member = mask.expand(shapes.key).move_axis(shapes.axis, -1);
       return;
     }
     bool differ = false;  // whether the layouts differ: an extent of 1 broadcasts in both
     for (int from_end = 1; from_end <= std::min(rank - shapes.axis, mask.rank()); ++from_end) differ = differ || mask.shape()[-from_end] > 1;
     require(!differ || !fits || !fits_input, operation, ": ", name, " is ", mask.shape(), ", which may be [*,S] = ", keys_last, ", with axis ", shapes.axis,
-            " of the input moved last, or lie like the input, ", shapes.key, "; set mask_like_input (--mask-like-input), true if it lies like the input");
+            " of the input moved last, or have the layout of the input, ", shapes.key, "; set mask_like_input (--mask-like-input): true means the layout of the input");
     require(fits || !fits_input, operation, ": ", name, " is ", mask.shape(), "; it must broadcast to [*,S] = ", keys_last, ", with axis ", shapes.axis,
-            " of the input moved last. It lies like the input; set mask_like_input (--mask-like-input on)");
+            " of the input moved last. It fits the layout of the input; set mask_like_input (--mask-like-input on)");
   };
   read("attend_keys", given.mask.attend_keys, &Mask::attend_keys);
   read("block_keys", given.mask.block_keys, &Mask::block_keys);

@@ -68,7 +68,7 @@ TEST(AttentionWeightsGradient, IsCentralDifferences) {
   }
 }
 
-// Keys and queries beyond the lengths do not exist: neither they nor their elements of d_p are read.
+// Keys and queries beyond the lengths are not read, and neither are their elements of d_p.
 TEST(AttentionWeightsGradient, MaskedKeysMayBeNaN) {
   Random random(3);
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 1});

@@ -69,7 +69,8 @@ class Search {
  private:
   double score(double log_probability, std::int64_t tokens) const { return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty); }
 
-  // Returns a bound on the score of all continuations: their log-probability cannot grow, and the score is monotonic in the length.
+  // Returns a bound on the score of all continuations of open hypotheses: the log-probability of a continuation is not larger, and the score is monotonic in
+  // the length.
   double best_of_open() const {
     double best = -HUGE_VAL;
     for (const Hypothesis& hypothesis : open_) {

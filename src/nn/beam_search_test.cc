@@ -29,7 +29,7 @@ std::vector<double> log_probabilities(const Text& text) {
   return x;
 }
 
-// Keeps the text of each row, as a cache would, and returns the logits of its continuations. Each row's logits are shifted by another constant.
+// Keeps the text of each row, as a cache would, and returns the logits of its continuations. A different constant is added to the logits of each row.
 class Model {
  public:
   explicit Model(std::int64_t rows) : texts_(static_cast<std::size_t>(rows)), logits_(DType::f64, {rows, kTokens}) {}

@@ -9,8 +9,8 @@
 
 namespace polyhead::nn {
 
-// Returns the mask of a call with a cache: the caller's mask, with the lengths [B] of the sequences as key_lengths and, if it has a diagonal, their
-// lengths `before` the append as diagonal_offsets.
+// Returns the mask of a call with a cache: the caller's mask, with the lengths [B] of the sequences as key_lengths. If the mask has a diagonal, the lengths
+// `before` the append become diagonal_offsets.
 Mask mask_in_cache(const AttentionOptions& options, ConstTensorView lengths, ConstTensorView before);
 
 // Checks a call with a cache completely: later code throws only if memory runs out or no backend serves the problem. `shapes` are the input's shapes.

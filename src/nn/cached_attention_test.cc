@@ -1,4 +1,4 @@
-// Compares a layer that gets a few tokens at a time through a cache with the same layer over whole sequences.
+// Feeds a layer a few tokens at a time through a cache and compares it with the same layer over whole sequences.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -27,7 +27,7 @@ struct CacheSetting {
   std::optional<DType> storage{};  // dtype of the cache; absent: the layer's
   bool alibi = false;
 
-  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly its values.
+  // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
   testing::AssertionResult agree(ConstTensorView out, ConstTensorView expected) const {
     return storage ? near(out, expected, 3e-2) : same_bits(out, expected);
   }
@@ -187,7 +187,7 @@ TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
   EXPECT_EQ(cache.length(0), 1);
 }
 
-// Without causal every query attends to all tokens of its sequence; bias and masks count the cached keys.
+// Without causal every query attends to all tokens of its sequence. The key axis of bias and masks covers the cached keys and the new ones.
 TEST(CacheOfALayer, TakesMasksOverTheCachedKeys) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dtype = DType::f64, .seed = 2});
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 5, .head_width = 2, .dtype = DType::f64});

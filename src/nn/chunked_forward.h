@@ -78,7 +78,7 @@ class ChunkedFeedForward {
   }
   void run(std::int64_t chunk, TensorView y, Tensor& scratch, Executor* executor) const;
 
-  // As ChunkedAttention::for_each_chunk.
+  // Calls make(executor) and the step that it returns, as ChunkedAttention::for_each_chunk() does.
   template <class F>
   void for_each_chunk(const F& make) const {
     nn::for_each_chunk<Tensor>(chunks_.count(), options_.executor, make);

@@ -26,7 +26,7 @@ View rows_of(View view) {
   return view && view.rank() == 1 ? view.unsqueeze(0) : view;
 }
 
-// Computes losses[row] for every row that counts, and the gradients times `d_row`.
+// Computes losses[row] for every row whose target is not ignore_index, and the gradients times `d_row`.
 template <class T>
 void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targets, TensorView d_logits_view, double d_row,
              const CrossEntropyOptions& options, std::vector<double>& losses) {
@@ -79,7 +79,7 @@ CrossEntropyLoss cross_entropy(ConstTensorView logits, ConstTensorView targets, 
   for (const std::int64_t target : classes) result.positions += target == options.ignore_index ? 0 : 1;
   const bool is_mean = options.reduction == LossReduction::mean;
   require(!is_mean || result.positions > 0, kOperation, ": none of the ", targets.numel(),
-          " targets counts, so their mean is undefined; LossReduction::sum gives 0");
+          " targets is a class (all are ignore_index), so the mean is undefined; LossReduction::sum gives 0");
   const double divisor = is_mean ? static_cast<double>(result.positions) : 1;
   std::vector<double> losses(classes.size());
   if (logits.numel() > 0) {

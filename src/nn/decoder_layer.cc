@@ -15,7 +15,7 @@ AttentionOptions causal(AttentionOptions options) {
   return options;
 }
 
-// Returns the options of cross-attention: those of self-attention without masks, biases and other options of its keys.
+// Returns the options of cross-attention: those of self-attention without its masks, its biases and its other options that refer to keys.
 AttentionOptions for_memory(const AttentionOptions& own, const Mask& mask) {
   return {.mask = mask,
           .mode = own.mode,

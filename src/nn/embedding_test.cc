@@ -73,7 +73,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
 }
 
 TEST(Embedding, GradientOfARepeatedIdAddsUpInTheAccumulator) {
-  // 300 times 1 in bfloat16: running sums stored in bfloat16 would stop at 256.
+  // The sum of 300 ones: a running sum stored in bfloat16 would stop at 256.
   const Tensor ids(DType::i64, {300});
   Tensor d_y(DType::bf16, {300, 1});
   fill(d_y, 1);

@@ -106,8 +106,8 @@ EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config) : dropout(con
   const std::int64_t target_count = config.target_count == 0 ? config.source_count : config.target_count;
   require(config.source_count >= 1 && target_count >= 1 && config.width >= 1, kOperation, ": source_count is ", config.source_count,
           ", target_count ", target_count, " and width ", config.width, "; each must be at least 1");
-  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": a shared embedding of ", config.source_count,
-          " ids of the source and ", target_count, " of the target");
+  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": shared_embedding with source_count ", config.source_count,
+          " and target_count ", target_count, "; both must be equal");
   require(is_floating(config.dtype), kOperation, ": the parameters must be floating, not ", config.dtype);
   require_dropout(kOperation, config.dropout);
   source_embedding = make_embedding(config.source_count, config, derive_seed(seed, kSource));
@@ -125,7 +125,7 @@ void EncoderDecoder::forward(ConstTensorView source, ConstTensorView target, Ten
   constexpr const char* kOperation = "EncoderDecoder.forward";
   require_ids(kOperation, {"source", source}), require_ids(kOperation, {"target", target});
   require(source.extent(0) == target.extent(0), kOperation, ": source is ", source.shape(), " and target ", target.shape(),
-          "; both must have as many sequences");
+          "; both must have the same number of sequences");
   require_exactly(kOperation, {"logits", logits}, appended(target.shape(), {target_count()}), source_embedding.weight.dtype());
   require_no_overlap(kOperation, {"logits", logits}, {{"source", source}, {"target", target}});
   require_parameters_separate(kOperation, {{"logits", logits}}, *this);

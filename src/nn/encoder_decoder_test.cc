@@ -48,7 +48,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
     Random random(2);
     const Tensor d_logits = random.tensor(DType::f64, logits.shape());
     EncoderDecoder grads = zeros_like(model);
-    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // backward must replace this
+    grads.visit([](const std::string&, Tensor& tensor) { fill(tensor, 9); });  // backward must replace these values
     EncoderDecoder::Saved saved;
     model.forward(texts.source, texts.target, logits, options, &saved);
     model.backward(saved, d_logits, {.parameters = &grads});
@@ -63,7 +63,7 @@ TEST(EncoderDecoder, GradientsAreCentralDifferencesAndSumOverTiedUses) {
   }
 }
 
-// The model equals the same computation written with the public layers.
+// The model equals the same computation with the public layers.
 TEST(EncoderDecoder, IsItsParts) {
   const Texts texts;
   const EncoderDecoder model = tiny(false, 3);
@@ -196,7 +196,7 @@ TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([] { EncoderDecoder({.width = 4, .seed = 1}); }),
             "EncoderDecoder: source_count is 0, target_count 0 and width 4; each must be at least 1");
   EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .width = 4, .shared_embedding = true, .seed = 1}); }),
-            "EncoderDecoder: a shared embedding of 5 ids of the source and 6 of the target");
+            "EncoderDecoder: shared_embedding with source_count 5 and target_count 6; both must be equal");
   const Texts texts;
   const EncoderDecoder model = tiny(false, 9);
   Tensor logits(DType::f64, {2, 3, kCount}), short_logits(DType::f64, {2, 3, 3});
@@ -206,7 +206,7 @@ TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
             "EncoderDecoder.backward: saved is empty; give it to forward first");
   EXPECT_EQ(error_message([&] { model.forward(texts.source, texts.target, short_logits); }), "EncoderDecoder.forward: logits is [2,3,3]; it must be [2,3,4]");
   EXPECT_EQ(error_message([&] { model.forward(texts.source, texts.target.view().slice(0, 0, 1), logits); }),
-            "EncoderDecoder.forward: source is [2,3] and target [1,3]; both must have as many sequences");
+            "EncoderDecoder.forward: source is [2,3] and target [1,3]; both must have the same number of sequences");
   EXPECT_EQ(error_message([&] { model.forward(texts.lengths, texts.target, logits); }), "EncoderDecoder.forward: source is [2]; it must be ids [sequences,tokens]");
   EncoderDecoder dropped = tiny(false, 9, 0.1);
   EXPECT_NE(error_message([&] { dropped.forward(texts.source, texts.target, logits, {.mode = Mode::training}); }).find("needs dropout_seed"), std::string::npos);

@@ -10,8 +10,8 @@
 namespace polyhead::nn {
 namespace {
 
-// The forward pass of a post-norm layer without dropout and `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk while its rows
-// are in the second-level cache. Running both halves on one chunk before the next would be slower: each chunk reads the packed parameters,
+// The forward pass of a post-norm layer without dropout and `saved`. Each half of the layer (attention, feed-forward) runs in chunks and normalises a chunk
+// while its rows are in the second-level cache. Running both halves on one chunk before the next chunk would be slower: each chunk reads the packed parameters,
 // and the parameters of both halves together do not fit into a shared third-level cache.
 void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const AttentionOptions& options) {
   const auto run = [&](const auto& part, ConstTensorView in, const Norm& norm, TensorView out) {
@@ -30,14 +30,14 @@ void evaluate(const EncoderLayer& layer, ConstTensorView x, TensorView y, const 
   run(ChunkedFeedForward(layer.feed_forward, attended, {options.executor, options.workspace}), attended, layer.feed_forward_norm, y);
 }
 
-// Error if a call of several tokens with a cache does not say whether a token attends to later ones: an encoder's mask is not causal by default. With
-// one token there is no difference.
+// Error if a call of several tokens with a cache does not say whether a token attends to later ones: an encoder's mask is not causal by default. A call of one
+// token needs no such statement, because no later token exists.
 void require_order(const char* operation, const AttentionOptions& options, ConstTensorView x) {
   const Mask& mask = options.mask;
   const auto by_query = [](const ConstTensorView& view) { return view && view.rank() >= 2 && view.extent(-2) > 1; };
   const bool told = options.attend_later_tokens || mask.causal || mask.window.right || by_query(mask.attend) || by_query(mask.block) || by_query(mask.blocks.lists);
   require(told || x.rank() != 3 || x.extent(1) <= 1, operation, ": ", x.rank() == 3 ? x.extent(1) : 0,
-          " tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+          " tokens with a cache, and the mask does not say whether a token attends to later tokens; set .mask = {.causal = Causal::top_left()}, or "
           "attend_later_tokens");
 }
 
@@ -159,7 +159,7 @@ void Encoder::forward(ConstTensorView x, TensorView y, EncoderCache& cache, cons
 
 void Encoder::backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options) const {
   constexpr const char* kOperation = "Encoder.backward";
-  require(!gradients.relative_bias, kOperation, ": the gradient of a relative bias is that of one layer; take the sum over backward of each layer");
+  require(!gradients.relative_bias, kOperation, ": the gradient of a relative bias is computed for one layer only; call backward of each layer and add the gradients");
   stack_backward(kOperation, *this, saved, saved.layers.empty() ? ConstTensorView() : saved.layers[0].attention_residual.x, d_y, gradients.x,
                  gradients.parameters, gradients.parameters_write, options, [&](std::size_t i, ConstTensorView d_out, TensorView d_in) {
                    EncoderLayer* const grads = gradients.parameters != nullptr ? &gradients.parameters->layers[i] : nullptr;

@@ -132,7 +132,7 @@ TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   Encoder stack(tiny(), 2);
   Encoder::Saved of_stack;
   stack.forward(x, y, options, &of_stack);
-  EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("Encoder.backward: the gradient of a relative bias is that of one layer"));
+  EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("a relative bias is computed for one layer only"));
 }
 
 // Computes the formulas of the header from the layer's parts.
@@ -316,10 +316,10 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EncoderLayerConfig parallel = tiny();
   parallel.part_order = PartOrder::parallel;
   EXPECT_EQ(error_message([&] { EncoderLayer{parallel}; }),
-            "EncoderLayer: part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
+            "EncoderLayer: part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
   layer.dropout = 0.1;
   EXPECT_EQ(error_message([&] { layer.forward(x, d_x, {.mode = Mode::training}); }),
-            "EncoderLayer.forward: dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");
+            "EncoderLayer.forward: dropout in training needs dropout_seed, a different seed for each layer and step (derive_seed)");
   EncoderLayer::Saved saved;
   EXPECT_EQ(error_message([&] { layer.backward(saved, x, {.x = d_x}); }), "EncoderLayer.backward: saved is empty; give it to forward first");
   layer.forward(x, d_x, {}, &saved);

@@ -11,7 +11,7 @@
 namespace polyhead::nn {
 
 std::uint64_t required_seed(const char* operation, std::optional<std::uint64_t> seed) {
-  require(seed.has_value(), operation, ": the initialisation needs a seed, for example .seed = 1; give each layer another one (derive_seed)");
+  require(seed.has_value(), operation, ": the initialisation needs a seed, for example .seed = 1; give each layer its own seed (derive_seed)");
   return *seed;
 }
 

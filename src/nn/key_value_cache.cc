@@ -232,15 +232,15 @@ void KeyValueCache::copy_tokens(std::int64_t from, std::int64_t to) noexcept {
   for (const TensorView& view : all.all()) copy_heads(view.select(0, from), view.select(0, to), length);
 }
 
-// Orders the copies. First it overwrites the sequences that no other sequence still has to copy. The rest are cycles, in which each sequence is copied by
-// one other: it saves the first sequence, copies along the cycle, and writes the saved sequence to the last place.
+// Orders the copies. First it overwrites the sequences that no other sequence still has to copy. The remaining sequences form cycles, in which each sequence is
+// copied by one other sequence: plan_reorder() saves the first sequence, copies along the cycle, and writes the saved sequence to the last place.
 std::vector<SequenceCopy> KeyValueCache::plan_reorder(std::span<const std::int64_t> source) const {
   require(std::ssize(source) == config_.sequences, kName, ".reorder: there are ", source.size(), " sources for ", config_.sequences,
           " sequences");
   for (const std::int64_t from : source) require_sequence("reorder", from);
   const auto at = [](std::int64_t b) { return static_cast<std::size_t>(b); };
   std::vector<std::int64_t> readers(source.size());  // for each sequence: the number of others that still have to copy it
-  std::vector<std::int64_t> ready;                   // sequences that copy another one and that no other has to copy any more
+  std::vector<std::int64_t> ready;                   // sequences that copy another sequence, and that no sequence has to copy any more
   for (std::int64_t b = 0; b < config_.sequences; ++b) readers[at(source[at(b)])] += source[at(b)] != b ? 1 : 0;
   std::vector<std::uint8_t> waits(source.size());
   for (std::int64_t b = 0; b < config_.sequences; ++b) {

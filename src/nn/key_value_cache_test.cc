@@ -194,7 +194,7 @@ TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 9, .head_width = 8, .dtype = DType::f64});
   for (const std::vector<std::int64_t>& counts : {std::vector<std::int64_t>{3, 1}, {0, 2}, {1, 4}, {5, 2}}) {
     const std::int64_t tokens = std::ranges::max(counts), first[] = {cache.length(0), cache.length(1)};
-    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows beyond a sequence's count repeat others
+    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows beyond a sequence's count repeat other rows
       Tensor some(DType::f64, {2, x.extent(1), tokens, 8});
       for (std::int64_t b = 0; b < 2; ++b) {
         const std::int64_t begin = std::min<std::int64_t>(first[b], 9 - tokens), shift = first[b] - begin;

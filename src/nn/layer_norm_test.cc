@@ -62,7 +62,7 @@ TEST(LayerNorm, GradientsAreCentralDifferences) {
         const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
         const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
         LayerNorm grads = zeros_like(norm);
-        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // backward must replace these
+        for (const auto& [name, tensor] : parameters(grads)) random.fill(*tensor);  // backward must replace these values
         norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
         auto leaves = test::parameter_leaves(norm, grads);
         EXPECT_EQ(leaves.size(), bias ? 2u : 1u);

@@ -35,14 +35,14 @@ Peaks peaks_of(std::int64_t structures, std::int64_t queries) {
 
 TEST(PairBiasMemory, IsThatOfABlock) {
   const test::ThreadCount one(1);
-  peaks_of(1, 8);  // the first call of a process also allocates a description of the machine, which it keeps
+  peaks_of(1, 8);  // the first call of a process also allocates a description of the machine and keeps it
   constexpr std::int64_t kSdpa = 2 << 20;  // bytes that attention itself takes for heads this narrow
   for (const auto& [structures, queries] : {std::pair<std::int64_t, std::int64_t>{1, 2048}, {16, 128}, {2, 4096}}) {
     const Peaks peaks = peaks_of(structures, queries);
     const std::int64_t pieces = structures * queries * kKeys * kPairWidth * 4 / kPiece + structures, sums = pieces * (kHeads + 2) * kPairWidth * 4;
     EXPECT_GE(peaks.bias, 8 * kBlock);
     EXPECT_LT(peaks.forward, kBlock + 2 * kPiece + kSdpa) << structures << " x " << queries;
-    // The backward pass holds a block of the bias and one of its gradient, pieces of both, and the sums of each piece.
+    // The backward pass holds a block of the bias and a block of its gradient, pieces of both, and the sums of each piece.
     EXPECT_LT(peaks.backward, 2 * kBlock + 4 * kPiece + 2 * sums + 2 * kSdpa) << structures << " x " << queries;
   }
 }

@@ -159,7 +159,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
   const auto require_table = [&](const char* name, ConstTensorView table, std::int64_t positions) {
     require(static_cast<bool>(table), operation, ": ", name, " is missing");
     const Shape all = appended(shapes.lead, {positions, width / 2});
-    // These extents may not broadcast: an extent of 1 would rotate all positions, or all pairs, by the same angle.
+    // The last two extents may not broadcast: an extent of 1 would rotate all positions, or all pairs, by the same angle.
     require(is_floating(table.dtype()) && table.rank() >= 2 && table.extent(-1) == width / 2 && table.extent(-2) == positions &&
                 broadcasts(table.shape(), all),
             operation, ": ", name, " is ", table.dtype(), " ", table.shape(), "; it must be floating, broadcast to ", all, " and end in ",
@@ -187,7 +187,7 @@ void require_rotary(const char* operation, const MultiHeadAttentionConfig& confi
 // Error if the layers differ in a way that would make gradients wrong; the message names the first difference.
 void require_same_structure(const char* operation, const MultiHeadAttentionConfig& saved, const MultiHeadAttentionConfig& own) {
   const auto same = [&](const char* name, const auto& of_saved, const auto& of_own) {
-    require(of_saved == of_own, operation, ": saved comes from a layer with ", name, " ", of_saved, "; this one has ", of_own);
+    require(of_saved == of_own, operation, ": saved comes from a layer with ", name, " ", of_saved, "; this layer: ", of_own);
   };
   same("dtype", saved.dtype, own.dtype);
   same("query_width", saved.query_width, own.query_width);
@@ -219,9 +219,9 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
   require_rotary(operation, config, input, options.rotary, shapes);
   const bool documents = options.mask.query_offsets || options.mask.key_offsets;
   require(!documents || shapes.added_keys == 0, operation,
-          ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to none");
+          ": documents (query_offsets) with add_bias_kv or add_zero_attn, whose keys belong to no document");
   require(!documents || config.global_query == GlobalQuery::off, operation,
-          ": documents (query_offsets) with a global query, which spans all of them");
+          ": documents (query_offsets) with a global query, which spans all documents");
   require(!options.relative_bias || shapes.added_keys == 0, operation,
           ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
   require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
@@ -250,9 +250,9 @@ PackedAttention packed_projections(const MultiHeadAttention& layer, PackFor use,
   return projections;
 }
 
-// x -> q, k, v -> norm -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
-// The executor replaces that of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may
-// hold tensors of an earlier pass, whose memory is reused.
+//   x -> q, k, v -> norm -> heads -> sdpa -> merge -> gate -> output projection      (docs/maths.md, eq. 11-15)
+// `executor` replaces the executor of the options. keep_activations: backward will read `s`, so the gate may not overwrite `s.attended`. `s` may hold tensors
+// of an earlier pass, whose memory is reused.
 void run(const MultiHeadAttention& layer, const PackedAttention& projections, const AttentionInput& input, const AttentionShapes& shapes,
          TensorView out, const AttentionOptions& options, Executor* executor, bool keep_activations, MultiHeadAttention::Activations& s,
          TensorView attention_weights = {}) {
@@ -439,7 +439,7 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                                          s.sdpa.relative_bias.parameter(), given_sink};
   for (std::size_t i = 0; i < std::size(written); ++i) {
     if (!written[i].view) continue;
-    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
+    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, but forward did not get this input");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), gradient_of[i].dtype());
   }
   polyhead::require_no_overlap(kOperation, written, read);

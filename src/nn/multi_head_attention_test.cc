@@ -26,7 +26,7 @@ std::vector<Setting> settings() {
       {"cross", with({.query_width = 4, .heads = 2}), {2, 3, 4}, {2, 5, 4}},
       {"own widths", with({.query_width = 4, .key_width = 3, .value_width = 5, .heads = 2, .head_width = 3, .value_head_width = 2, .output_width = 7}),
        {2, 3, 4}, {2, 4, 3}, {2, 4, 5}},
-      {"no biases, no output map", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputProjection::none}), {2, 3, 4}},
+      {"no biases, no output projection", with({.query_width = 4, .heads = 2, .bias = false, .output = OutputProjection::none}), {2, 3, 4}},
       {"grouped heads", with({.query_width = 8, .heads = 4, .kv_heads = 2}), {1, 3, 8}},
       {"first axis", with({.query_width = 4, .heads = 2, .axis = 0}), {3, 2, 2, 4}},
       {"axis -3, pair bias, gate, key mask", with({.query_width = 4, .heads = 2, .gate = Gate::sigmoid, .axis = -3}), {2, 3, 2, 4}, {}, {}, {2, 1, 2, 3, 3},
@@ -243,7 +243,7 @@ TEST(MultiHeadAttention, WhatManySequencesAddToOneParameterIsRoundedOnce) {
   constexpr std::int64_t kSequences = 1000;  // a sum in bfloat16 would stop at 256
   const Tensor query(DType::bf16, {kSequences, 1, 1});
   Tensor out(DType::bf16, query.shape()), d_out(DType::bf16, query.shape());
-  fill(d_out, 2);  // the weights of the two keys are 1/2 where the query is 0
+  fill(d_out, 2);  // the attention weights of both keys are 1/2 where the query is 0
   MultiHeadAttention::Saved saved;
   layer.forward({.query = query}, out, {}, &saved);
   MultiHeadAttention grads = zeros_like(layer);

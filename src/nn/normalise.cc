@@ -95,8 +95,8 @@ struct Backward {
   bool add;            // true: adds to d_x
 };
 
-// Computes the gradients of some rows. With n the normalised row and g = d_y (weight + weight_offset):
-// d_x (+)= (g - mean(g) - n mean(g n)) / deviation, and, unless they are nullptr, d_weight += d_y n and d_bias += d_y.
+// Computes the gradients of some rows. With n the normalised row and g = d_y (weight + weight_offset): d_x (+)= (g - mean(g) - n mean(g n)) / deviation. Unless
+// their pointers are nullptr: d_weight += d_y n and d_bias += d_y.
 void backward_rows(const Backward<double>& b, std::int64_t first, std::int64_t last, double* d_weight, double* d_bias) {
   const auto width = static_cast<std::int64_t>(b.weight.size());
   Normalised<double> n{std::vector<double>(b.weight.size()), 0};

@@ -17,7 +17,7 @@ struct Normalisation {
   double weight_offset = 0;
 };
 
-// Error unless weight and bias have the shapes below Normalisation's members and epsilon is not negative.
+// Error unless weight and bias have the shapes that the members of Normalisation state, and epsilon is not negative.
 void require_norm(const Normalisation& norm);
 
 // x and y [*,width].

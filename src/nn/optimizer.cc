@@ -42,7 +42,7 @@ void for_each_piece(const std::vector<Piece>& pieces, Executor* executor, const 
   });
 }
 
-// Calls f(Type<T>) for float32 and float64, which are all that require_plain lets through.
+// Calls f(Type<T>) for float32 and float64, the only dtypes that require_plain accepts.
 template <class F>
 void dispatch_plain(DType dtype, const F& f) {
   dtype == DType::f64 ? f(Type<double>{}) : f(Type<float>{});
@@ -192,7 +192,7 @@ void add_gradients(const ConstNamedParameters& gradients, const NamedParameters&
   }
   require_distinct(kOperation, "the sum ", sums, kGradient, gradients);
   std::vector<Sum> all;
-  // A scalar has no row for add().
+  // add() needs tensors of at least one dimension, so a scalar gets one here.
   for (std::size_t i = 0; i < sums.size(); ++i) all.push_back({gradients[i].second->view().unsqueeze(0), sums[i].second->view().unsqueeze(0)});
   add(all, executor);
 }

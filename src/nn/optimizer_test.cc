@@ -127,7 +127,7 @@ TEST(ClipGradients, NonFiniteGradientIsNamedAndNothingIsScaled) {
   EXPECT_EQ(error_message([&] { clip_gradients(gradient, -1); }), "clip_gradients: max_norm is -1; it may not be negative");
 }
 
-// Returns a tensor on 3 elements of `memory`, from `first` on.
+// Returns a tensor that shares 3 elements of `memory`, those from index `first` on.
 Tensor part(Tensor& memory, std::int64_t first) { return Tensor::share(memory.view().slice(0, first, first + 3), memory.owner()); }
 
 TEST(ClipGradients, GradientsThatShareMemoryAreRefused) {

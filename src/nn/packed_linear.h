@@ -18,7 +18,7 @@ class PackedLinear {
   PackedLinear(const Linear& linear, PackFor use, const RunOptions& options);
 
   std::int64_t out_width() const { return linear_->out_width(); }
-  void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // as Linear::forward
+  void forward(ConstTensorView x, TensorView y, Executor* executor) const;  // computes what Linear::forward() computes
 
  private:
   const Linear* linear_ = nullptr;

@@ -167,14 +167,14 @@ TEST(PairBiasAttention, BlocksHaveTheBitsOfTheWholeBias) {
       EXPECT_TRUE(same_bits(c.out, out));
       EXPECT_TRUE(same_bits(c.lse, lse));
       const auto whole = c.gradients();
-      // A constant added to all scores of a row changes nothing, so the gradients of the biases cancel to rounding noise. It is compared with the gradients
-      // of the weights.
+      // A constant added to all scores of a row changes nothing, so the gradients of the biases cancel to rounding noise. The noise is compared with the
+      // gradients of the weights.
       const double largest = test::largest_magnitude(c.d_pair.projection.weight);
       for (std::size_t i = 0; i < whole.size(); ++i) {
         const double scale = whole[i].first.ends_with("bias") ? largest : test::largest_magnitude(whole[i].second);
         EXPECT_TRUE(test::near(by_blocks[i].second, whole[i].second, scale * (dtype == DType::f32 ? 1e-5 : 1.0 / 64))) << whole[i].first << " " << info(dtype).name;
       }
-      // d_q and d_z are not summed over blocks.
+      // d_q and d_z are not summed over blocks, so they have the same bits with one block and with many.
       EXPECT_TRUE(same_bits(by_blocks[0].second, whole[0].second));
       EXPECT_TRUE(same_bits(by_blocks[3].second, whole[3].second));
     }
@@ -304,7 +304,7 @@ TEST(PairBiasAttention, ABiasThatIsKeptGivesTheSameBits) {
   c.layer.pair.forward(c.z, bias);
   const PairBiasAttention::Input input{.query = c.query, .pair_bias = bias, .attend_keys = c.keep};
   c.layer.forward(input, kept, {}, &kept_saved);
-  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite this
+  random.fill(kept_grads.pair.projection.weight);  // backward must overwrite these values
   c.layer.backward(kept_saved, c.d_out, {.query = kept_d_query, .pair_bias = d_bias, .parameters = &kept_grads});
   EXPECT_EQ(test::largest_magnitude(kept_grads.pair.projection.weight), 0);
   c.layer.pair.backward(c.z, d_bias, {.x = kept_d_z, .parameters = &kept_grads.pair});
@@ -343,7 +343,7 @@ TEST(PairBiasAttention, Messages) {
   c.layer.forward(c.input(), out, {}, &saved);
   Tensor d_bias = zeros_like(bias);
   EXPECT_EQ(error_message([&] { c.layer.backward(saved, c.d_out, {.pair_bias = d_bias}); }),
-            "PairBiasAttention.backward: the gradient of pair_bias is asked for, which forward was not given");
+            "PairBiasAttention.backward: the gradient of pair_bias is asked for, but forward did not get this input");
   EXPECT_EQ(error_message([] { PairBiasAttention layer({.width = 6, .pair_width = 4, .heads = 4, .seed = 1}); }), "PairBiasAttention: width 6 is not a multiple of heads = 4; give head_width");
   EXPECT_NE(error_message([] { PairBias pair({.heads = 4, .seed = 1}); }), "");
 }

@@ -11,7 +11,7 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections, and have gradients.
+// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections. They also get gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
     Trial run({"projected",
@@ -60,7 +60,7 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
-// Keys and values in the dtype of a cache give the bits of the same values in the layer's dtype, as a whole and in chunks of sequences.
+// Keys and values in the dtype of a cache give the same bits as the same values in the layer's dtype, in one pass and in chunks of sequences.
 TEST(ProjectedKeys, InAStorageOfTheirOwn) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
   for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
@@ -92,7 +92,7 @@ TEST(ProjectedKeys, InAStorageOfTheirOwn) {
               "MultiHeadAttention.backward: projected_key is " + std::string(info(storage).name) +
                   "; gradients need keys and values in the dtype of the parameters, float32");
     const std::string of_trace = error_message([&] { trace(layer, stored); });
-    EXPECT_EQ(of_trace, integers ? "trace: projected_key is int8; give it as floating numbers, as the steps show them" : "");
+    EXPECT_EQ(of_trace, integers ? "trace: projected_key is int8; the steps show floating-point numbers, so dequantize projected_key and projected_value first" : "");
   }
 }
 

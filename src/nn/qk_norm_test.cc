@@ -173,7 +173,7 @@ TEST(QkNorm, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   Tensor y(DType::f64, {3, 6});
   MultiHeadAttention::Saved saved;
   layer.forward({.query = x}, y, {}, &saved);
-  EXPECT_EQ(error_message([&] { other.backward(saved, y, {}); }), "MultiHeadAttention.backward: saved comes from a layer with norms of q and k: yes; this one has no");
+  EXPECT_EQ(error_message([&] { other.backward(saved, y, {}); }), "MultiHeadAttention.backward: saved comes from a layer with norms of q and k: yes; this layer: no");
 }
 
 }  // namespace

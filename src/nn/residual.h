@@ -23,7 +23,7 @@ struct ResidualPart {
   bool norm_is_optional = false;  // with NormPosition::pre: without a norm the part reads x itself
 };
 
-// f(in, out) computes the part. x and y do not overlap.
+// f(in, out) computes the part (attention or feed-forward). x and y do not overlap.
 template <class F>
 SavedResidual residual_forward(const ResidualPart& part, ConstTensorView x, TensorView y, const F& f) {
   const auto like_x = [&] { return uninitialised(y.dtype(), x.shape(), part.options.workspace); };
@@ -76,7 +76,7 @@ void branch_backward(const ResidualNorms& norms, const SavedResidual& saved, Con
   norms.norm.backward(saved.x, d_normed, {.x = d_x, .parameters = norms.grads, .parameters_write = norms.parameters_write}, options);
 }
 
-// As branch_backward(), but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
+// Does what branch_backward() does, but d_x includes the gradient through the residual connection. d_x does not overlap d_y.
 template <class F>
 void residual_backward(const ResidualNorms& norms, const SavedResidual& saved, ConstTensorView d_y, TensorView d_x, const RunOptions& options, const F& f) {
   Tensor d_sum;
@@ -101,7 +101,7 @@ inline void require_saved(const char* operation, const SavedResidual& saved, Nor
 
 inline void require_part_order(const char* operation, PartOrder order, NormPosition position) {
   require(order == PartOrder::sequential || position != NormPosition::post, operation,
-          ": part_order is parallel and norm_position post; parts that both read x norm it first: pre or both");
+          ": part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
 }
 
 // Returns the configuration of the self-attention of an encoder or decoder layer.
@@ -134,7 +134,7 @@ inline double dropout_of(const char* operation, double dropout, const AttentionO
   require_dropout(operation, dropout);  // check again: the caller may have changed the public member
   if (options.mode != Mode::training || dropout == 0) return 0;
   require(options.dropout_seed.has_value(), operation,
-          ": dropout in training needs dropout_seed, another one for each layer and step (derive_seed)");
+          ": dropout in training needs dropout_seed, a different seed for each layer and step (derive_seed)");
   return dropout;
 }
 

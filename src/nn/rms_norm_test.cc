@@ -51,7 +51,7 @@ TEST(RMSNorm, GradientsAreCentralDifferences) {
       const StridedTensor x = random.strided(DType::f64, shape), d_y = random.strided(DType::f64, shape);
       const StridedTensor y = random.empty_strided(DType::f64, shape), d_x = random.empty_strided(DType::f64, shape);
       RMSNorm grads = zeros_like(norm);
-      random.fill(grads.weight);  // backward must replace these
+      random.fill(grads.weight);  // backward must replace these values
       norm.backward(x, d_y, {.x = d_x, .parameters = &grads});
       auto leaves = test::parameter_leaves(norm, grads);
       leaves.push_back({"x", x, d_x});

@@ -36,7 +36,7 @@ void require_config(const RotaryEmbeddingConfig& c) {
   require(!by_length || c.original_max_position_embeddings > 0, kRotaryEmbedding, ": original_max_position_embeddings is ",
           c.original_max_position_embeddings, "; scaling llama3 and yarn need the length of the texts in training");
   const std::int64_t factors = c.scaling == RotaryScaling::longrope ? c.width / 2 : 0;
-  require(std::ssize(c.factors) == factors, kRotaryEmbedding, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 of them, others none: ", factors);
+  require(std::ssize(c.factors) == factors, kRotaryEmbedding, ": ", c.factors.size(), " factors; scaling longrope needs width / 2 factors, other scalings need none: ", factors);
   for (const double factor : c.factors) positive("a factor of longrope", factor);
   require(c.scaling != RotaryScaling::longrope || c.attention_factor || c.factor == 1 || c.original_max_position_embeddings > 1, kRotaryEmbedding,
           ": original_max_position_embeddings is ", c.original_max_position_embeddings, "; scaling longrope needs it, above 1, or attention_factor");

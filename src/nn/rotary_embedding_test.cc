@@ -58,7 +58,7 @@ TEST(RotaryEmbedding, Yarn) {
   config.truncate = false;
   expect_frequencies(config, {1.0, 0.31622776601683794, 0.1, 0.023870192321736323, 0.005056971521129435, 0.0008112903817014311, 0.00025,
                               7.905694150420948e-05});
-  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // as DeepSeek's models
+  config.mscale = 0.707, config.mscale_all_dim = 1.5;  // values of DeepSeek's models
   EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), (0.0707 * std::log(4.0) + 1) / (0.15 * std::log(4.0) + 1), 1e-15);
   config.attention_factor = 1.25;
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);
@@ -128,7 +128,7 @@ TEST(RotaryEmbedding, Messages) {
       message({.width = 4, .scaling = RotaryScaling::yarn, .factor = 2, .original_max_position_embeddings = 9, .attention_factor = 0}),
       HasSubstr("attention_factor is 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::linear, .attention_factor = 2}), HasSubstr("only scaling yarn and longrope"));
-  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("1 factors; scaling longrope needs width / 2 of them, others none: 2"));
+  EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1}}), HasSubstr("1 factors; scaling longrope needs width / 2 factors, other scalings need none: 2"));
   EXPECT_THAT(message({.width = 4, .factors = {1}}), HasSubstr("others none: 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factors = {1, 0}}), HasSubstr("a factor of longrope is 0"));
   EXPECT_THAT(message({.width = 4, .scaling = RotaryScaling::longrope, .factor = 2, .factors = {1, 1}}), HasSubstr("original_max_position_embeddings is 0"));

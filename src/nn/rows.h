@@ -24,7 +24,7 @@ class Rows {
   bool contiguous() const { return step_ == 1; }  // true if the elements of a row are contiguous
   T& at(std::int64_t row, std::int64_t column) const { return data_[rows_[row] + column * step_]; }
 
-  // One row: finding it costs divisions, which a loop over its columns should not repeat.
+  // One row. Finding a row costs divisions, so find it once, before the loop over its columns.
   struct Row {
     T* data;
     std::int64_t step;
@@ -38,7 +38,7 @@ class Rows {
   std::int64_t step_;
 };
 
-// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is so stored, else a copy that put() writes back.
+// One row as contiguous numbers of the type that arithmetic uses: the tensor's memory if the row is stored like this, else a copy that put() writes back.
 template <class T>
 class ComputedRow {
  public:
@@ -83,7 +83,7 @@ A sum(std::int64_t count, const F& term) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
-// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 takes an eighth of that (layer norm) or
+// Returns the grain of parallel_for in rows, if scalar code takes about `nanoseconds` for an element. AVX-512 code takes an eighth of this time (layer norm) or
 // less (sigmoid), hence the factor.
 inline std::int64_t row_grain(std::int64_t width, double nanoseconds) {
   constexpr double kLeast = 5 * kLeastPiece;

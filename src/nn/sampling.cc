@@ -91,7 +91,7 @@ void greedy_tokens(ConstTensorView logits, TensorView tokens) {
 void sample_tokens(ConstTensorView logits, TensorView tokens, const SamplingOptions& options) {
   constexpr const char* kOperation = "sample_tokens";
   require(options.temperature > 0 && std::isfinite(options.temperature), kOperation, ": temperature is ", options.temperature,
-          "; it must be finite and above 0 (greedy_tokens takes the likeliest token)");
+          "; it must be finite and above 0 (greedy_tokens chooses the likeliest token)");
   require(options.top_k >= 0, kOperation, ": top_k is ", options.top_k, "; it must be at least 0 (0: all tokens)");
   require(options.top_p > 0 && options.top_p <= 1, kOperation, ": top_p is ", options.top_p, "; it must be in (0,1]");
   require(options.seed && options.position, kOperation, ": ", options.seed ? "position" : "seed",

@@ -103,7 +103,7 @@ TEST(Sampling, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   const Tensor logits(DType::f32, {2, 3}), empty(DType::f32, {2, 0}), nan = Tensor::of<float>({2, 1}, {0, std::nanf("")}), none = Tensor::of<float>({1, 2}, {-HUGE_VALF, -HUGE_VALF});
   Tensor tokens(DType::i64, {2}), one(DType::i64, {1}), ints(DType::i32, {2});
   const auto sampled = [&](const SamplingOptions& options) { return error_message([&] { sample_tokens(logits, tokens, options); }); };
-  EXPECT_EQ(sampled({.temperature = 0}), "sample_tokens: temperature is 0; it must be finite and above 0 (greedy_tokens takes the likeliest token)");
+  EXPECT_EQ(sampled({.temperature = 0}), "sample_tokens: temperature is 0; it must be finite and above 0 (greedy_tokens chooses the likeliest token)");
   EXPECT_EQ(sampled({.top_k = -1}), "sample_tokens: top_k is -1; it must be at least 0 (0: all tokens)");
   EXPECT_EQ(sampled({.top_p = 0}), "sample_tokens: top_p is 0; it must be in (0,1]");
   EXPECT_EQ(sampled({.top_p = std::nan("")}), "sample_tokens: top_p is nan; it must be in (0,1]");

@@ -37,8 +37,8 @@ AttentionInput SequenceChunks::of(const AttentionInput& input, std::int64_t chun
 }
 
 AttentionOptions SequenceChunks::of(const AttentionOptions& options, std::int64_t chunk) const {
-  // `behind` is the number of dimensions after the leading ones. A view that broadcasts may lack outer leading dimensions: the index of the
-  // cut one is then negative, and every chunk uses the whole view.
+  // `behind` is the number of dimensions after the leading ones. A view that broadcasts may lack outer leading dimensions: the index of the dimension to cut is
+  // then negative, and every chunk uses the whole view.
   const auto cut = [&](ConstTensorView& view, int behind) {
     if (view) view = chunks_.of(view, view.rank() - behind - rank_ + lead_, chunk);
   };

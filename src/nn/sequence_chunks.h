@@ -8,7 +8,7 @@ namespace polyhead::nn {
 
 class SequenceChunks {
  public:
-  // Makes a single chunk if the layer adds keys, with a cache (which is appended to once), and with dropout (whose bits depend on the sequence's index).
+  // Makes a single chunk if the layer adds keys, if there is a cache (a call appends to it once), and with dropout (whose bits depend on the sequence's index).
   SequenceChunks(const MultiHeadAttentionConfig& config, const AttentionShapes& shapes, const AttentionOptions& options);
 
   std::int64_t count() const { return chunks_.count(); }

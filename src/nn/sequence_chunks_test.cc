@@ -1,4 +1,4 @@
-// Compares evaluation in chunks with the same layer computed as a whole, which is how a pass with `saved` is computed.
+// Compares evaluation in chunks with evaluation as a whole, which is how a pass with `saved` is computed.
 #include <gtest/gtest.h>
 
 #include "nn/sequence_chunks.h"
@@ -23,7 +23,7 @@ struct Call {
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
-// The activations of each call are larger than 768 KiB, so it is cut into chunks.
+// The activations of each call are larger than 768 KiB, so the call is cut into chunks.
 const Call kCalls[] = {{"sequences", {40, 40, 64}},
                        {"behind an extent of one", {1, 40, 33, 64}},
                        {"two leading dimensions", {20, 3, 40, 64}},
@@ -137,7 +137,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
     return SequenceChunks(c, attention_shapes("test", c, {.query = query}), options).count();
   };
   EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
-  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of weights would be packed for 2 MiB
+  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of parameters would be packed for 2 MiB of activations
   EXPECT_EQ(parts(plain, none, {.executor = &one}), 1);
 }
 

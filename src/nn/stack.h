@@ -68,7 +68,7 @@ inline void require_no_cache(const char* operation, const AttentionOptions& opti
 template <class Stack, class F>
 void cached_forward(const char* operation, const Stack& stack, ConstTensorView x, TensorView y, std::vector<KeyValueCache>& caches,
                     const AttentionOptions& options, const F& f) {
-  require(options.cache == nullptr, operation, ": a cache is given twice; that in the options belongs to one layer");
+  require(options.cache == nullptr, operation, ": a cache is given as an argument and in the options; the option is for a single layer");
   require(caches.size() == stack.layers.size(), operation, ": the cache has ", caches.size(), " layers; this stack has ", stack.layers.size());
   LengthsRollback before(caches);
   stack_forward(operation, stack, x, y, {options.executor, options.workspace}, static_cast<typename Stack::Saved*>(nullptr),

@@ -66,10 +66,10 @@ DecoderCache::DecoderCache(const Decoder& decoder, ConstTensorView memory, const
   const Shape sequences{memory.extent(0)};
   const Mask& mask = config.memory_mask;
   require(!mask.causal && !mask.window.left && !mask.window.right, kOperation,
-          ": memory_mask has a diagonal; the memory's keys are masked for all tokens alike, by key_lengths, attend_keys or block_keys");
+          ": memory_mask has a diagonal; the mask of the memory must be the same for all tokens: key_lengths, attend_keys or block_keys");
   visit_given(mask, [&](std::string_view name, const ConstTensorView& view) {
     require(name == "key_lengths" || name == "attend_keys" || name == "block_keys", kOperation, ": memory_mask has ", name,
-            "; the memory's keys are masked for all tokens alike, by key_lengths, attend_keys or block_keys");
+            "; the mask of the memory must be the same for all tokens: key_lengths, attend_keys or block_keys");
     if (name == "key_lengths") require_shape(kOperation, {"memory_mask.key_lengths", view}, sequences);
   });
   const auto copy_of = [](const ConstTensorView& view) { return view ? Tensor::copy_of(view) : Tensor(); };

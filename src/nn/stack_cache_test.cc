@@ -1,4 +1,4 @@
-// Compares stacks that get a few tokens at a time through a cache with the same stacks over each whole sequence alone.
+// Feeds stacks a few tokens at a time through a cache and compares them with the same stacks over each whole sequence alone.
 #include "polyhead/nn/stack_cache.h"
 
 #include <array>
@@ -83,7 +83,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
   const Tensor square = Tensor::of<bool>({3, 3}, {true, false, false, true, true, false, true, true, true}), padding = Tensor::of<bool>({2, 1, 1, 3}, {true, true, true, true, true, false}),
                bias(DType::f64, {3, 3});
   const std::string message =
-      "Encoder.forward: 3 tokens with a cache, and the mask does not say whether a token attends to those after it; set .mask = {.causal = Causal::top_left()}, or "
+      "Encoder.forward: 3 tokens with a cache, and the mask does not say whether a token attends to later tokens; set .mask = {.causal = Causal::top_left()}, or "
       "attend_later_tokens";
   for (const AttentionOptions& silent : {AttentionOptions{}, AttentionOptions{.mask = {.window = {.left = 1}}}, AttentionOptions{.mask = {.attend = padding}}, AttentionOptions{.bias = bias}}) {
     EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
@@ -108,7 +108,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     EXPECT_TRUE(near(y, whole, 1e-12));
   }
   EXPECT_EQ(error_message([&] { told({.mask = {.causal = Causal::top_left()}, .attend_later_tokens = true}); }),
-            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, under which no query does");
+            "MultiHeadAttention.forward: attend_later_tokens with a causal mask, which masks all later tokens");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.attend_later_tokens = true}); }), "MultiHeadAttention.forward: attend_later_tokens is given without a cache");
 }
 
@@ -156,8 +156,8 @@ TEST(StackCache, ViewsOfLengthsStayValid) {
   EXPECT_EQ(lengths.data(), cache.key_lengths().data());
 }
 
-// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with its
-// own memory, cut to its length. The projections of the memory are overwritten after the cache is made, because no step may read them.
+// Two memories of different lengths, three beams each. Each row of a step must equal the last row of the beam's whole text, computed alone with the beam's
+// memory, cut to the memory's length. The projections of the memory are overwritten after the cache is made, because no step may read them.
 TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
   constexpr std::int64_t kBeams = 3, kRows = 2 * kBeams, kPrefill = 3;
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
@@ -246,7 +246,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, {.cache = &one}); }),
             "Encoder.forward: the option cache is for one layer; for a stack use EncoderCache");
   EXPECT_EQ(error_message([&] { encoder.forward(x, y, cache, {.cache = &one}); }),
-            "Encoder.forward: a cache is given twice; that in the options belongs to one layer");
+            "Encoder.forward: a cache is given as an argument and in the options; the option is for a single layer");
 
   EXPECT_EQ(error_message([&] { DecoderCache(decoder, x.view().select(0, 0), {.capacity = 4}); }), "DecoderCache: memory is [3,8]; it must be [B,S,M]");
   EXPECT_EQ(error_message([&] { DecoderCache(decoder, narrow, {.capacity = 4}); }),

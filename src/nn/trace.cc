@@ -19,7 +19,7 @@ class Tracer {
         options_(options),
         shapes_(attention_shapes("trace", layer.config, input)),
         out_(layer.config.dtype, layer.output_shape(input)) {
-    require(!input.projected_key_scale, "trace: projected_key is int8; give it as floating numbers, as the steps show them");
+    require(!input.projected_key_scale, "trace: projected_key is int8; the steps show floating-point numbers, so dequantize projected_key and projected_value first");
     layer.forward(input, out_, options, &saved_);
     queries_ = config_.global_query == GlobalQuery::off ? "T" : "1";
     keys_ = shapes_.added_keys == 0 ? "S" : cat("S+", shapes_.added_keys);
@@ -72,7 +72,7 @@ class Tracer {
   void projections() {
     const ConstTensorView key = input_.key ? input_.key : input_.query, value = input_.value ? input_.value : key;
     const auto own = [&](const Tensor& x) { return x.view().slice(shapes_.axis, 0, shapes_.keys); };
-    // The steps after a projection: q and k may be normed and rotated head by head; v has no such steps.
+    // The steps after a projection. q and k may be normed and rotated head by head; v has no such steps.
     struct Later {
       const RMSNorm& norm;
       std::int64_t heads;
@@ -112,7 +112,7 @@ class Tracer {
     add(TraceKind::split_v, head_letters(key_heads_, keys_, "V"), saved_.v_heads);
   }
 
-  // Adds the steps with values [*,N,T,S]. Each is a map of the layer's q and k, at a later point of the formula in sdpa.h.
+  // Adds the steps whose values are [*,N,T,S]: the intermediate values of attention, in the order in which the formula in sdpa.h computes them.
   void pairs() {
     const auto stage = [&](TraceKind kind, SdpaOptions options, MapValue value) {
       options.executor = options_.executor;

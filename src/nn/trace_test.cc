@@ -143,7 +143,7 @@ Tensor linear(ConstTensorView x, const Linear& map) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C] or, transposed, b [*,K,C,R]; head n meets head n / (N/K) of b.
+// [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C] or, transposed, b [*,K,C,R]; head n of a is multiplied by head n / (N/K) of b.
 Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   if (transposed) b = b.transpose(-1, -2);
   Shape shape = a.shape();
@@ -219,7 +219,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at[TraceKind::bias]);
     }
-    if (at[TraceKind::mask]) {  // masked scores are -inf, others stay; a row without a key follows empty_rows of the layer
+    if (at[TraceKind::mask]) {  // masked scores are -inf, other scores stay; a row without a key follows empty_rows of the layer
       const std::vector<double> masked = to_doubles(at[TraceKind::mask]);
       const auto keys = static_cast<std::size_t>(at[TraceKind::mask].extent(-1));
       std::size_t gone = 0;
@@ -235,7 +235,7 @@ TEST(Trace, StepsFollowFromEachOther) {
     const std::vector<double> weights = to_doubles(at[TraceKind::softmax]);
     const auto keys = static_cast<std::size_t>(at[TraceKind::softmax].extent(-1));
     for (std::size_t row = 0; keys > 0 && row < weights.size() / keys; ++row) {
-      const double sink = c.sink ? std::exp(0) : 0;  // a new layer's logits are 0
+      const double sink = c.sink ? std::exp(0) : 0;  // the sink logits of a new layer are 0
       double sum = sink, total = 0;
       for (std::size_t s = 0; s < keys; ++s) {
         sum += std::exp(scores[row * keys + s]);

@@ -247,7 +247,7 @@ class Classify(ProgramTest):
 
     def test_wrong_calls_say_what_is_allowed(self):
         self.data.write_text("".join(f"{i % 2}\ttext number {i}\n" for i in range(40)))
-        self.fails(1, "train", "classify", "--data", self.data, "-o", self.model, mentions=["ratings are from 0 to 1; they must be on both sides of 0"])
+        self.fails(1, "train", "classify", "--data", self.data, "-o", self.model, mentions=["ratings are from 0 to 1; some must be below 0 and some above 0"])
         self.data.write_text("")
         self.fails(1, "train", "classify", "--data", self.data, "-o", self.model, mentions=["opinions.tsv"])
         self.fails(2, "try", "sentiment", "fine", "--ablate", "--model", self.model, mentions=["--ablate and --baseline need --score FILE"])

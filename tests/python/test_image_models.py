@@ -345,7 +345,7 @@ def test_old_files_of_image_processors_open(tmp_path: Path) -> None:
     ({"do_pad": True}, "do_pad is true; padding is not supported"),
     ({"image_std": [0.5, 0, 0.5]}, "image_std has 0; it must be above 0"),
     ({"do_reduce_labels": True}, "\"do_reduce_labels\" is true; models of the type ViTImageProcessor are not known to have this key"),
-    ({"do_center_crop": True, "crop_size": 50}, "the image is 16 x 16 pixels where 50 x 50 are cut out; padding is not supported"),
+    ({"do_center_crop": True, "crop_size": 50}, "the image is 16 x 16 pixels, too small for a crop of 50 x 50; padding is not supported"),
 ])  # fmt: skip
 def test_what_is_not_prepared_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     saved_model("vit", tmp_path)

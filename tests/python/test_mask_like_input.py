@@ -33,7 +33,7 @@ def test_a_mask_like_the_input_is_that_with_the_axis_moved_last(shape: tuple[int
             layer.forward(x, **{name: mask})
     elif shape[0] == 2:
         assert np.array_equal(out, layer(x, **{name: moved}))  # it fits one way
-        with pytest.raises(ValueError, match=f"{name} is .* It lies like the input"):
+        with pytest.raises(ValueError, match=f"{name} is .* It fits the layout of the input"):
             layer(x, **{name: mask})
 
 

@@ -225,7 +225,7 @@ def test_what_would_change_results_is_refused_by_name(tmp_path: Path) -> None:
     for case, changes in {
         "t5": {
             (("model_type", "umt5"),): "model_type is 'umt5', which is not supported: each of its layers has biases by distance of its own",
-            (("model_type", "t6"),): "known models with two sides are t5, mt5, bart, .*; the nearest is",
+            (("model_type", "t6"),): "known models with an encoder and a decoder are t5, mt5, bart, .*; the nearest is",
             (("router", 3),): 'config.json: "router" is the number 3; models of the type t5 are not known to have this key',
             (("feed_forward_proj", "gated-relu6"), ("dense_act_fn", None), ("is_gated_act", None)): "feed_forward_proj is 'relu6'; gelu, gelu_new",
             (("dense_act_fn", "gelu"),): "dense_act_fn is 'gelu'; feed_forward_proj = 'relu' makes it 'relu'",

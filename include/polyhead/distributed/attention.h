@@ -33,33 +33,33 @@ namespace polyhead::distributed {
 // If every rank has one query, a bias or sink of one row could mean two things: the row of the rank's own query, or one row that all ranks share.
 enum class OneRow : std::uint8_t { own, shared };
 
-// How long each part of a call took on this rank.
+// The time that each part of a call took on this rank.
 struct CallReport {
-  double agreement_seconds = 0;  // exchanging and comparing the ranks' arguments
-  double compute_seconds = 0;    // in attention kernels
-  double waiting_seconds = 0;    // blocked on messages
-  double seconds = 0;            // the whole call
+  double agreement_seconds = 0;  // time for exchanging and comparing the ranks' arguments
+  double compute_seconds = 0;    // time in attention kernels
+  double waiting_seconds = 0;    // time of waiting for messages
+  double seconds = 0;            // time of the whole call
   std::int64_t sent_bytes = 0;
 };
 
 struct DistributedOptions {
   SliceOrder order = SliceOrder::contiguous;  // order of the slices of queries and of keys
-  std::optional<Plan> plan{};                 // not given: choose_plan()
+  std::optional<Plan> plan{};                 // absent: choose_plan() decides
   Links links{};                              // speeds that choose_plan() assumes
   std::optional<OneRow> one_row{};            // required if a gradient depends on it
-  // Tells sdpa_forward that a backward pass with d_bias or d_sink follows. If one rank sets this, the forward pass already refuses a missing one_row, on
-  // all ranks.
+  // Set these if a backward pass with d_bias or d_sink follows. If any rank sets one of them and one_row is missing, sdpa_forward already throws, on all ranks.
   bool d_bias_follows = false, d_sink_follows = false;
-  // How long a rank may send nothing before the others give up. The library adds 4 times the time that the busiest rank is predicted to compute, at the
-  // speed of this rank, in this call and the one before: a rank that computes does not answer.
+  // The longest time that a rank may send nothing before the other ranks give up. A rank does not answer while it computes, so the library adds 4 times the
+  // predicted compute time of the busiest rank in this call and the previous one, at the speed of this rank.
   std::chrono::milliseconds timeout{30'000};
-  CallReport* report = nullptr;               // filled in, if given
+  CallReport* report = nullptr;               // if given, receives the times of the call
 };
 
 void sdpa_forward(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 void sdpa_backward(Communicator& communicator, const SdpaBackward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
-// Describes the plan of a forward pass with its reason, and the steps of this rank, one fact per line. All ranks must call it, as it is a distributed call.
+// Describes the plan of a forward pass with its reason, and the steps of this rank, one fact per line. All ranks must call explain(), because it is a
+// distributed call.
 std::string explain(Communicator& communicator, const SdpaForward& own, const SdpaOptions& options = {}, const DistributedOptions& distributed = {});
 
 }  // namespace polyhead::distributed

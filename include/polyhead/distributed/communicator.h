@@ -1,4 +1,5 @@
-// How the ranks of a distributed call exchange bytes. polyhead/distributed/mpi.h has a communicator over MPI; a program may write another.
+// The interface through which the ranks of a distributed call exchange bytes. polyhead/distributed/mpi.h has a communicator over MPI; a program may write its
+// own communicator.
 #pragma once
 
 #include <chrono>
@@ -42,7 +43,7 @@ class Communicator {
   // Neither call waits. Messages from one rank to another with the same tag arrive in the order in which they were sent. Tags lie in [0, 2^15).
   virtual std::unique_ptr<Transfer> send(const Message& message, int to, int tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const Message& message, int from, int tag) = 0;
-  // Called about every 10 ms of a computation: a transport without threads of its own moves its messages here.
+  // Called about every 10 ms of a computation: a communicator that has no threads moves its messages here.
   virtual void progress() {}
 
  private:

@@ -9,10 +9,10 @@
 #pragma GCC visibility push(default)
 namespace polyhead::distributed {
 
-// Returns part `rank` of `ranks` of a layer, with copies of its parameters: its heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks). The
-// outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
-// multiple of `ranks`, if it has no output projection, or if it has dropout (whose bits would differ from those of one rank). A feed-forward layer is
-// refused if it has fewer hidden units than there are ranks.
+// Returns part `rank` of `ranks` of a layer, with copies of the parameters. The part holds the heads, or hidden units, [N rank / ranks, N (rank + 1) / ranks)
+// of N. The outputs of all parts sum to the output of the layer; the bias of the output belongs to part 0. An attention layer is refused if kv_heads is no
+// multiple of `ranks`, if it has no output projection, or if it has dropout (several ranks would drop other attention weights than one rank). A feed-forward
+// layer is refused if it has fewer hidden units than there are ranks.
 nn::MultiHeadAttention part_of(const nn::MultiHeadAttention& layer, int rank, int ranks);
 nn::FeedForward part_of(const nn::FeedForward& layer, int rank, int ranks);
 
@@ -22,7 +22,7 @@ class TensorParallelAttention {
  public:
   TensorParallelAttention(Communicator& communicator, const nn::MultiHeadAttention& whole, const CollectiveOptions& options = {});
 
-  // As MultiHeadAttention::forward(). The mask, bias and sink of the options cover all heads, on every rank; so does the gradient of the bias.
+  // Does what MultiHeadAttention::forward() does. On every rank the mask, bias and sink of the options cover all heads, and so does the gradient of the bias.
   void forward(const nn::AttentionInput& input, TensorView out, const nn::AttentionOptions& options = {}, nn::MultiHeadAttention::Saved* saved = nullptr) const;
   // gradients.bias covers all heads, as the bias of the forward pass.
   void backward(const nn::MultiHeadAttention::Saved& saved, ConstTensorView d_out, const nn::MultiHeadAttention::Gradients& gradients, const nn::RunOptions& options = {}) const;
@@ -49,9 +49,9 @@ class TensorParallelFeedForward {
   CollectiveOptions options_;
 };
 
-// Attention along the rows or the columns of a pair tensor z [R,R,C], with a bias that a linear layer makes of z itself (triangle attention around the
-// starting and the ending node, Jumper et al. 2021, supplementary algorithms 13 and 14, without their layer norm). Each rank holds some rows of
-// z, in the order of the ranks. The bias is gathered once. For attention along columns, the ranks exchange rows for columns before it and back after it.
+// Attention along the rows or the columns of a pair tensor z [R,R,C], with a bias that a linear layer makes of z itself (triangle attention around the starting
+// and the ending node, Jumper et al. 2021, supplementary algorithms 13 and 14, without their layer norm). Each rank holds some rows of z, in the order of the
+// ranks. The bias is gathered once. For attention along columns, the ranks exchange rows for columns before the attention, and columns for rows after it.
 enum class PairAxis : std::uint8_t { rows, columns };
 
 class PairAttention {

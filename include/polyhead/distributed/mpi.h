@@ -36,8 +36,8 @@ namespace internal {
 class MpiRequests;
 }
 
-// Its functions throw an Error (ErrorCode::communication) if MPI cannot move a message, or if the sender's message has another size than the receiver's
-// memory; the Error names the other rank and quotes MPI's message. Many MPIs do not report that a rank has ended; wait() then returns false at its limit.
+// The functions throw an Error (ErrorCode::communication) if MPI cannot move a message, or if the sender's message has another size than the receiver's memory;
+// the Error names the other rank and quotes MPI's message. Many MPIs do not report that a rank has ended; wait() then returns false at its limit.
 class MpiCommunicator final : public Communicator {
  public:
   // All ranks of `ranks` must call the constructor together, because it duplicates `ranks`: messages of this object do not mix with those of the program

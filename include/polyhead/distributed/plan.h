@@ -1,4 +1,4 @@
-// How the ranks share a problem.
+// Plans: how the ranks divide heads and keys of an attention problem among them.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace polyhead::distributed {
 
 // Ranks form `ring_ranks` groups of `head_ranks` consecutive ranks. Inside a group each rank computes some heads of the whole group's queries
-// (DeepSpeed-Ulysses, Jacobs et al. 2023); between groups keys and values travel (ring attention, Liu et al. 2023). Together: Fang and Zhao 2024 (USP).
+// (DeepSpeed-Ulysses, Jacobs et al. 2023); between groups keys and values travel (ring attention, Liu et al. 2023). Fang and Zhao 2024 (USP) combine both.
 struct Plan {
   int head_ranks = 1, ring_ranks = 1;  // their product is the number of ranks
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -21,7 +21,7 @@ struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share a machine, and so on
   double near_bytes_per_second = 5e9;      // between two ranks of one machine
-  double far_bytes_per_second = 1.25e9;    // from one machine to all others; the ranks of the machine share it
+  double far_bytes_per_second = 1.25e9;    // speed from one machine to all others; the ranks of the machine share it
   double seconds_per_message = 50e-6;
   double multiply_adds_per_second = 2e11;  // speed of one rank in attention
 };
@@ -34,12 +34,12 @@ struct PlanInput {
   int element_bytes = 4;
   bool backward = false;          // the backward pass, with gradients of q, k and v; else the forward pass
   bool shared_head_bias = false;  // a bias or boolean [T,S] that all heads share: with heads on several ranks, each rank needs all of its group's rows
-  bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then see all keys of a row
+  bool needs_all_keys = false;    // true if EmptyRows is not zero: a rank must then hold all keys of a row
 };
 
 struct PlanChoice {
   Plan plan;
-  std::string reason;  // one fact per line
+  std::string reason;  // the reason, one fact per line
 };
 
 // Returns the plan with the shortest predicted time; of equally fast plans the one with more head ranks. A pure function.

@@ -1,4 +1,4 @@
-// Which positions of a sequence a rank holds.
+// Slices: the positions of a sequence that each rank holds.
 #pragma once
 
 #include <cstdint>

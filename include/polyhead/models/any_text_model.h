@@ -1,4 +1,4 @@
-// A model of text from a folder, whatever its family: encoders (sentence_model.h), decoders (language_model.h) and models with two sides
+// A model of text from a folder, whatever its family: encoders (sentence_model.h), decoders (language_model.h), and models with an encoder and a decoder
 // (sequence_to_sequence_model.h) behind one interface, for callers that show what heads attend to.
 #pragma once
 
@@ -16,7 +16,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// The text that the decoder of a model with two sides wrote, with its attention maps. T tokens, the first of which is the start token; row t of a map
+// The text that the decoder of a model with encoder and decoder wrote, with its attention maps. T tokens, the first of which is the start token; row t of a map
 // shows what a head read to choose the token after t. S tokens of the source text.
 struct TextTarget {
   TokenizedText tokens;
@@ -25,7 +25,7 @@ struct TextTarget {
   Tensor attentions;        // [layers,N,T,T]: the decoder's attention to its own tokens
 };
 
-// The results of a model for a text; for a model with two sides those of its encoder. L layers, N heads, K key/value heads, T tokens, E width, H
+// The results of a model for a text; for a model with encoder and decoder those of the encoder. L layers, N heads, K key/value heads, T tokens, E width, H
 // width of a head.
 struct TextRun {
   TokenizedText tokens;
@@ -34,38 +34,38 @@ struct TextRun {
   Tensor pooled{};      // [L,N,p,p], the largest attention weight of each block, as attention_pooled_map() computes it; absent if not requested
   Tensor hidden{};      // [T,E]: output of the last layer
   Tensor embedding{};   // [E]; absent for decoders
-  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from q and k alone: with capped scores, a sink, or a
-  // scale that differs between layers.
+  // q [L,N,T,H], k and v [L,K,T,H]. Absent if not requested, or if attention weights do not follow from q and k alone, because scores are capped, there is a
+  // sink, or the scale differs between layers.
   Tensor q{}, k{}, v{};
-  std::optional<double> scale{};           // of the scores; absent: 1/sqrt(H)
+  std::optional<double> scale{};           // scale of the scores; absent: 1/sqrt(H)
   // Broadcast to [L,N,T,T]. bias is added to the scores; absent: 0. attend is true where a query may attend to a key; absent: everywhere.
   Tensor bias{}, attend{};
-  // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder
-  // wrote are the last ones of `tokens` and have segment 1; those that a model with two sides wrote are in `target`.
+  // The text that a decoder wrote; a token that the tokenizer does not have is shown as the piece "<id>" and adds no text. The tokens that a decoder wrote are
+  // the last ones of `tokens` and have segment 1; those that a model with encoder and decoder wrote are in `target`.
   std::optional<std::string> generated{};
   std::optional<TextTarget> target{};
 };
 
 struct TextRunOptions {
   bool attentions = true;
-  std::int64_t pooled = 0;    // p: blocks along one side of pooled maps, at most T; 0: none
+  std::int64_t pooled = 0;    // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool head_vectors = false;  // whether q, k and v are computed
-  std::int64_t generate = 0;  // maximum number of tokens that a decoder writes, always the likeliest; Error if it is not 0 for an encoder
+  std::int64_t generate = 0;  // maximum number of tokens that a decoder writes, each time the likeliest token; Error if it is not 0 for an encoder
 };
 
 enum class TextModelKind : std::uint8_t {
   encoder,    // has an embedding of a text
   decoder,    // predicts the next token
-  two_sides,  // an encoder reads a text, and a decoder writes another
+  two_sides,  // an encoder reads a text, and a decoder writes another text
 };
 
 class AnyTextModel {
  public:
   struct Sizes {
     TextModelKind kind = TextModelKind::encoder;
-    std::int64_t layers = 0, heads = 0, width = 0;  // sizes of the encoder, if the model has two sides
-    std::int64_t target_layers = 0, target_heads = 0;  // sizes of the decoder, if the model has two sides
-    std::int64_t head_vectors = 0;          // how many numbers q, k and v of all layers have for one token
+    std::int64_t layers = 0, heads = 0, width = 0;  // sizes of the encoder, if the model has an encoder and a decoder
+    std::int64_t target_layers = 0, target_heads = 0;  // sizes of the decoder, if the model has an encoder and a decoder
+    std::int64_t head_vectors = 0;          // how many numbers q, k and v of all layers hold for one token
     std::vector<std::string> rules_not_followed{};  // rules of generation_config.json that an answer does not follow, such as "num_beams = 4"
     std::optional<std::int64_t> longest{};  // maximum number of tokens of a text; absent: any number
 
@@ -79,18 +79,18 @@ class AnyTextModel {
   AnyTextModel& operator=(const AnyTextModel&) = delete;
 
   const Sizes& sizes() const { return sizes_; }
-  // Error for a text that is too long, unless it may be cut; for a pair if the model is no encoder; for a text without a token. `generate`: number of
+  // Error for a text that is too long, unless it may be cut; for a pair of texts if the model is no encoder; for a text without a token. `generate`: number of
   // tokens for which room is kept after the text.
   virtual TokenizedText tokenize(std::string_view text, const std::optional<std::string>& pair, WhenTooLong when_too_long, std::int64_t generate = 0) const = 0;
   virtual TextRun run(TokenizedText tokens, const TextRunOptions& options = {}) const = 0;
-  // As models::change_without_head. Error if the model is no encoder.
+  // Does what models::change_without_head() does. Error if the model is no encoder.
   virtual double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) = 0;
 
  protected:
   Sizes sizes_;
 };
 
-// Returns the kind of the model in a folder by its config.json; encoder if config.json does not tell.
+// Returns the kind of the model in a folder, as its config.json says; encoder if config.json does not say it.
 TextModelKind text_model_kind(const std::filesystem::path& folder);
 
 // Loads a folder as the `transformers` package writes it. Error as load_bert(), load_language_model() or load_sequence_to_sequence_model().

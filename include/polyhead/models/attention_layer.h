@@ -9,11 +9,11 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Returns a layer of the given tensors, which are moved, not copied. Widths, heads, biases, gate, output projection, add_bias_kv, dtype and, where
-// they are known, scale and empty_rows come from `parameters`. `settings` give what no file holds: axis, add_zero_attn, dropout, softcap,
-// and whether a global query is the plain or the masked mean; a setting that `parameters` already determine may be left out, and is an Error if it
-// contradicts them. Error when the number of heads is unknown or does not divide the widths, or when a tensor has no place in the layer (such as
-// relative_attention_bias: pass the bias of each pair to forward() instead).
+// Returns a layer of the given tensors, which are moved, not copied. Widths, heads, biases, gate, output projection, add_bias_kv, dtype and, if the file gives
+// them, scale and empty_rows come from `parameters`. `settings` give what no file holds: axis, add_zero_attn, dropout, softcap, and whether a global query is
+// the plain or the masked mean. A setting that `parameters` already determine may be left out; it is an Error if it contradicts them. Error when the number of
+// heads is unknown or does not divide the widths, or when a tensor has no place in the layer (such as relative_attention_bias: pass the bias of each pair to
+// forward() instead).
 nn::MultiHeadAttention attention_layer(io::AttentionParameters parameters, const nn::MultiHeadAttentionConfig& settings = {});
 
 // Returns the parameters of a layer (or of its gradients) under the canonical names that store_attention takes.

@@ -19,7 +19,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// The comments name the keys of BERT's config.json. The first fields are those of BERT; the others add parts of other families.
+// The comments name the keys of BERT's config.json. The first fields are those of BERT; the later fields are for other families.
 struct BertConfig {
   std::int64_t vocabulary = 30522;                   // vocab_size
   std::int64_t positions = 512;                      // max_position_embeddings: rows of the position table; with rotary positions: longest text in training
@@ -43,12 +43,13 @@ struct BertConfig {
   std::optional<nn::RotaryEmbeddingConfig> rotary{};            // replaces the position table (ESM-2)
   std::optional<nn::RotaryEmbeddingConfig> local_rotary{};      // rotary positions of the layers with a window (ModernBERT); absent: `rotary`
   std::vector<std::int64_t> window_reach{};                     // [L]: layer i attends to the keys at most window_reach[i] away on each side; 0 or an empty list: to all
-  nn::NormPosition norm_position = nn::NormPosition::post;      // post or pre; pre ends with one more norm
+  nn::NormPosition norm_position = nn::NormPosition::post;      // post or pre; with pre the stack ends with one more norm
   bool embedding_norm = true;
   bool first_norm = true;  // false: layer 0 does not norm the input of its attention (ModernBERT)
   bool gated = false;      // the feed-forward parts have a gate
   bool bias = true, feed_forward_bias = true, norm_bias = true;
-  // ESM: tokens of this id are embedded as 0, and the others of a text are scaled by 0.88 / (1 - their share), as if 12 % of them had been masked.
+  // ESM: tokens of this id are embedded as 0. The other tokens of a text are scaled by 0.88 / (1 - share of tokens with this id), as if 12 % of the tokens had
+  // been masked.
   std::optional<std::int64_t> mask_token{};
   bool zero_padding = false;  // embeddings of the tokens that attend_keys leaves out are 0 (ESM)
 
@@ -58,12 +59,12 @@ struct BertConfig {
 
 // Returns the known families, by their model_type in config.json.
 std::vector<std::string_view> encoder_families();
-// Returns the names of the projections of a layer's attention in a family's files: "q" -> "attention.self.query". If one tensor holds several
-// projections: "attn.Wqkv q".
+// Returns how a family's files name the projections of a layer's attention: "q" -> "attention.self.query". If one tensor holds several projections: "attn.Wqkv
+// q".
 std::map<std::string, std::string> attention_names(std::string_view family);
 
-// Reads a config.json. Error when a key is missing, of the wrong type or out of range, when the activation or the kind of model is unknown,
-// when a key asks for what is not supported, or when the heads do not divide the width.
+// Reads a config.json. Error when a key is missing, of the wrong type or out of range; when the activation or the kind of model is unknown; when a value is not
+// supported; or when the number of heads does not divide the width.
 BertConfig read_bert_config(const std::filesystem::path& path);
 
 struct BertInput {
@@ -90,24 +91,24 @@ struct BertOptions {
 
 struct BertEncoder : nn::Module<BertEncoder> {
   BertConfig config;
-  nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E], or of embedding_width; absent where the config has none
+  nn::Embedding words, positions, segments;  // [vocabulary,E] [positions,E] [segments,E], or embedding_width in place of E; absent where the config has none
   nn::Norm embedding_norm;
   std::vector<EncoderLayer> layers;  // the distinct layers; config.shared_layers says which layers share their parameters
   nn::Linear embedding_projection;   // embedding_width -> E
   Tensor relative_bias;              // [relative_buckets,N]
-  nn::Norm final_norm;               // with NormPosition::pre
+  nn::Norm final_norm;               // the norm after the last layer, with NormPosition::pre
 
   // Tables of rotary positions for texts of one length.
   struct RotaryTables {
     std::optional<nn::RotaryTables> all, local;
   };
-  // What backward needs from a forward pass. `segments` and the mask of the input are only views: the caller keeps their memory.
+  // What backward needs from a forward pass. Saved only views the input's `segments` and mask: the caller keeps their memory.
   struct Saved {
     BertInput input;
     Tensor positions;            // ids of the position table, [T] or [*,T]; absent with rotary positions
     Tensor word_scales;          // [*,T]: factors of the embeddings because of config.mask_token
     Tensor embedding_sum;        // [*,T,E] before the norm
-    Tensor embedded;             // [*,T,E] before the projection; absent without one
+    Tensor embedded;             // [*,T,E] before the projection; absent without a projection
     std::vector<Tensor> hidden;  // L tensors [*,T,E], the input of each layer; with a final norm also the norm's input
     RotaryTables rotary;
     std::vector<EncoderLayer::Saved> layers;
@@ -116,11 +117,11 @@ struct BertEncoder : nn::Module<BertEncoder> {
   BertEncoder() = default;
   BertEncoder(const BertConfig& config, nn::Seed seed);  // random parameters
 
-  // Learned positions allow config.longest() tokens. Padding has hidden states too, but no token attends to it.
+  // With learned positions a text has at most config.longest() tokens. Padding has hidden states too, but no token attends to padding.
   void forward(const BertInput& input, const BertOutput& output, const BertOptions& options = {}, Saved* saved = nullptr) const;
-  // Where backward() writes: it computes the gradient of every parameter from d_hidden [*,T,E].
+  // Where backward() writes the gradients. It computes the gradient of every parameter from d_hidden [*,T,E].
   struct Gradients {
-    BertEncoder* parameters = nullptr;  // where the gradients go, for example zeros_like(encoder)
+    BertEncoder* parameters = nullptr;  // tensors that receive the gradients, for example zeros_like(encoder)
   };
   void backward(const Saved& saved, ConstTensorView d_hidden, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
@@ -146,8 +147,8 @@ struct BertEncoder : nn::Module<BertEncoder> {
   }
 };
 
-// Loads config.json and model.safetensors (or its shards) of a folder as the `transformers` package writes it. Tensor names may have a
-// prefix ("bert."); pooler and heads are ignored. The parameters are views of the mapped file, in its dtype.
+// Loads config.json and model.safetensors (or its shards) of a folder as the `transformers` package writes it. Tensor names may have a prefix ("bert."); the
+// pooler and task heads such as classifiers are ignored. The parameters are views of the mapped file, in its dtype.
 BertEncoder load_bert_encoder(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

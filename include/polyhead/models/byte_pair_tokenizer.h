@@ -52,9 +52,9 @@ class BytePairTokenizer {
   static BytePairTokenizer train(std::span<const std::string> texts, const BytePairOptions& options = {});
 
   BytePairText encode(std::string_view text) const;
-  // Encodes a text in which all words and punctuation marks are separated by white space, as in files of word links. `words` counts these words, and
-  // each has at least one token. Spaces that normal text does not have are removed before the text is split: those before , . ; : ! ? % … and closing
-  // brackets, after opening brackets, inside "", and at the apostrophe of "l' eau" and "Anna 's".
+  // Encodes a text in which all words and punctuation marks are separated by white space, as in files of word links. `words` counts these words and marks, and
+  // each has at least one token. Spaces that normal text does not have are removed before the text is split: those before , . ; : ! ? % … and closing brackets,
+  // after opening brackets, inside "", and at the apostrophe of "l' eau" and "Anna 's".
   BytePairText encode_words(std::string_view text) const;
   // Returns the text of tokens, without special tokens. Bytes that are not valid UTF-8 become U+FFFD.
   std::string decode(std::span<const std::int64_t> ids) const;
@@ -62,8 +62,8 @@ class BytePairTokenizer {
   std::int64_t vocabulary_size() const;
   bool lowercase() const;
   const std::vector<std::string>& special_tokens() const;
-  std::int64_t special_token(std::string_view name) const;  // its id; Error if there is none of this name
-  // Returns a token for display: "▁" begins a word, "␣" is a space, "\xC3" a byte that is not a whole character.
+  std::int64_t special_token(std::string_view name) const;  // the token's id; Error if no special token has this name
+  // Returns a token for display: "▁" begins a word, "␣" is a space, "\xC3" is a byte that is not a whole character.
   std::string piece(std::int64_t id) const;
 
   // Writes merges.txt, a text file, into the folder.

@@ -10,7 +10,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Returns the names of these models in alphabetical order.
+// Returns the names of the trained models in the library, in alphabetical order.
 std::vector<std::string> default_models();
 
 // Returns the path "polyhead:NAME" of a folder inside the library; functions that load a trained model can open it. Error if there is no such model.

@@ -1,4 +1,4 @@
-// The layers of a BERT-type encoder: those of nn/encoder_layer.h.
+// The layers of a BERT-type encoder, which are those of polyhead/nn/encoder_layer.h.
 #pragma once
 
 #include "polyhead/nn/encoder_layer.h"

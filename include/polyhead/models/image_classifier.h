@@ -1,4 +1,4 @@
-// A Vision Transformer for small grey images (Dosovitskiy et al. 2021, section 3.1): patches become tokens, a class token reads them.
+// A Vision Transformer for small grey images (Dosovitskiy et al. 2021, section 3.1): patches become tokens, and a class token attends to them.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct ImageClassifierConfig {
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   double dropout = 0;
-  DType dtype = DType::f32;             // not stored in files, and neither is the seed
+  DType dtype = DType::f32;             // not stored in files; the seed is not stored either
   nn::Seed seed;  // draws the initial parameters
 
   std::int64_t patches() const { return (height / patch) * (width / patch); }

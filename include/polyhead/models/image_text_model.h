@@ -1,5 +1,6 @@
 // Models that compare images with texts: CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023), read from a folder as the `transformers` package writes it.
-// An image side and a text side each give an embedding; their scaled cosine says how well image and text fit. Evaluation only.
+// An image encoder ("image side") and a text encoder ("text side") each compute an embedding; the scaled cosine of both says how well image and text fit.
+// Evaluation only.
 //
 // Letters: * any number of leading (batch) dimensions, T tokens, E width, N heads, L layers, H width of a head, P width of an embedding, I images, J texts.
 #pragma once
@@ -19,7 +20,7 @@ namespace polyhead::models {
 // The token whose hidden state represents a text.
 enum class TextPooling : std::uint8_t {
   end_token,   // the first token with the id config.end_token
-  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2, whose real end token is the last of the vocabulary
+  largest_id,  // the first token with the largest id of the text; for CLIP's files with eos_token_id = 2: the real end token of their vocabulary has the largest id
   last,        // the last token, padding included (SigLIP)
 };
 
@@ -30,7 +31,7 @@ struct TextSideConfig {
   std::int64_t positions = 0;     // max_position_embeddings: maximum number of tokens of a text
   std::int64_t layers = 0;        // L, num_hidden_layers
   nn::EncoderLayerConfig layer{.seed = 0};  // settings of all layers: width, heads, hidden_width, activation, epsilon, dtype
-  bool causal = true;             // true: tokens attend to themselves and earlier ones (CLIP); false: to all tokens (SigLIP)
+  bool causal = true;             // true: tokens attend to themselves and to earlier tokens (CLIP); false: to all tokens (SigLIP)
   TextPooling pooling = TextPooling::end_token;
   std::int64_t end_token = 0;     // eos_token_id
 };
@@ -46,14 +47,14 @@ struct TextSideOutput {
   TensorView all_hidden = {};         // [L+1,*,T,E]: the embeddings, then each layer's output, before the final norm
   TensorView attentions = {};         // [L,*,N,T,T]
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H]
-  TensorView pooled = {};             // [*,E]; for SigLIP the output of its head
+  TensorView pooled = {};             // [*,E]: the hidden state of the token that TextPooling names; for SigLIP after the linear layer `head`
   TensorView embedding = {};          // [*,P]: `pooled` projected (CLIP), or `pooled` itself (SigLIP). Error if the file has no projection
 };
 
 struct TextSide : nn::Module<TextSide> {
   TextSideConfig config;
   nn::Embedding words, positions;  // [vocabulary,E] [positions,E]
-  nn::Encoder stack;               // its layers, and the final norm
+  nn::Encoder stack;               // the layers, and the final norm
   nn::Linear head;                 // applied to the pooled token (SigLIP)
   nn::Linear projection;           // E -> P (CLIP)
 
@@ -75,7 +76,7 @@ struct TextSide : nn::Module<TextSide> {
 
 struct SimilarityScale {
   double logit_scale = 0;  // the logarithm of the factor, as stored in the file
-  double logit_bias = 0;   // SigLIP
+  double logit_bias = 0;   // the bias of SigLIP
 };
 
 // similarity[i,j] = exp(logit_scale) cos(images[i], texts[j]) + logit_bias, of embeddings [I,P] and [J,P] -> [I,J], all floating: transformers'
@@ -88,9 +89,9 @@ struct ImageTextModel {
   SimilarityScale scale;
 };
 
-// Loads the text side of a folder, which may hold only a text side, or both sides.
+// Loads the text encoder of a folder, which may hold a text encoder alone, or an image encoder and a text encoder.
 TextSide load_text_side(const std::filesystem::path& folder);
-// Errors as load_vision_encoder().
+// Throws the Errors that load_vision_encoder() throws.
 ImageTextModel load_image_text_model(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

@@ -27,14 +27,14 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Rotary positions of a model. With "dynamic" and "longrope" a text of more than `limit` tokens has other angles, for all its tokens.
+// Rotary positions of a model. With "dynamic" and "longrope" all tokens of a text of more than `limit` tokens have other angles.
 struct RotaryRule {
-  nn::RotaryEmbeddingConfig embedding;  // for texts of at most `limit` tokens
+  nn::RotaryEmbeddingConfig embedding;  // frequencies for texts of at most `limit` tokens
   std::int64_t limit = 0;               // 0: no limit
   double dynamic_factor = 0;            // above the limit: RotaryScaling::ntk with a factor that grows with the length; 0: use long_factors
   std::vector<double> long_factors{};   // above the limit: longrope's factors
 
-  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // for a text of `length` tokens
+  nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // frequencies for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
 };
 
@@ -65,18 +65,19 @@ struct LanguageModelConfig {
   bool scale_by_layer = false;                       // scale_attn_by_inverse_layer_idx: layer i divides its scores by i + 1
   double attention_softcap = 0, logit_softcap = 0;   // attn_logit_softcapping, final_logit_softcapping; 0: none
   std::vector<std::int64_t> windows{};               // for each layer: the number of keys that a token attends to, itself included; 0: no limit
-  std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if theirs differ
+  std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if their positions differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
-  std::vector<std::string> rules_not_followed{};     // rules that choose other tokens in transformers and that generate() does not follow, such as "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as
+                                                     // "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
   std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
 };
 
 struct LanguageLoadOptions {
-  // Keys of config.json to skip. Without this list, an unknown key is an Error: it might change the results. A key is unknown if the family does not
-  // read it and it is not listed as having no effect.
+  // Keys of config.json to skip. An unknown key that is not in this list is an Error, because it might change the results. A key is unknown if the family does
+  // not read it and does not list it as a key without effect.
   std::vector<std::string> ignored_keys{};
 };
 
@@ -87,7 +88,7 @@ std::vector<std::string_view> language_families();  // the values of model_type 
 struct LanguageInput {
   ConstTensorView ids;               // [*,T] int64 or int32, in [0, C); [B,T] with a cache: the next tokens of each sequence
   ConstTensorView attend_keys = {};  // [*,T] bool, false for padding; absent: all true. Error with a cache.
-  ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: the number of tokens at the start of each row that count; absent: all T
+  ConstTensorView new_tokens = {};   // [B] integers in [0,T], with a cache: only the first new_tokens[b] tokens of row b are read; absent: all T
 };
 
 // Each output is optional and may have any floating dtype. Requesting one does not change the values of the others.
@@ -96,7 +97,7 @@ struct LanguageOutput {
   TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.
   TensorView hidden = {};       // [*,T,E]: after the final norm
   TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as in transformers
-  TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as the next three
+  TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as for pooled, q, k and v
   TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache
   Pooling pooling = Pooling::largest;  // reduction of the blocks of `pooled`
   TensorView q = {}, k = {}, v = {};  // [L,*,N,T,H], [L,*,K,T,H], [L,*,K,T,H]: projected, q and k also normed and rotated
@@ -106,12 +107,12 @@ struct LanguageOptions {
   nn::EncoderCache* cache = nullptr;  // keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters, which are as large as the model in float32
+  const Workspace* workspace = nullptr;  // a workspace of Parameters::constant also keeps packed parameters, which are as large as the model in float32
 };
 
 struct GenerateOptions {
   std::int64_t max_tokens = 0;              // maximum number of tokens of the answer; at least 1
-  std::optional<double> temperature{};      // absent: greedy; given: as nn::SamplingOptions, with the next three
+  std::optional<double> temperature{};      // absent: greedy; given: as in nn::SamplingOptions, with top_k, top_p and seed
   std::int64_t top_k = 0;
   double top_p = 1;
   std::optional<std::uint64_t> seed{};      // required with a temperature
@@ -122,14 +123,14 @@ struct GenerateOptions {
   std::function<bool(std::int64_t token)> on_token{};
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // one of Parameters::constant keeps packed parameters for the next answer. Absent: they are packed in each call.
+  const Workspace* workspace = nullptr;  // a workspace of Parameters::constant keeps packed parameters for the next answer. Absent: each call packs them.
 };
 
 struct LanguageModel : nn::Module<LanguageModel> {
   LanguageModelConfig config;
   nn::Embedding words;      // [C,E]
   nn::Embedding positions;  // [positions,E]; absent with rotary positions
-  nn::Encoder stack;        // its layers, and the final norm
+  nn::Encoder stack;        // the layers, and the final norm
   nn::Linear output;        // [C,E]; absent with tied_output
 
   LanguageModel() = default;
@@ -140,13 +141,13 @@ struct LanguageModel : nn::Module<LanguageModel> {
   // attention_options() returns the options of a layer's attention for a text without a cache, with views of `tables`. The input of that attention is the
   // layer's normed hidden states.
   struct RotaryTables {
-    std::optional<nn::RotaryTables> all, local;  // local: tables of layers with a window, if theirs differ. Both are absent with learned positions
+    std::optional<nn::RotaryTables> all, local;  // local: tables of layers with a window, if their positions differ. Both are absent with learned positions
   };
   RotaryTables rotary_tables(std::int64_t tokens) const;
   nn::AttentionOptions attention_options(std::int64_t layer, const RotaryTables& tables) const;
   nn::EncoderCache cache(const nn::EncoderCacheConfig& sizes) const { return {stack, sizes}; }
-  // Returns the tokens that follow a prompt of at least one token, a stop token included. Uses a cache; computes the whole text again when its length
-  // changes the rotary angles (RotaryRule).
+  // Returns the tokens that follow a prompt of at least one token. A stop token that ends the answer is included. Uses a cache; computes the whole text again
+  // when its length changes the rotary angles (RotaryRule).
   std::vector<std::int64_t> generate(std::span<const std::int64_t> prompt, const GenerateOptions& options) const;
 
   template <class F, class... Self>

@@ -13,7 +13,7 @@ struct ModelFamily {
   std::string_view refused{};   // why a model of this family does not open; empty: it opens
 };
 
-// Returns all families, those of a kind together.
+// Returns all families; families of the same kind follow each other.
 std::vector<ModelFamily> model_families();
 
 }  // namespace polyhead::models

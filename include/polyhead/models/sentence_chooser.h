@@ -1,4 +1,4 @@
-// Chooses the sentence of a text that sums it up: an encoder over the text's sentences, whose heads show which sentences they read.
+// Chooses the sentence that sums a text up. The model is an encoder over the text's sentences; its heads show which other sentences each sentence reads.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct SentenceChooserConfig {
   std::int64_t layers = 1;
   std::int64_t heads = 4;
   double dropout = 0;
-  DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
+  DType dtype = DType::f32;             // float32 or float64; not stored in files; the seed is not stored either
   nn::Seed seed;  // draws the initial parameters
 
   template <class F, class Self>
@@ -38,7 +38,7 @@ struct SentenceTerms {
   std::vector<std::int64_t> places;  // rows of SentenceChooser::places: position from start and end, length, overlap with other sentences, use of "we"
 };
 
-// x[s] = sum of terms[slots of s] / sqrt(their number) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
+// x[s] = sum of terms[slots of s] / sqrt(number of slots) + sum of places[places of s];  score[s] = output(encoder(x)[s]). Pre-norm layers.
 struct SentenceChooser : nn::Module<SentenceChooser> {
   SentenceChooserConfig config{.seed = 0};
   nn::Embedding terms;   // [slots,E]
@@ -48,10 +48,10 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
 
   using Text = std::vector<SentenceTerms>;
 
-  // What backward and maps need from a forward pass. It only views the texts.
+  // What backward and maps need from a forward pass. Saved only views the texts.
   struct Saved {
     std::span<const Text> texts;
-    Tensor lengths;  // [B], sentences of each text
+    Tensor lengths;  // [B], number of sentences of each text
     Tensor x, y;     // [B,S,E]
     nn::Encoder::Saved encoder;
     double dropout = 0;  // dropout probability of that pass; 0 in evaluation
@@ -64,8 +64,8 @@ struct SentenceChooser : nn::Module<SentenceChooser> {
   // Returns the features of a text's sentences. Error if there is no sentence. A sentence without a word has one term, the empty one.
   Text read(std::span<const std::string> sentences) const;
 
-  // scores [B,S], S the sentences of the longest text; scores beyond a text's last sentence are unspecified. In options: mode, dropout_seed, executor,
-  // workspace.
+  // scores [B,S], where S is the number of sentences of the longest text; scores beyond a text's last sentence are unspecified. Of `options` are used: mode,
+  // dropout_seed, executor, workspace.
   void forward(std::span<const Text> texts, TensorView scores, Saved& saved, const nn::AttentionOptions& options = {}) const;
   // Writes the gradients of all parameters, given the gradients of the scores, which must be 0 beyond a text's last sentence.
   void backward(const Saved& saved, ConstTensorView d_scores, SentenceChooser& gradients, const nn::RunOptions& options = {}) const;

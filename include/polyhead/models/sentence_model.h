@@ -1,4 +1,4 @@
-// A tokenizer and an encoder together: from a text to the attention weights of every head, and to one vector for the whole text.
+// A tokenizer and an encoder: they turn a text into the attention weights of every head and into one vector for the whole text.
 #pragma once
 
 #include <filesystem>
@@ -12,9 +12,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all),
-// or 0 where it is true for none. The `sentence-transformers` package computes the same for models with mean pooling and a normalising
-// layer.
+// out[*,E] = m / max(|m|, 1e-12), where m is the mean of hidden[*,T,E] over the tokens for which attend_keys [*,T] is true (absent: all tokens), or 0 if there
+// is no such token. The `sentence-transformers` package computes the same embedding for models with mean pooling and a normalising layer.
 void sentence_embedding(ConstTensorView hidden, ConstTensorView attend_keys, TensorView out);
 
 struct SentenceResult {
@@ -27,13 +26,13 @@ struct SentenceResult {
   Tensor embedding;      // [E] float32 (float64 for a float64 model)
   Tensor q, k, v;        // [L,N,T,H], dtype as `attentions`; absent without SentenceOptions::head_vectors
   Tensor bias;           // [1,N,T,T] added to the scores of every layer; absent without head_vectors or a relative bias
-  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors or if all attend to all
+  Tensor attend;         // bool [L,1,T,T], true where a token attends to a key; absent without head_vectors, or if every token attends to all tokens
 };
 
 struct SentenceOptions {
-  WhenTooLong when_too_long = WhenTooLong::error;  // for texts with more tokens than the model has positions
+  WhenTooLong when_too_long = WhenTooLong::error;  // what happens to texts with more tokens than the model has positions
   bool attentions = true;
-  std::int64_t pooled = 0;  // p: blocks along one side of pooled maps, at most T; 0: none
+  std::int64_t pooled = 0;  // p: number of blocks along each axis of the pooled maps, at most T; 0: no pooled maps
   bool all_hidden = false;
   bool head_vectors = false;
   const Backend* backend = nullptr;
@@ -53,7 +52,7 @@ struct SentenceModel {
   SentenceResult run(std::string_view text, std::string_view pair, const SentenceOptions& options = {}) const;
   SentenceResult run(TokenizedText tokens, const SentenceOptions& options = {}) const;
 
-  // Returns the embeddings [texts,E], computed as one padded batch. It reads only the options when_too_long, backend and executor.
+  // Returns the embeddings [texts,E], computed as one padded batch. Of `options` are used: when_too_long, backend and executor.
   Tensor embed(std::span<const std::string> texts, const SentenceOptions& options = {}) const;
 };
 

@@ -1,4 +1,4 @@
-// Models with two sides, an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// Models with two sides: an encoder that reads a source, and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
 // folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");
@@ -33,11 +33,11 @@ struct AnswerRules {
   std::optional<std::int64_t> forced_first{};    // forced_bos_token_id: the token after the start token, unless the prompt has more than one token
   std::optional<std::int64_t> forced_last{};     // forced_eos_token_id: the last token that max_tokens allows
   std::vector<std::int64_t> suppressed{};        // suppress_tokens, and bad_words_ids of one token: never chosen
-  std::vector<std::string> rules_not_followed{};  // rules that choose other tokens in transformers, and that generate() does not follow: "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};  // rules by which transformers would choose other tokens, and which generate() does not follow: "num_beams = 4"
   std::vector<std::int64_t> suppressed_first{};  // begin_suppress_tokens: not chosen as the first token that is not forced
 };
 
-// The comments name the keys of config.json; BART's, if families differ.
+// The comments name the keys of config.json; where families differ, the keys of BART.
 struct SequenceToSequenceConfig {
   std::string family;                   // model_type
   std::int64_t features = 0;            // M, num_mel_bins: the source is sound, features [M,2 S], which two convolutions turn into S positions; 0: the source is tokens
@@ -54,18 +54,18 @@ struct SequenceToSequenceConfig {
   std::int64_t buckets = 0;             // relative_attention_num_buckets: biases of the self-attention by distance; 0: none
   std::int64_t max_distance = 128;      // relative_attention_max_distance
   double output_scale = 1;              // factor of the decoder's hidden states before the output projection
-  bool shared_embedding = true;         // source and target have one embedding: share_encoder_decoder_embeddings
+  bool shared_embedding = true;         // share_encoder_decoder_embeddings: source and target have the same embedding
   bool tied_output = true;              // the output projection is the target's embedding
   AnswerRules answer;
 };
 
-// Error as read_language_config().
+// Throws the Errors that read_language_config() throws.
 SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options = {});
 std::vector<std::string_view> sequence_to_sequence_families();  // the values of model_type that read_sequence_to_sequence_config() knows
 
 struct SourceInput {
   ConstTensorView ids{};          // [*,S] int64 or int32, in [0, C); absent with features
-  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions: the input of a model of sound, which reads no attend_keys
+  ConstTensorView features{};     // [*,M,2 S] floating, S = config.source_positions: the input of a model of sound, for which attend_keys is not used
   ConstTensorView attend_keys{};  // [*,S] bool, false for padding; absent: all true
 };
 
@@ -79,15 +79,15 @@ struct SourceOutput {
 struct TargetInput {
   ConstTensorView ids{};           // [*,T]; [B,T] with a cache: the next tokens of each sequence
   ConstTensorView attend_keys{};   // [*,T] bool; Error with a cache
-  ConstTensorView memory{};        // [*,S,E] of the parameters' dtype; absent with a cache, which has it
-  ConstTensorView attend_memory{};  // [*,S] bool: attend_keys of the source; absent with a cache, which has it
+  ConstTensorView memory{};        // [*,S,E] of the parameters' dtype; absent with a cache, which holds the memory
+  ConstTensorView attend_memory{};  // [*,S] bool: attend_keys of the source; absent with a cache, which holds this mask
 };
 
 struct TargetOutput {
   TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
   TensorView next_logits = {};  // [*,C]: after the last token. Error with attend_keys
   TensorView hidden = {};       // [*,T,E]: after the final norm if there is one
-  TensorView all_hidden = {};   // [Ld+1,*,T,E]: as SourceOutput's. Error with a cache, as the next two
+  TensorView all_hidden = {};   // [Ld+1,*,T,E]: as SourceOutput::all_hidden. Error with a cache, as for attentions and cross_attentions
   TensorView attentions = {};        // [Ld,*,N,T,T]: the decoder's attention to its own tokens
   TensorView cross_attentions = {};  // [Ld,*,N,T,S]: the decoder's attention to the memory
 };
@@ -96,12 +96,12 @@ struct SequenceToSequenceOptions {
   nn::DecoderCache* cache = nullptr;  // for decode(): holds the memory, and the keys and values of earlier tokens; unchanged if the call throws
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // as LanguageOptions::workspace
+  const Workspace* workspace = nullptr;  // used as LanguageOptions::workspace is
 };
 
 struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   SequenceToSequenceConfig config;
-  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: kernels over three neighbours; the second has stride 2; absent without features
+  nn::Linear convolution1, convolution2;  // [E,3 M] and [E,3 E]: kernels over three neighbouring positions; convolution2 has stride 2; absent without features
   nn::Embedding source_embedding;  // [C,E]; absent with features
   nn::Embedding target_embedding;  // [C,E]; absent with shared_embedding
   nn::Embedding source_positions, target_positions;  // [position_offset + positions,E]; absent with biases by distance
@@ -120,8 +120,8 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   // Makes a cache for decode(): memory [B,S,E]; attend_memory [B,S] bool or absent; room for `capacity` tokens of each target.
   nn::DecoderCache cache(ConstTensorView memory, std::int64_t capacity, ConstTensorView attend_memory = {}, std::optional<DType> dtype = {}, const nn::RunOptions& options = {}) const;
 
-  // Returns the target of one source (ids [S] or features [M,2 S]), from the token after the start token on, an end token included. `prompt`: the
-  // target's first tokens, which the answer does not repeat; empty: config.answer.start_token.
+  // Returns the target of one source (ids [S] or features [M,2 S]): the tokens after the start token, with the end token if it was reached. `prompt`: the
+  // target's first tokens, which are not returned; empty: config.answer.start_token.
   std::vector<std::int64_t> generate(const SourceInput& source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const;
   std::vector<std::int64_t> generate(std::span<const std::int64_t> source, const GenerateOptions& options, std::span<const std::int64_t> prompt = {}) const {
     return generate({.ids = ConstTensorView(source.data(), {std::ssize(source)})}, options, prompt);
@@ -147,8 +147,8 @@ struct SequenceToSequenceModel : nn::Module<SequenceToSequenceModel> {
   }
 };
 
-// Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except convolutions and tables
-// of positions that a formula gives. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
+// Loads config.json and model.safetensors (or its shards). Parameters are views of the mapped file, in its dtype, except convolutions and tables of positions
+// that a formula gives: those are copies. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
 SequenceToSequenceModel load_sequence_to_sequence_model(const std::filesystem::path& folder, const LanguageLoadOptions& options = {});
 
 }  // namespace polyhead::models

@@ -1,4 +1,4 @@
-// Predicts the rating or class of a text. An encoder reads its tokens, a few pooling heads read the encoder's result, and the scores of the text's
+// Predicts the rating or class of a text. An encoder reads the tokens of the text, a few pooling heads read the encoder's output, and the scores of the text's
 // terms (words, starts of words, word pairs) are added.
 #pragma once
 
@@ -28,7 +28,7 @@ struct TextClassifierConfig {
   std::int64_t taught_heads = 0;     // number of pooling heads (the first ones) whose attention was guided in training
   std::int64_t terms = 0;  // number of terms that have scores
   double dropout = 0.2;
-  DType dtype = DType::f32;             // float32 or float64; not stored in files, and neither is the seed
+  DType dtype = DType::f32;             // float32 or float64; not stored in files; the seed is not stored either
   nn::Seed seed;  // draws the initial parameters
 
   std::vector<std::string> label_list() const;
@@ -60,16 +60,16 @@ struct TextClassifier : nn::Module<TextClassifier> {
   nn::Encoder encoder;
   AttentionPooling pooling;
   nn::Linear output;  // E -> C; head n's values are columns n H to (n + 1) H
-  Tensor scores;      // [R,64,C], R = ceil(terms / 64); term i has the i-th score; absent without terms
+  Tensor scores;      // [R,64,C], R = ceil(terms / 64); the scores of term i are row (i / 64, i % 64); absent without terms
 
   struct Batch {
-    ConstTensorView ids;            // [B,T] int64: the tokens of each text; any values beyond its length
+    ConstTensorView ids;            // [B,T] int64: the tokens of each text, then any ids of the vocabulary up to T
     ConstTensorView lengths;        // [B] int64, in [1,T]
-    ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: which share of each token belongs to each of K parts of the text; see Saved::masses
+    ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: share of each token that belongs to each of K parts of the text; see Saved::masses
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
     ConstTensorView shares = {};    // [B] float64: factor of the scores of each text
   };
-  // What backward and maps need from a forward pass. It only views the batch.
+  // What backward and maps need from a forward pass. Saved only views the batch.
   struct Saved {
     Batch batch;
     Tensor x, y;                           // [B,T,E]
@@ -77,18 +77,18 @@ struct TextClassifier : nn::Module<TextClassifier> {
     Tensor keys, values;                   // [B,T,N,H], [B,T,N,H+K]
     Tensor p;                              // [B,N,1,T]: attention weights of the pooling
     Tensor pooled, lse;                    // [B,N,1,H+K], [B,N,1]
-    Tensor read;                           // [B,E], after dropout
+    Tensor read;                           // [B,E]: concatenated outputs of the pooling heads, after dropout
     double dropped = 0;
     std::uint64_t seed = 0;
 
-    // masses[b,n,k] = sum_t p[b,n,t] segments[b,t,k]: how much of its attention a pooling head gives to a part.
+    // masses[b,n,k] = sum_t p[b,n,t] segments[b,t,k]: the share of its attention that pooling head n gives to part k of text b.
     ConstTensorView masses() const;
   };
 
   TextClassifier() = default;
   explicit TextClassifier(const TextClassifierConfig& config);
 
-  // answers [B,C]: the rating, or logits. In options: mode, dropout_seed, executor, workspace.
+  // answers [B,C]: the rating, or the logits of the classes. Of `options` are used: mode, dropout_seed, executor, workspace.
   void forward(const Batch& batch, TensorView answers, Saved& saved, const nn::AttentionOptions& options = {}) const;
   // Writes the gradients of all parameters, given the gradients of the answers and, optionally, of the masses [B,N,K].
   void backward(const Saved& saved, ConstTensorView d_answers, TextClassifier& gradients, ConstTensorView d_masses = {}, const nn::RunOptions& options = {}) const;
@@ -100,11 +100,12 @@ struct TextClassifier : nn::Module<TextClassifier> {
   }
 };
 
-// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"); the first 4 characters of each, and the first 6 of
-// longer ones ("look*"); pairs of neighbours ("looks very"); pairs with one word between them ("looks _ good").
+// The distinct terms of a text, sorted: its words and runs of punctuation in lower case ("looks"); the first 4 characters of each word, and the first 6 of
+// longer words ("look*"); pairs of neighbouring words ("looks very"); pairs with one word between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
-  double share = 0;  // factor of the scores: 10 / sqrt(words). A step of the optimizer changes a score by about the learning rate; the 10 makes that noticeable
+  double share = 0;  // factor of the scores: 10 / sqrt(number of words). One step of the optimizer changes a score by about the learning rate; the 10 makes this
+                     // change large enough to matter
 };
 inline constexpr std::string_view kTermGap = " _ ";
 TextTerms terms_of(std::string_view text);
@@ -134,12 +135,12 @@ struct ClassifiedText {
   BytePairText text;
   double rating = 0;                  // set by models of ratings
   std::vector<double> probabilities;  // probabilities of the classes; empty for ratings
-  std::vector<double> head_parts;     // for ratings: the part of the rating that each pooling head adds
-  double score_part = 0;              // for ratings: the part that the scores of terms add
+  std::vector<double> head_parts;     // for ratings: the summand of the rating that each pooling head gives
+  double score_part = 0;              // for ratings: the summand that the scores of terms give
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], the attention weights of the pooling heads
-  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's maps. pooling_vectors: of the pooling, [1,N,1,H] [1,N,T,H] [1,N,T,H]
+  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's maps. pooling_vectors: of the pooling heads' maps, [1,N,1,H] [1,N,T,H] [1,N,T,H]
 };
 
 // Error if the text has no token or more than the model's longest.

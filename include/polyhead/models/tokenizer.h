@@ -41,10 +41,10 @@ struct BertTokenizerOptions {
   bool lowercase = true;
   std::optional<bool> strip_accents{};  // absent: same as `lowercase`
   std::string continuing_prefix = "##";
-  std::int64_t max_word_length = 100;  // in characters; a longer word becomes `unknown`
+  std::int64_t max_word_length = 100;  // maximum length in characters; a longer word becomes `unknown`
   std::string unknown = "[UNK]";
-  std::string start = "[CLS]";      // before the first text
-  std::string separator = "[SEP]";  // after each text
+  std::string start = "[CLS]";      // token before the first text
+  std::string separator = "[SEP]";  // token after each text
   std::vector<AddedToken> added_tokens{};
 };
 
@@ -63,7 +63,7 @@ struct TokenizedText {
   std::vector<bool> special;        // true for tokens added around the texts, false for tokens of the texts
   std::vector<int> texts;           // 0 for tokens of the text, 1 for those of the pair, -1 for special tokens
   std::vector<ByteSpan> spans;      // bytes of each token in its text; {0,0} for special tokens
-  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: place in `pieces`, and the bytes of the text
+  std::vector<std::pair<std::int64_t, std::string>> unknown;  // words that became the unknown token: index of that token in `pieces`, and the bytes of the word
   std::int64_t replaced_bytes = 0;  // bytes of both texts that are not UTF-8; each is read as U+FFFD
   std::int64_t dropped_tokens = 0;  // number of tokens that truncation removed
 };
@@ -93,10 +93,10 @@ class Tokenizer {
   // Returns the text of tokens, without special tokens unless skip_special is false. Error for an id without a token.
   std::string decode(std::span<const std::int64_t> ids, bool skip_special = true) const;
 
-  std::int64_t vocabulary_size() const;  // number of the model's pieces, without added tokens that it lacks
+  std::int64_t vocabulary_size() const;  // number of pieces of the model; added tokens that are no pieces of the model are not counted
   std::int64_t id_limit() const;         // one more than the greatest id, added tokens included
   std::optional<std::int64_t> find(std::string_view piece) const;
-  std::optional<std::string> piece(std::int64_t id) const;  // as TokenizedText::pieces has it; nullopt if there is no such token
+  std::optional<std::string> piece(std::int64_t id) const;  // in the form of TokenizedText::pieces; nullopt if no token has this id
   const std::vector<AddedToken>& added_tokens() const;
 
  private:
@@ -104,9 +104,9 @@ class Tokenizer {
   std::shared_ptr<const Parts> parts_;
 };
 
-// Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, a piece of WordPiece per line, with the options of
-// tokenizer_config.json or BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a file is malformed, or if
-// tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
+// Loads a tokenizer from a model folder: from tokenizer.json; else from vocab.txt, which has one WordPiece piece on each line, with the options of
+// tokenizer_config.json or, without that file, BERT's; else from vocab.json and merges.txt, GPT-2's byte-level BPE. Error if the folder has none of these, if a
+// file is malformed, or if tokenizer.json has something that is not supported: the message names its place in the file and what is supported.
 Tokenizer load_tokenizer(const std::filesystem::path& directory);
 
 }  // namespace polyhead::models

@@ -25,7 +25,7 @@ struct TranslatorConfig {
   std::int64_t heads = 4;
   std::int64_t guided_head = 0;  // index of the guided head in the cross-attention of the decoder's last layer
   double dropout = 0;
-  DType dtype = DType::f32;             // not stored in files, and neither is the seed
+  DType dtype = DType::f32;             // not stored in files; the seed is not stored either
   nn::Seed seed;  // draws the initial parameters
 
   template <class F, class Self>
@@ -36,8 +36,8 @@ struct TranslatorConfig {
 };
 
 struct Translator {
-  // Special tokens of the tokenizer. The decoder reads the start token and then the translation; it writes the translation and the end token. The
-  // source also ends with the end token, to which words of the translation without a word in the source may attend.
+  // Special tokens of the tokenizer. The decoder reads the start token and then the translation; it writes the translation and the end token. The source also
+  // ends with the end token: a word of the translation that corresponds to no word of the source may attend to the end token.
   static constexpr std::int64_t kStart = 0, kEnd = 1;
   static std::vector<std::string> special_tokens() { return {"<start>", "<end>"}; }
 
@@ -51,7 +51,7 @@ struct Translator {
 
 struct TranslateOptions {
   std::int64_t beams = 1;     // 1: the likeliest token at each step; else the best of beam_search()
-  double length_penalty = 1;  // BeamSearchOptions::length_penalty
+  double length_penalty = 1;  // as BeamSearchOptions::length_penalty
   Executor* executor = nullptr;
 };
 
@@ -60,12 +60,13 @@ struct TranslateOptions {
 struct Translation {
   std::string text;
   bool complete = true;         // false: cut off at config.longest tokens
-  BytePairText source, target;  // without start and end
+  BytePairText source, target;  // tokens without start and end token
   Tensor source_attentions;     // [L,N,S,S], of the encoder
   Tensor target_attentions;     // [L,N,T,T]
   Tensor attentions;            // [L,N,T,S], of the decoder to the source
-  HeadVectors source_vectors, target_vectors, vectors;  // of the same maps; target token t attends to the tokens up to t
-  std::vector<std::int64_t> alignment;  // of each target word the source word that the guided head reads most, both as in word_spans; -1: the end
+  HeadVectors source_vectors, target_vectors, vectors;  // for each of the three maps; target token t attends to the target tokens 0 to t
+  std::vector<std::int64_t> alignment;  // for each target word the index of the source word that the guided head reads most (words as in word_spans); -1: the end
+                                        // token
 };
 
 Translation translate(const Translator& model, std::string_view text, const TranslateOptions& options = {});

@@ -34,7 +34,7 @@ struct VisionConfig {
   std::string family;                              // model_type; "timm" if timm wrote the folder
   std::int64_t channels = 3;                       // num_channels
   std::int64_t height = 224, width = 224;          // image_size, in pixels
-  std::int64_t patch_height = 16, patch_width = 16;  // patch_size; pixels right and below of the last whole patch are not read
+  std::int64_t patch_height = 16, patch_width = 16;  // patch_size; pixels to the right of and below the last whole patch are not read
   bool class_token = true, distillation_token = false;  // tokens before the patches
   std::int64_t registers = 0;                      // number of further learned tokens, after the class and distillation tokens (timm's reg_tokens)
   bool prefix_positions = true;                    // whether the tokens before the patches have positions
@@ -80,7 +80,7 @@ struct VisionOutput {
 struct VisionOptions {
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
-  const Workspace* workspace = nullptr;  // one of Parameters::constant also keeps packed parameters
+  const Workspace* workspace = nullptr;  // a workspace of Parameters::constant also keeps packed parameters
 };
 
 struct VisionEncoder : nn::Module<VisionEncoder> {
@@ -126,15 +126,16 @@ struct VisionEncoder : nn::Module<VisionEncoder> {
 std::vector<std::string_view> vision_families();
 
 enum class ImageModelKind : std::uint8_t { vision, text, both };
-// Returns which sides the model in a folder has, by its config.json; nullopt if there is no config.json or its family is not known.
+// Returns whether the model in a folder has an image encoder, a text encoder or both, as its config.json says; nullopt if there is no config.json or its family
+// is not known.
 std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder);
 
 // Reads config.json of a folder. A value that is missing, of the wrong type, out of range or not supported, and a key that nothing reads, is an Error
 // that names the key.
 VisionConfig read_vision_config(const std::filesystem::path& folder);
 
-// Loads config.json and model.safetensors (or its shards); of a folder with an image and a text side, the image side. The parameters are views of the mapped
-// file, in its dtype. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
+// Loads config.json and model.safetensors (or its shards); of a folder with an image encoder and a text encoder, the image encoder. The parameters are views of
+// the mapped file, in its dtype. A tensor that is missing, does not fit the config, or has no place in the model is an Error.
 VisionEncoder load_vision_encoder(const std::filesystem::path& folder);
 
 }  // namespace polyhead::models

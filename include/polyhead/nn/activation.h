@@ -34,10 +34,10 @@ inline constexpr std::array<ActivationInfo, 7> kActivations{{
 
 Activation find_activation(std::string_view name);  // Error that lists the known names
 
-// y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be x itself (the same view), but not overlap it otherwise.
+// y[i] = f(x[i]) for tensors of one shape and floating dtype, any strides. y may be the same view as x; otherwise y may not overlap x.
 void activate(Activation activation, ConstTensorView x, TensorView y, Executor* executor = nullptr);
 
-// d_x[i] = f'(x[i]) d_y[i]. d_x may be d_y itself (the same view).
+// d_x[i] = f'(x[i]) d_y[i]. d_x may be the same view as d_y.
 void activate_backward(Activation activation, ConstTensorView x, ConstTensorView d_y, TensorView d_x, Write d_x_write = Write::replace,
                        Executor* executor = nullptr);
 

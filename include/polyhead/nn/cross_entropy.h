@@ -11,21 +11,21 @@
 namespace polyhead::nn {
 
 enum class LossReduction : std::uint8_t {
-  mean,  // over the positions that count; Error if none does
+  mean,  // over the positions whose target is not ignore_index; Error if there is none
   sum,
 };
 
 struct CrossEntropyOptions {
-  std::optional<std::int64_t> ignore_index{};  // positions with this target do not count: their logits are not read, their gradient is 0
+  std::optional<std::int64_t> ignore_index{};  // positions with this target are left out: their logits are not read, their gradient is 0
   double label_smoothing = 0;                   // epsilon in [0,1]
   LossReduction reduction = LossReduction::mean;
-  double d_loss = 1;  // a factor of the gradient. With micro-batches: LossReduction::sum and 1 / (positions of all micro-batches)
+  double d_loss = 1;  // factor of d_logits. For micro-batches: LossReduction::sum and 1 / (positions of all micro-batches)
   Executor* executor = nullptr;
 };
 
 struct CrossEntropyLoss {
   double loss = 0;             // in nats
-  std::int64_t positions = 0;  // number of positions that count
+  std::int64_t positions = 0;  // number of positions whose target is not ignore_index
 };
 
 // With p = softmax(x) over the C logits x of a position and target t, the position's loss is

@@ -26,32 +26,33 @@ struct DecoderLayerConfig {
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   double epsilon = 1e-5;         // epsilon of the norms
-  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double dropout = 0;            // in training: dropout of the output that each part (attention, feed-forward) adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };
 
 struct DecoderOptions {
-  AttentionOptions attention{};  // options of the self-attention, which is causal (top_left) unless its mask names another diagonal. The mode,
-                                 // dropout_seed, executor, workspace and backend hold for the whole layer
+  AttentionOptions attention{};  // options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. `mode`, dropout_seed,
+                                 // executor, workspace and backend hold for the whole layer
   Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 
-// Where backward writes. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters` are given.
+// Tensors that receive the gradients of backward. x is required; the gradients of the memory and of the parameters are computed if `memory` and `parameters`
+// are given.
 template <class M>
 struct DecoderGradients {
   TensorView x = {};       // [*,T,E], overwritten; may not overlap d_y
   TensorView memory = {};  // [*,S,M]
   M* parameters = nullptr;
-  Write memory_write = Write::replace;      // add: sums the gradients of layers that read one memory
-  Write parameters_write = Write::replace;  // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients of a loss by attention weights
+  Write memory_write = Write::replace;      // add: for several layers that read the same memory
+  Write parameters_write = Write::replace;  // replace or add, as in nn::Gradients
+  std::span<const AttentionWeightsGradient> self_attention_weights = {}, cross_attention_weights = {};  // inputs: gradients d_p of a loss on attention weights
 };
 
 // post:  h = norm(x + self_attention(x)),   g = norm(h + cross_attention(h, memory)),   y = norm(g + feed_forward(g))
 // pre:   h = x + self_attention(norm(x)), and so on; the memory is not normed, because an encoder ends with its own norm
-// both:  as pre, but each summand is normed too, as in encoder_layer.h
+// both:  as pre, but the outputs of both attentions and of the feed-forward part are normed too (polyhead/nn/residual.h)
 struct DecoderLayer : Module<DecoderLayer> {
   MultiHeadAttention self_attention, cross_attention;
   Norm self_attention_norm, cross_attention_norm;
@@ -64,7 +65,7 @@ struct DecoderLayer : Module<DecoderLayer> {
   // What backward and maps need from a forward pass. Inputs and masks are only views: the caller keeps their memory.
   struct Saved {
     MultiHeadAttention::Saved self_attention, cross_attention;
-    Tensor self_attended, cross_attended;  // h and g [*,T,E]
+    Tensor self_attended, cross_attended;  // h and g of the formula above, [*,T,E]
     FeedForward::Saved feed_forward;
     SavedResidual self_attention_residual, cross_attention_residual, feed_forward_residual;
   };
@@ -93,24 +94,25 @@ struct DecoderLayer : Module<DecoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if there is one: layers that norm their inputs need it.
+// y = layers[n - 1](... layers[0](x, memory) ..., memory), then final_norm if present. Layers with NormPosition::pre or both need final_norm: nothing else
+// norms the output of the last layer.
 struct Decoder : Module<Decoder> {
   std::vector<DecoderLayer> layers;
   Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
 
   struct Saved {
     std::vector<DecoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers, except of a last one that writes to y itself
+    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers; without final_norm the output of the last layer is missing, because it is y
   };
 
   Decoder() = default;
   Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the options have a cache,
-  // because that serves a single layer.
+  // Runs the stack with the options of DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the
+  // options have a cache, because such a cache serves a single layer.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
-  // Evaluates the next T tokens of the cache's sequences (stack_cache.h); x and y [sequences,T,E]. The cache has the memory's projected keys and values,
-  // and is unchanged if this throws.
+  // Evaluates the next T tokens of the cache's sequences (stack_cache.h); x and y [sequences,T,E]. The cache holds the projected keys and values of the memory.
+  // The cache is unchanged if forward() throws.
   void forward(ConstTensorView x, TensorView y, DecoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const DecoderGradients<Decoder>& gradients, const RunOptions& options = {}) const;
 

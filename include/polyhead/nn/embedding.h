@@ -24,7 +24,7 @@ struct Embedding : Module<Embedding> {
 
   Embedding() = default;
   explicit Embedding(const EmbeddingConfig& config);
-  explicit Embedding(Tensor weight);  // from a loaded tensor
+  explicit Embedding(Tensor weight);  // takes a loaded tensor
 
   std::int64_t count() const { return weight.extent(0); }
   std::int64_t width() const { return weight.extent(1); }
@@ -33,8 +33,8 @@ struct Embedding : Module<Embedding> {
   void forward(ConstTensorView ids, TensorView y, const EmbeddingOptions& options = {}) const;
   // d_weight[i,:] = sum of d_y[..., :] over the positions whose id is i, in row-major order of the positions.
   struct Gradients {
-    Embedding* parameters = nullptr;          // where the gradient goes, for example zeros_like(embedding)
-    Write parameters_write = Write::replace;  // as in nn::Gradients; add: sums the gradients of several uses of the embedding
+    Embedding* parameters = nullptr;          // tensor that receives the gradient, for example zeros_like(embedding)
+    Write parameters_write = Write::replace;  // replace or add, as in nn::Gradients; add: for several uses of the embedding
   };
   void backward(ConstTensorView ids, ConstTensorView d_y, const Gradients& gradients, const RunOptions& options = {}) const;
 

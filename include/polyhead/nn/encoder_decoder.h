@@ -34,11 +34,12 @@ struct EncoderDecoderConfig {
   bool bias = true;               // whether the projections q, k and v have a bias
   bool output_bias = true;        // whether the output projections of all attentions have a bias
   bool feed_forward_bias = true;  // whether the linear layers of the feed-forward parts have a bias
-  bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
+  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::pre;
   double epsilon = 1e-5;          // epsilon of the norms
-  double dropout = 0;             // in training: dropout of the embedded texts and of what each part adds to the residual stream
+  double dropout = 0;             // in training: dropout of the embedded texts and of the output that each part (attention, feed-forward) adds to the residual
+                                  // stream
   double attention_dropout = 0;   // in training: dropout of attention weights
   bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
   bool tied_output = false;       // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
@@ -54,21 +55,21 @@ struct EncoderDecoderOptions {
   const Workspace* workspace = nullptr;
 };
 
-// A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target,
-// memory)), where the decoder is causal: logits of position t see the target's tokens 0 … t.
+// A text is embedded as x = dropout(sqrt(E) embedding[ids] + sinusoidal_positions). memory = encoder(source); logits = output(decoder(target, memory)). The
+// decoder is causal: the logits of position t depend on the target's tokens 0 … t only.
 struct EncoderDecoder : Module<EncoderDecoder> {
-  Embedding source_embedding, target_embedding;  // the second is absent with shared_embedding. Initialised with deviation 1/sqrt(E).
+  Embedding source_embedding, target_embedding;  // target_embedding is absent with shared_embedding. Initialised with deviation 1/sqrt(E).
   Encoder encoder;
   Decoder decoder;
   Linear output;  // absent with tied_output
   double dropout = 0;
 
-  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. The attention weights of
-  // layer i for the source: attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), attention = saved.decoder.layers[i].cross_attention.
+  // What backward and maps need from a forward pass. Ids and masks are only views: the caller keeps their memory. Layer i of the decoder attends to the source
+  // with the attention weights attention_map(attention.maps(), out [B,N,T,S], attention.sdpa), where attention = saved.decoder.layers[i].cross_attention.
   struct Saved {
     ConstTensorView source_ids, target_ids;
-    Tensor source, target;   // embedded, [B,S,E] and [B,T,E]
-    Tensor memory, decoded;  // [B,S,E], [B,T,E]
+    Tensor source, target;   // the embedded texts, [B,S,E] and [B,T,E]
+    Tensor memory, decoded;  // outputs of the encoder [B,S,E] and of the decoder [B,T,E]
     Encoder::Saved encoder;
     Decoder::Saved decoder;
     double dropout = 0;  // dropout probability of that pass; 0 in evaluation
@@ -76,10 +77,10 @@ struct EncoderDecoder : Module<EncoderDecoder> {
   };
 
   struct Gradients {
-    EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. An embedding's gradient is the sum of all its uses.
-    // As in nn::Gradients, but a shared or tied embedding's gradient is rounded after each use, not once.
+    EncoderDecoder* parameters = nullptr;  // for example zeros_like(model); required. The gradient of an embedding is the sum over all uses of the embedding.
+    // Replace or add, as in nn::Gradients; but the gradient of a shared or tied embedding is rounded after each use of the embedding, not once.
     Write parameters_write = Write::replace;
-    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients of a loss by attention weights of the decoder for the source
+    std::span<const AttentionWeightsGradient> source_attention_weights = {};  // input: gradients d_p of a loss on the attention weights of the decoder's cross-attention
   };
 
   EncoderDecoder() = default;
@@ -95,7 +96,7 @@ struct EncoderDecoder : Module<EncoderDecoder> {
 
   // Computes the memory [B,S,E], as forward() does in evaluation.
   void encode(ConstTensorView source, TensorView memory, const EncoderDecoderOptions& options = {}) const;
-  // Decodes the next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if this throws.
+  // Decodes the next T tokens of the cache's sequences: target [sequences,T], logits [sequences,T,target_count]. The cache is unchanged if decode() throws.
   void decode(ConstTensorView target, TensorView logits, DecoderCache& cache, const RunOptions& options = {}) const;
 
   template <class F, class... Self>

@@ -26,30 +26,30 @@ struct EncoderLayerConfig {
   bool bias = true;               // whether the projections q, k and v have a bias
   bool output_bias = true;        // whether the output projection of the attention has a bias
   bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
-  bool qk_norm = false;           // as MultiHeadAttentionConfig::qk_norm
+  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
   NormKind norm = NormKind::layer_norm;
   NormPosition norm_position = NormPosition::post;
   PartOrder part_order = PartOrder::sequential;
   double epsilon = 1e-5;         // epsilon of all norms
-  double dropout = 0;            // in training: dropout of what each part adds to the residual stream
+  double dropout = 0;            // in training: dropout of the output that each part (attention, feed-forward) adds to the residual stream
   double attention_dropout = 0;  // in training: dropout of attention weights
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };
 
-// Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.
+// Tensors that receive the gradients of backward of a layer or of a stack. x is required; gradients of the parameters are computed if `parameters` is given.
 template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
   M* parameters = nullptr;
-  Write parameters_write = Write::replace;                           // as in nn::Gradients
-  std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
+  Write parameters_write = Write::replace;                           // replace or add, as in nn::Gradients
+  std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
   TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
 };
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))
-// pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of both summands
-// both:  as pre, with norms of both summands: attention_output_norm and feed_forward_output_norm
+// pre:   h = x + attention(norm(x)),        y = h + feed_forward(norm(h))       with dropout of attention(..) and feed_forward(..), as in post
+// both:  as pre, but attention_output_norm and feed_forward_output_norm norm the outputs of attention(..) and feed_forward(..)
 // PartOrder::parallel:  y = x + attention(attention_norm(x)) + feed_forward(feed_forward_norm(x))
 struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
@@ -65,7 +65,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   // What backward and maps need from a forward pass. Input and mask are only views: the caller keeps their memory.
   struct Saved {
     MultiHeadAttention::Saved attention;
-    Tensor attended;  // h = x + what the attention adds [*,T,E]
+    Tensor attended;  // h of the formula above, [*,T,E]
     FeedForward::Saved feed_forward;
     SavedResidual attention_residual, feed_forward_residual;
     PartOrder part_order = PartOrder::sequential;
@@ -93,26 +93,27 @@ struct EncoderLayer : Module<EncoderLayer> {
   }
 };
 
-// y = layers[n - 1](... layers[0](x)), then final_norm if there is one: layers that norm their inputs need it. A stack of layers that differ, or whose attention
-// is replaced (a gate, a sink), is made from `layers` and `final_norm`, or by replacing a layer's `attention` before a cache is made.
+// y = layers[n - 1](... layers[0](x)), then final_norm if present. Layers with NormPosition::pre or both need final_norm: nothing else norms the output of the
+// last layer. A stack whose layers differ is made by filling `layers` and `final_norm`. To give a layer's attention a gate or a sink, replace its `attention`
+// before a cache is made.
 struct Encoder : Module<Encoder> {
   std::vector<EncoderLayer> layers;
   Norm final_norm;  // required with NormPosition::pre and both, else forward throws an Error; usually absent with post
 
   struct Saved {
     std::vector<EncoderLayer::Saved> layers;
-    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers, except of a last one that writes to y itself
+    std::vector<Tensor> outputs;  // [*,T,E]: outputs of all layers; without final_norm the output of the last layer is missing, because it is y
   };
 
   Encoder() = default;
   Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
-  // As EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have a cache, because that
-  // serves a single layer.
+  // Runs the stack with the options of EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have
+  // a cache, because such a cache serves a single layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
   // Evaluates the next T tokens of the cache's B sequences (stack_cache.h); x and y [B,T,E]. Each layer appends its keys and values, as with
-  // AttentionOptions::cache. For a decoder-only model such as GPT-2 pass .mask = {.causal = Causal::top_left()} in every call. Error where T > 1 and
-  // neither the mask nor attend_later_tokens says whether a token attends to those after it. The cache is unchanged if this throws.
+  // AttentionOptions::cache. For a decoder-only model such as GPT-2 pass .mask = {.causal = Causal::top_left()} in every call. Error where T > 1 and neither
+  // the mask nor attend_later_tokens says whether a token attends to later tokens. The cache is unchanged if forward() throws.
   void forward(ConstTensorView x, TensorView y, EncoderCache& cache, const AttentionOptions& options = {}) const;
   void backward(const Saved& saved, ConstTensorView d_y, const EncoderGradients<Encoder>& gradients, const RunOptions& options = {}) const;
 

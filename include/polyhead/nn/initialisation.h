@@ -20,9 +20,9 @@ struct NormalInitialisation {
   std::function<bool(const std::string& name, const Tensor& parameter)> adds_to_residual{};
 };
 
-// Draws tensors of two and more dimensions from a normal distribution with mean 0. Of the other tensors it sets those named "bias" to 0, except the
-// bias of an attention layer's gate ("gate.bias" beside "q.weight"), so that the gate starts open; the others keep their values, such as the weight
-// of a norm. A parameter's values depend on the seed and on its place in the list.
+// Draws tensors of two and more dimensions from a normal distribution with mean 0. Sets other tensors named "bias" to 0. All remaining tensors keep their
+// values: the `weight` of each norm, and the bias of an attention layer's gate ("gate.bias" beside "q.weight"), so that the gate starts open. A parameter's values
+// depend on the seed and on the parameter's place in the list.
 void initialise_normal(const NamedParameters& parameters, const NormalInitialisation& options);
 template <VisitsTensors M>
 void initialise_normal(M& module, const NormalInitialisation& options) {

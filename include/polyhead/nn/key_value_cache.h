@@ -1,5 +1,5 @@
 // Keys and values of earlier tokens, for texts that are computed a few tokens at a time. Memory is allocated once. Sequences may have
-// different lengths; they are appended to, cut back (speculative decoding), and copied among each other (beam search) in place.
+// different lengths. Tokens are appended, cut off (speculative decoding) and copied from sequence to sequence (beam search) in place.
 //
 //   KeyValueCache cache({.sequences = 2, .kv_heads = 8, .capacity = 4096, .head_width = 128});
 //   cache.append(k, v);                                        // [B,K,T,H], [B,K,T,V]: the new tokens
@@ -32,14 +32,14 @@ struct KeyValueCacheConfig {
 
 struct SequenceCopy;
 
-// Several threads may read one cache at the same time; nothing else may use it while a function that is not const runs. Every function
-// checks and allocates before it writes anything: a cache is unchanged if a call throws, std::bad_alloc too.
+// Several threads may read one cache at the same time; while a function that is not const runs, no other thread may use the cache. Every function checks and
+// allocates before it writes anything: a cache is unchanged if a call throws, std::bad_alloc too.
 class KeyValueCache {
  public:
   KeyValueCache() = default;  // no sequences
   explicit KeyValueCache(const KeyValueCacheConfig& config);
-  // Uses the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, whose first lengths[b] keys are in use. The caller keeps it
-  // alive and changes it only between calls. int8 needs scales: float32 [B,K,capacity].
+  // Uses the caller's memory [B,K,capacity,H] and [B,K,capacity,V], with any strides, whose first lengths[b] keys are in use. The caller keeps the memory alive
+  // and changes it only between calls. int8 needs scales: float32 [B,K,capacity].
   KeyValueCache(TensorView keys, TensorView values, std::span<const std::int64_t> lengths = {}, TensorView key_scales = {},
                 TensorView value_scales = {});
   KeyValueCache(const KeyValueCache&) = delete;
@@ -73,7 +73,7 @@ class KeyValueCache {
   // polyhead/quantize.h). With new_tokens, integers [B] in [0,T], sequence b gets only the first new_tokens[b] of them. Error if a sequence would
   // exceed the capacity, or if k or v overlaps the cache.
   void append(ConstTensorView k, ConstTensorView v, ConstTensorView new_tokens = {}, Executor* executor = nullptr);
-  // Returns the lengths [B] that append() of T = `tokens` tokens would give; throws the same errors.
+  // Returns the lengths [B] that append() of T = `tokens` tokens would give; throws the errors that append() would throw.
   std::vector<std::int64_t> lengths_after(std::int64_t tokens, ConstTensorView new_tokens = {}) const;
 
   // Returns the mask of a call whose T queries are the tokens of the last append(): each attends to itself and to all tokens before it. Without
@@ -106,7 +106,7 @@ class KeyValueCache {
   };
   Parts parts() const;
   void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // copies the length, too
-  void set_lengths(std::span<const std::int64_t> after) noexcept;  // after append()
+  void set_lengths(std::span<const std::int64_t> after) noexcept;  // the old lengths become the previous lengths
 
   KeyValueCacheConfig config_;
   Tensor own_[4];                                 // memory of the four views below; absent if the caller owns the memory

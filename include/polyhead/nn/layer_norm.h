@@ -21,7 +21,7 @@ struct LayerNorm : Module<LayerNorm> {
 
   LayerNorm() = default;
   explicit LayerNorm(const LayerNormConfig& config);
-  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // from loaded tensors; bias may be absent
+  LayerNorm(Tensor weight, Tensor bias, double epsilon);  // takes loaded tensors; bias may be absent
 
   std::int64_t width() const { return weight.extent(0); }
 

@@ -21,7 +21,7 @@ struct Linear : Module<Linear> {
 
   Linear() = default;
   explicit Linear(const LinearConfig& config);
-  Linear(Tensor weight, Tensor bias);  // from loaded tensors; bias may be absent
+  Linear(Tensor weight, Tensor bias);  // takes loaded tensors; bias may be absent
 
   std::int64_t in_width() const { return weight.extent(1); }
   std::int64_t out_width() const { return weight.extent(0); }

@@ -12,8 +12,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// The gated experts of gpt-oss (2025): with g and h limited to `limit` from above, and h also to -limit from below, an expert is
-// output((h + 1) * g * sigmoid(slope * g)), where g = gate(x) and h = hidden(x).
+// The gated experts of gpt-oss (2025). With g = min(gate(x), limit), and h = hidden(x) clamped to [-limit, limit], an expert computes output((h + 1) * g *
+// sigmoid(slope * g)).
 struct ClampedGate {
   double slope = 1.702;
   double limit = 7;
@@ -39,7 +39,7 @@ struct MixtureOfExpertsConfig {
 // adds sigmoid(shared_gate(x)) * shared(x).
 struct MixtureOfExperts : Module<MixtureOfExperts> {
   Linear router;                     // [C,E]
-  std::vector<FeedForward> experts;  // C of them, gated
+  std::vector<FeedForward> experts;  // C gated experts
   FeedForward shared;                // applied to all tokens; empty: the layer has no shared expert
   Linear shared_gate;                // [1,E]; absent without `shared`
   std::int64_t chosen = 0;

@@ -21,8 +21,8 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Whether a result replaces the contents of the given memory (which is then not read) or is added to them. Adding serves gradients of an input that
-// several projections share, of parameters in micro-batches, and of a layer that a model uses twice.
+// A result replaces the contents of the given memory (which is then not read) or is added to them. Adding serves gradients of an input that several projections
+// share, of parameters in micro-batches, and of a layer that a model uses twice.
 enum class Write : std::uint8_t { replace, add };
 
 // Threads and temporary memory of a call. Results depend on neither.
@@ -31,16 +31,16 @@ struct RunOptions {
   const Workspace* workspace = nullptr;
 };
 
-// Where backward of a layer with one input writes. The gradient of x is computed unless the view is absent, those of the parameters unless
-// the pointer is nullptr.
+// Tensors that receive the gradients of backward of a layer with one input. The gradient of x is computed unless the view is absent, the gradients of the
+// parameters unless the pointer is nullptr.
 template <class M>
 struct Gradients {
-  TensorView x = {};        // of the input's shape
+  TensorView x = {};        // has the input's shape
   M* parameters = nullptr;  // a module of the same shapes, for example zeros_like(layer)
   Write x_write = Write::replace;
   // add: gives the same bits as backward into a zeros_like(layer), followed by add_gradients(): each element of the new gradient is rounded to the
   // parameter's dtype, then the sum is rounded. Temporary memory holds one tensor at a time, from the workspace. If backward throws after its checks,
-  // some sums include the new gradient and others do not: set them to zero and start again. (add_gradients() adds all or nothing.)
+  // some sums include the new gradient and others do not: set all sums to zero and start again. (add_gradients() adds all or nothing.)
   Write parameters_write = Write::replace;
 };
 

@@ -49,13 +49,13 @@ struct MultiHeadAttentionConfig {
   GlobalQuery global_query = GlobalQuery::off;
   int axis = -2;
   bool add_bias_kv = false;       // adds one learned key and value after the S keys; every query may attend to it
-  bool add_zero_attn = false;     // then adds one key and value of zeros; every query may attend to it
+  bool add_zero_attn = false;     // adds one key and value of zeros after the S keys and the learned key; every query may attend to it
   bool sink = false;              // learns a sink logit for each head, as in gpt-oss (2025); Error unless empty_rows is zero
   double dropout = 0;             // in training: dropout of attention weights
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   double softcap = 0;
   EmptyRows empty_rows = EmptyRows::zero;
-  Precision precision = Precision::native;  // of attention, if dtype is bfloat16; projections do not depend on it
+  Precision precision = Precision::native;  // precision of attention if dtype is bfloat16; the projections do not depend on it
   DType dtype = DType::f32;
   std::optional<std::uint64_t> seed{};  // draws the initial parameters; the constructor requires it, make_attention does not read it
 };
@@ -64,9 +64,9 @@ struct AttentionInput {
   ConstTensorView query;       // [.., T at axis, .., Eq]
   ConstTensorView key = {};    // [.., S at axis, .., Ek]; if absent, `query` is used
   ConstTensorView value = {};  // [.., S at axis, .., Ev]; if absent, the key input is used
-  // Used instead of key and value, for example from a cache: [*,K,S,H] and [*,K,S,V], projected, normed if the layer norms, and, with rotary
-  // positions, rotated. Their dtype is that of the parameters or, unless the parameters are float64, bfloat16, float16 or int8. If it differs from that of
-  // the parameters, there is no backward pass.
+  // Keys [*,K,S,H] and values [*,K,S,V] that replace key and value, for example from a cache. They are already projected; the keys are also normed if the layer
+  // norms, and rotated if the call has rotary positions. Their dtype is that of the parameters; unless the parameters are float64, it may also be bfloat16,
+  // float16 or int8. If their dtype is not that of the parameters, there is no backward pass.
   ConstTensorView projected_key = {}, projected_value = {};
   ConstTensorView projected_key_scale = {}, projected_value_scale = {};  // [*,K,S], scales of int8 keys and values, as SdpaForward::k_scale. Error with added keys.
 };
@@ -88,29 +88,28 @@ struct AttentionOptions {
   ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero, or with config.sink
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
-  ConstTensorView dropout_keep{};               // in training: replaces the drawn bits; broadcasts to [*,N,T,S']
+  ConstTensorView dropout_keep{};               // in training: replaces the keep bits that are drawn from dropout_seed; broadcasts to [*,N,T,S']
   Rotary rotary{};                              // rotates the projected (and normed) q and k, but neither projected_key nor the added keys
   // Keys and values of earlier tokens, for a text that is computed a few tokens at a time: forward() appends the projected and rotated keys
   // and values of `query`, then the queries attend to all tokens of their sequence in the cache. With causal (top_left or bottom_right,
-  // which are the same here) or a window each query counts from its own token. S is then the longest length after the append; the rotary
+  // which are the same here) or a window, the diagonal is at each query's own token. S is then the longest length after the append; the rotary
   // tables are those of the new tokens' positions, which start at cache->key_lengths(). new_tokens: as in KeyValueCache::append; absent: all T. Only for
   // self-attention in evaluation with one leading dimension [B]. Error with `saved`, added keys, a global query, documents, key_lengths or
   // diagonal_offsets. The cache is unchanged if forward() throws.
   KeyValueCache* cache = nullptr;
   ConstTensorView new_tokens{};
   // With a cache, in a call of several tokens: each query also attends to the tokens after its own. Encoder and EncoderLayer require this option, or a mask
-  // that differs by query (causal, a window with `right`, attend or block with T rows); MultiHeadAttention itself always does it unless the mask
-  // forbids it. Error with causal.
+  // that differs by query (causal, a window with `right`, attend or block with T rows). MultiHeadAttention itself always attends to later tokens unless the
+  // mask forbids it. Error with causal.
   bool attend_later_tokens = false;
   const Backend* backend = nullptr;
   Executor* executor = nullptr;
   const Workspace* workspace = nullptr;  // in training: Error if it is one of Parameters::constant
 };
 
-// The gradient of a loss on the attention weights p of one head, for backward: a loss that guides what the head reads. With p from
-//   attention_map(saved.maps(), p, saved.sdpa)
-// this gradient is added, at q and k, to the gradient that comes from the layer's output: attention_map_backward() of the head.
-// Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
+// The gradient d_p of a loss on the attention weights p of one head, for backward: such a loss guides what the head reads. p is what
+// attention_map(saved.maps(), p, saved.sdpa) writes. Backward turns d_p into gradients of q and k (attention_map_backward()) and adds them to the gradients
+// that come from the layer's output. Error with empty_rows uniform, and if a gradient of a bias or of sink logits is asked for as well.
 struct AttentionWeightsGradient {
   std::int64_t layer = 0;     // index in a stack; 0 in a call of one layer
   std::int64_t head = 0;
@@ -142,7 +141,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     // Projected and rotated, with the axes in the order of the inputs: [.., T, .., N*H], [.., S', .., K*H], [.., S', .., K*V]. k and v are absent if
     // projected_key and projected_value are used without a copy.
     Tensor q, k, v;
-    Tensor unnormed_q, unnormed_k;  // as q, and as k without the added keys, before the norms; absent without config.qk_norm
+    Tensor unnormed_q, unnormed_k;  // q, and k without the added keys, before the norms; absent without config.qk_norm
     Tensor attended;                                            // [.., T, .., N*V], merged heads before the gate
     Tensor lse;                                                 // [*,N,T]
     Tensor gate;                                                // [.., T, .., N*V], after the sigmoid
@@ -165,17 +164,17 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
   // the layer's), dropout_keep and rotary tables are only views: the caller keeps their memory until the last use.
   struct Saved : Activations {
     AttentionInput input;
-    ConstTensorView bias;              // as given to forward; relative_bias and sink are in `sdpa`
-    Rotary rotary;                     // as given to forward
+    ConstTensorView bias;              // the bias that forward was given; relative_bias and sink are in `sdpa`
+    Rotary rotary;                     // the rotary tables that forward was given
     MultiHeadAttentionConfig config;   // configuration of the layer
-    bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
+    bool constant_parameters = false;  // whether forward() used a workspace with Parameters::constant
 
-    // For maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
+    // The input for maps.h: attention_map(saved.maps(), out [*,N,T,S'], saved.sdpa).
     MapsInput maps() const { return {.q = q_heads, .k = k_heads, .k_scale = input.projected_key_scale}; }
   };
 
-  // Only gradients whose view is set are computed. They overwrite the memory; for parameters, parameters_write decides. If `key` or `value` of the
-  // input is absent, its gradient is added to the gradient of the input that is used instead.
+  // Only gradients whose view is set are computed. A computed gradient overwrites the memory of its view; for parameters, parameters_write decides. If `key` or
+  // `value` of the input is absent, its gradient is added to the gradient of the input that is used instead.
   struct Gradients {
     TensorView query = {}, key = {}, value = {};
     TensorView projected_key = {}, projected_value = {};
@@ -183,15 +182,15 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
-    Write parameters_write = Write::replace;   // as in nn::Gradients
-    std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients of a loss by attention weights
+    Write parameters_write = Write::replace;   // replace or add, as in nn::Gradients
+    std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
   };
 
   // attention_weights: output [*,N,T,S'] of the parameters' dtype, p before dropout; it does not change `out`. Error without `saved`.
   void forward(const AttentionInput& input, TensorView out, const AttentionOptions& options = {}, Saved* saved = nullptr,
                TensorView attention_weights = {}) const;
-  // For callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
-  // restore() sets its other members as forward() with this input and these options did.
+  // Restores `saved` for callers that keep the tensors of saved.visit() themselves between the passes, as PyTorch does. On entry `saved` holds these tensors;
+  // restore() sets the other members to what forward() with this input and these options has set.
   void restore(const AttentionInput& input, const AttentionOptions& options, Saved& saved) const;
   // Everything is checked before anything is written. The gradients may not overlap each other or a tensor that is read. Error if `saved`
   // comes from a layer of another structure.

@@ -1,4 +1,4 @@
-// A layer norm or an RMS norm, for layers whose configuration chooses.
+// A norm that is a layer norm or an RMS norm, as a layer's configuration says.
 #pragma once
 
 #include "polyhead/nn/layer_norm.h"
@@ -31,7 +31,7 @@ struct Norm : Module<Norm> {
 
   std::int64_t width() const { return weight.extent(0); }
 
-  // As LayerNorm::forward() and backward().
+  // forward() and backward() have the arguments of those of LayerNorm.
   void forward(ConstTensorView x, TensorView y, const RunOptions& options = {}) const;
   void backward(ConstTensorView x, ConstTensorView d_y, const Gradients<Norm>& gradients, const RunOptions& options = {}) const;
 

@@ -1,4 +1,4 @@
-// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24), without its [*,N,T,S]:
+// Attention with a bias made of a pair tensor (AttentionPairBias: Abramson et al. 2024, AlphaFold 3, supplementary algorithm 24) that never stores the bias [*,N,T,S]:
 // for models of proteins, where z has a vector for each pair of positions.
 //
 //   bias[*,n,t,s] = sum_c weight[n,c] LayerNorm(z[*,t,s,:])[c] + b[n]
@@ -25,21 +25,21 @@ namespace polyhead::nn {
 struct PairBiasConfig {
   std::int64_t pair_width = 0;  // C
   std::int64_t heads = 0;       // N
-  double epsilon = 1e-5;        // of the norm
+  double epsilon = 1e-5;        // epsilon of the norm
   bool norm_bias = true;
-  bool bias = false;            // of the projection
+  bool bias = false;            // whether the projection has a bias
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };
 
-// The bias of attention scores that a pair tensor gives: its norm, projected to heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
+// The bias of attention scores that a pair tensor gives: a layer norm of z, projected to the heads. Initialised as torch.nn.LayerNorm and torch.nn.Linear.
 struct PairBias : Module<PairBias> {
-  LayerNorm norm;     // of width C
+  LayerNorm norm;     // norm of width C
   Linear projection;  // weight [N,C]; a bias [N] or none
 
   PairBias() = default;
   explicit PairBias(const PairBiasConfig& config);
-  PairBias(LayerNorm norm, Linear projection);  // of existing parameters; Error unless their widths and dtypes agree
+  PairBias(LayerNorm norm, Linear projection);  // from existing parameters; Error unless their widths and dtypes agree
 
   std::int64_t pair_width() const { return projection.in_width(); }
   std::int64_t heads() const { return projection.out_width(); }

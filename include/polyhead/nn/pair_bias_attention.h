@@ -1,4 +1,5 @@
-// A layer of attention with the bias of a pair tensor: AttentionPairBias of models of proteins. polyhead/nn/pair_bias.h has the formula, the letters and the memory.
+// A layer of attention with the bias of a pair tensor: AttentionPairBias of models of proteins. polyhead/nn/pair_bias.h has the formula, defines the letters
+// and says how much memory is used.
 #pragma once
 
 #include <optional>
@@ -17,15 +18,15 @@ struct PairBiasAttentionConfig {
   std::int64_t head_width = 0;  // H; 0: width / heads, which must be whole
   bool gate = true;
   bool pair_projection_bias = false;
-  double epsilon = 1e-5;          // of the norm of z
+  double epsilon = 1e-5;          // epsilon of the norm of z
   std::optional<double> scale{};  // absent: 1/sqrt(H)
   EmptyRows empty_rows = EmptyRows::zero;
   DType dtype = DType::f32;
   Seed seed;  // draws the initial parameters
 };
 
-// Computes algorithm 24 from its second line on. The caller norms or conditions the query input, and gates the output if the model is a diffusion.
-// Projections are initialised as torch.nn.Linear. A new layer has a bias only in q, as in the algorithm; a loaded layer may have a bias in any projection.
+// Computes algorithm 24 from its second line on. The caller norms or conditions the query input and, in a diffusion model, gates the output. Projections are
+// initialised as torch.nn.Linear. In a new layer only the projection q has a bias, as in the algorithm; in a loaded layer any projection may have one.
 struct PairBiasAttention : Module<PairBiasAttention> {
   Linear q, k, v;  // weight [N*H,E] [N*H,Ek] [N*H,Ek]
   Linear gate;     // weight [N*H,E]; absent without a gate
@@ -41,21 +42,21 @@ struct PairBiasAttention : Module<PairBiasAttention> {
     ConstTensorView pair_bias = {};    // instead of z: [*,N,T,S] of pair.forward(), of extent 1 where it is shared
     ConstTensorView attend_keys = {};  // bool, broadcasts to [*,S]: true = may be attended to
   };
-  // What backward needs from a forward pass. The input's memory is the caller's, who keeps it until backward is done.
+  // What backward needs from a forward pass. The caller keeps the memory of the inputs until backward is done.
   struct Saved {
     Input input;
     Tensor q, k, v;   // [*,T,N*H] [*,S,N*H] [*,S,N*H]
     Tensor attended;  // [*,T,N*H], merged heads before the gate
     Tensor lse;       // [*,N,T]
     Tensor gate;      // [*,T,N*H], after the sigmoid; absent without a gate
-    bool constant_parameters = false;  // whether the workspace was one of Parameters::constant
+    bool constant_parameters = false;  // whether forward() used a workspace with Parameters::constant
   };
   // Absent gradients are not computed. If `key` of the input is absent, its gradient is added to that of the query.
   struct Gradients {
     TensorView query = {}, key = {}, z = {};
     TensorView pair_bias = {};                 // exactly the shape of the input's pair_bias
     PairBiasAttention* parameters = nullptr;   // if the input has pair_bias, the gradients of `pair` are 0: pair.backward(z, d_pair_bias) computes them
-    Write parameters_write = Write::replace;   // as in nn::Gradients
+    Write parameters_write = Write::replace;   // replace or add, as in nn::Gradients
   };
 
   PairBiasAttention() = default;

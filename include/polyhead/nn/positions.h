@@ -1,4 +1,4 @@
-// Positions that are added to a model's input. Learned ones are an Embedding with EmbeddingOptions::write = Write::add; rotary ones turn
+// Positions that are added to a model's input. For learned positions use an Embedding with EmbeddingOptions::write = Write::add; rotary positions rotate
 // queries and keys instead (rotary_embedding.h).
 #pragma once
 

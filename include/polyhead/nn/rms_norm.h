@@ -21,7 +21,7 @@ struct RMSNorm : Module<RMSNorm> {
 
   RMSNorm() = default;
   explicit RMSNorm(const RMSNormConfig& config);
-  RMSNorm(Tensor weight, double epsilon, double weight_offset = 0);  // from a loaded tensor
+  RMSNorm(Tensor weight, double epsilon, double weight_offset = 0);  // takes a loaded tensor
 
   std::int64_t width() const { return weight.extent(0); }
 

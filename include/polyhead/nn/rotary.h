@@ -11,7 +11,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Which two features of a head form pair i, 0 <= i < R/2.
+// The two features of a head that form pair i, 0 <= i < R/2.
 enum class RotaryOrder : std::uint8_t {
   halves,  // i and i + R/2, as in GPT-NeoX and Llama
   pairs,   // 2i and 2i + 1, as in RoFormer and GPT-J
@@ -21,8 +21,8 @@ enum class RotaryOrder : std::uint8_t {
 // tables of width R with repeated halves, as in the transformers package, are refused.
 struct Rotary {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
-  ConstTensorView cos = {}, sin = {};          // at the positions of the queries
-  ConstTensorView key_cos = {}, key_sin = {};  // at the positions of the keys, [*,S,R/2]; absent: the tables of the queries are used, and T == S
+  ConstTensorView cos = {}, sin = {};          // tables at the positions of the queries
+  ConstTensorView key_cos = {}, key_sin = {};  // tables at the positions of the keys, [*,S,R/2]; absent: the tables of the queries are used, and T == S
   RotaryOrder order = RotaryOrder::halves;
   std::int64_t width = 0;                      // R: the first R <= H features of each head are rotated; 0: all H
 };

@@ -14,13 +14,14 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// Without scaling, frequency i of R/2 is f[i] = base^(-2i/R). Scaling changes it (docs/maths.md, eq. 11b to 11h):
+// Without scaling, frequency i of R/2 is f[i] = base^(-2i/R). Scaling changes the frequencies (docs/maths.md, eq. 11b to 11h):
 enum class RotaryScaling : std::uint8_t {
   none,
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
   ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
   llama3,  // long wavelengths: f / factor; short ones: f; between them a blend of both (Llama 3.1, 2024)
-  yarn,    // such a blend, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
+  yarn,    // a blend of f and f / factor, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023,
+           // YaRN, eq. 17-22)
   longrope,      // f[i] / factors[i]; cos and sin are multiplied by an attention factor (Ding et al. 2024, LongRoPE; Phi-3)
   proportional,  // f / factor for the first `proportion` of the pairs; 0 for the others, which are not rotated (Gemma 4)
 };
@@ -38,7 +39,7 @@ struct RotaryEmbeddingConfig {
   std::optional<double> attention_factor{};  // yarn, longrope: multiplies cos and sin. Absent: computed from factor and mscale, mscale_all_dim or the original length
   double mscale = 0, mscale_all_dim = 0;     // yarn, in DeepSeek's models: used if neither is 0
   bool truncate = true;                      // yarn: round the range of blended frequencies to whole indices
-  std::vector<double> factors{};             // longrope: R/2 of them; a config's short_factor or, for texts above the original length, long_factor
+  std::vector<double> factors{};             // longrope: R/2 factors; a config's short_factor or, for texts above the original length, long_factor
   double proportion = 1;                     // proportional: in [0,1]
 };
 
@@ -54,7 +55,7 @@ struct RotaryTables {
 
 class RotaryEmbedding {
  public:
-  explicit RotaryEmbedding(const RotaryEmbeddingConfig& config);  // Error if a value does not fit; computes in float64
+  explicit RotaryEmbedding(const RotaryEmbeddingConfig& config);  // Error if a value is out of its range; frequencies are computed in float64
 
   // Returns tables [*,T,R/2] for integer positions [*,T], which may be negative. Angles, cosines and sines are computed in float64, then rounded to
   // `dtype`, float32 or float64.

@@ -5,15 +5,15 @@
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
-// The seed of initial parameters. It has no default, because layers with equal seeds would begin with equal parameters: give each another one
-// (derive_seed).
+// The seed of initial parameters. It has no default, because layers with equal seeds would begin with equal parameters: give each layer a seed of
+// derive_seed().
 struct Seed {
   std::uint64_t value;
   constexpr Seed(std::uint64_t number) : value(number) {}
   constexpr operator std::uint64_t() const { return value; }
 };
 
-// Returns a seed for part `number` of something that has one seed: a layer of a model, a use of dropout in a layer, a step of a run. Calls nest:
+// Returns the seed of part `number` of a whole that has one seed: a layer of a model, a use of dropout in a layer, a step of a run. Calls may be nested:
 // derive_seed(derive_seed(seed, step), layer). The seed is a Philox hash of both numbers, so that different parts do not get equal seeds by accident.
 std::uint64_t derive_seed(std::uint64_t seed, std::uint64_t number);
 

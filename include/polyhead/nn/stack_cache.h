@@ -27,7 +27,7 @@ class EncoderCache {
   std::int64_t sequences() const { return layers_.empty() ? 0 : layers_[0].sequences(); }
   std::int64_t length(std::int64_t sequence) const;
   ConstTensorView key_lengths() const { return layers_.empty() ? ConstTensorView() : layers_[0].key_lengths(); }
-  // As in KeyValueCache, applied to every layer. If a call throws, no layer is changed.
+  // Each function calls the function of the same name of every layer's KeyValueCache. If a call throws, no layer is changed.
   void reorder(std::span<const std::int64_t> source);
   void truncate(std::span<const std::int64_t> lengths);
   void clear();
@@ -45,10 +45,11 @@ class EncoderCache {
 };
 
 struct DecoderCacheConfig {
-  std::int64_t beams = 1;        // sequences that read one memory
+  std::int64_t beams = 1;        // number of sequences that read each memory
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
   Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other rule
-  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Those of the memory always have the layers' dtype
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Keys and values of the memory always have the layers'
+                                 // dtype
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.
@@ -68,12 +69,12 @@ class DecoderCache {
   friend struct Decoder;
   friend struct EncoderDecoder;
   struct Memory {
-    Tensor k, v;  // [B,S,K*H], projected, k also normed with qk_norm
+    Tensor k, v;  // [B,S,K*H], the memory's projected keys and values; with qk_norm the keys are normed
   };
   Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
 
   EncoderCache tokens_;
-  std::vector<Memory> memory_;  // of each layer
+  std::vector<Memory> memory_;  // one for each layer
   std::int64_t beams_ = 1;
   Tensor key_lengths_, attend_keys_, block_keys_;  // the memory's mask
 };

@@ -20,7 +20,7 @@ enum class TraceKind : std::uint8_t {
 };
 
 struct MaskCounts {
-  std::int64_t pairs = 0, attended = 0;  // number of pairs of the mask, and of pairs that it allows; heads that share a mask count once
+  std::int64_t pairs = 0, attended = 0;  // number of (query, key) pairs, and of those that the mask allows; a mask that heads share is counted once
   std::int64_t empty_rows = 0;           // rows whose keys are all masked
   bool shared_by_heads = false;
 };
@@ -29,7 +29,7 @@ struct TraceStep {
   TraceKind kind;
   std::string letters;               // names of the value's extents: "[B,N,T,H]"
   Tensor value;
-  std::optional<MaskCounts> mask{};  // only of TraceKind::mask
+  std::optional<MaskCounts> mask{};  // absent except for TraceKind::mask
 
   const Shape& shape() const { return value.shape(); }
 };

@@ -11,7 +11,7 @@ namespace polyhead::models {
 char32_t byte_character(unsigned char byte);
 std::optional<unsigned char> character_byte(char32_t code);  // nullopt if the character does not represent a byte
 
-// Appends the text with each byte as its character. All characters of one old character have its span.
+// Appends the text with each byte as its character of the alphabet. All characters that replace one old character have the span of the old character.
 void append_byte_level(AlignedView text, AlignedText& to);
 
 }  // namespace polyhead::models

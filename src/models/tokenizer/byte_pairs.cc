@@ -14,7 +14,7 @@ constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 struct Symbol {
   std::int64_t id;
-  std::size_t length;  // in bytes; 0 once it has been merged into the symbol before it
+  std::size_t length;  // length in bytes; 0 once the symbol has been merged into the symbol before it
   std::size_t before = kNone, after = kNone;
 };
 

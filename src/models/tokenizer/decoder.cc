@@ -79,7 +79,7 @@ Pieces run_step(const Pieces& pieces, const DecodeByteLevel&) {
 std::optional<char> fallback_byte(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
   unsigned value = 0;
-  // The `tokenizers` package reads "+5" as a number.
+  // The `tokenizers` package reads "+5" as a number, so "<0x+5>" is a byte too.
   for (const char c : piece.substr(piece[3] == '+' ? 4 : 3, piece[3] == '+' ? 1 : 2)) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
     if (digit < 0) return std::nullopt;

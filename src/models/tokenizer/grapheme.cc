@@ -32,7 +32,7 @@ bool hangul_joins(Hangul before, Hangul after) {
   return false;
 }
 
-// What the rules that look back more than one character need to know of the cluster so far.
+// State of the cluster so far, for the rules that look back more than one character.
 struct Memory {
   bool pictograph = false;  // the cluster ends in a pictograph and perhaps extending characters after it
   bool pictograph_zwj = false;

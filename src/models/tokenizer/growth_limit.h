@@ -15,7 +15,7 @@ class GrowthLimit {
 
   // Returns the limit in bytes. A step may stop when its result is longer.
   std::size_t limit() const { return limit_; }
-  // Error if the result of a step, counted from 1, is longer.
+  // Error if the result of a step is longer than the limit; steps are counted from 1.
   void check(std::size_t result, std::size_t step, std::string_view kind) const {
     if (result > limit_)
       fail(ErrorCode::invalid_argument, "tokenizer: ", stage_, ": step ", step, " (", kind, ") makes ", bytes_, " bytes of text longer than ", limit_, " bytes");

@@ -70,7 +70,8 @@ std::optional<char32_t> composed_pair(char32_t first, char32_t second) {
   return code;
 }
 
-// Composition in place (Unicode 15, definitions D115 and D117): a mark composes with the last starter unless one of its class or a higher one is between.
+// Composition in place (Unicode 15, definitions D115 and D117): a character composes with the last starter unless a character of the same or a higher class
+// lies between.
 void compose(std::vector<Part>& parts) {
   std::size_t kept = 0, starter = 0;
   bool has_starter = false;

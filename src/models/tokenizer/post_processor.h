@@ -16,7 +16,7 @@ struct TextToken {
   std::int64_t id;
   std::string piece;
   ByteSpan span;
-  int text = -1;          // 0, 1 for the pair; -1 for a special token
+  int text = -1;          // 0 for the text, 1 for the second text of a pair; -1 for a special token
   int segment = 0;
   std::string found = {};  // the text in which an added token was found, with the white space that it took; empty for other tokens
 };

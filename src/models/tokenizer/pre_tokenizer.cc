@@ -162,7 +162,7 @@ std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters 
       break;
     }
     case Delimiters::merged_with_next: {
-      // A delimiter merges with the part after it, unless that part is a delimiter that has merged. So go through the parts from the end.
+      // A delimiter merges with the part after it, unless that part is a delimiter that has merged. So the loop runs from the last part to the first.
       bool after = false;
       for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
         if (part->matches && !after && !result.empty())
@@ -189,7 +189,7 @@ Words split_words(AlignedText text, const std::vector<PreTokenizerStep>& steps) 
   const GrowthLimit growth("pre_tokenizer", words.text.bytes.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     words = std::visit([&](const auto& kind) { return run_step(std::move(words), kind); }, steps[i]);
-    growth.check(words.text.bytes.size(), i + 1, std::holds_alternative<ByteLevelWords>(steps[i]) ? "ByteLevel" : "Metaspace");  // others keep the text
+    growth.check(words.text.bytes.size(), i + 1, std::holds_alternative<ByteLevelWords>(steps[i]) ? "ByteLevel" : "Metaspace");  // the other steps do not change the text
   }
   return words;
 }

@@ -13,7 +13,7 @@
 
 namespace polyhead::models {
 
-// How the delimiters at which a text is split are treated. Results for "a--b" split at "-":
+// Treatment of the delimiters at which a text is split. Results for "a--b" split at "-":
 enum class Delimiters : std::uint8_t {
   removed,               // a b
   isolated,              // a - - b
@@ -26,7 +26,7 @@ enum class Delimiters : std::uint8_t {
 std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters delimiters);
 
 struct SplitAtClass {
-  CharClass char_class;  // punctuation: also every ASCII symbol
+  CharClass char_class;  // the class of the delimiters; `punctuation` then includes every ASCII symbol
   Delimiters delimiters;
 };
 struct SplitAtPattern {

@@ -46,8 +46,8 @@ std::uint32_t label(std::uint32_t unit) { return unit & (std::uint32_t{1} << 31 
 std::size_t offset(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & std::uint32_t{1} << 9) >> 6); }
 std::size_t value(std::uint32_t unit) { return unit & ~(std::uint32_t{1} << 31); }
 
-// Appends the replacement of `old_characters` characters. If the replacement has more characters, the rest counts as inserted; if it has fewer, the rest of
-// the old characters is dropped after its last character.
+// Appends the replacement of `old_characters` characters. If the replacement has more characters, the additional ones count as inserted; if it has fewer, the
+// remaining old characters are dropped after the last character of the replacement.
 void append_replacement(std::vector<Change>& changes, std::size_t old_characters, std::string_view replacement) {
   std::size_t characters = 0;
   for (std::size_t at = 0; at < replacement.size();) {

@@ -95,7 +95,7 @@ const std::array<ModelKind, 4>& kinds() {
   return table;
 }
 
-// Returns the type of the model. Files of old versions of `tokenizers` do not name it, so it is then guessed from their keys.
+// Returns the type of the model. Files of old versions of `tokenizers` do not name the type, so it is guessed from the keys of the file.
 std::string type_of(const JsonNode& node) {
   if (node.has("type")) return node.need<std::string>("type");
   if (node.has("merges")) return "BPE";

@@ -28,7 +28,7 @@ Metaspace read_metaspace(const JsonNode& node);
 // Reads an object of pieces and ids.
 Vocabulary read_vocabulary(const JsonNode& node, std::string_view key);
 Vocabulary read_vocabulary(const JsonFile& file, const io::Json& object, std::string_view where);
-// Adds a merge of BPE for two pieces; a later merge of the same pieces replaces it. `where` names it in messages.
+// Adds a merge of BPE for two pieces; a later merge of the same pieces replaces it. `where` names the merge in messages.
 void add_merge(BytePairs& model, std::string_view first, std::string_view second, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);
 // Adds a merge written as "a b", or as a line of merges.txt.
 void add_merge(BytePairs& model, std::string_view line, std::int64_t rank, const Vocabulary& vocabulary, std::string_view where);

@@ -25,8 +25,8 @@ class Regex {
   // Returns a pattern that matches `text` itself.
   static Regex literal(std::string_view text, std::string_view where);
 
-  // Splits the whole text into matches and the parts between them, in order. An empty text is one part that does not match. An empty match at the end of the
-  // match before it does not count.
+  // Splits the whole text into matches and the parts between them, in order. An empty text is one part that does not match. An empty match directly after
+  // another match is left out.
   std::vector<Match> split(std::string_view text) const;
 
  private:

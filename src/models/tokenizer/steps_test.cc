@@ -138,7 +138,7 @@ TEST(Regex, EmptyMatchesAreFoundOncePerPlace) {
       if (match.matches) result.push_back(match.first);
     return result;
   };
-  EXPECT_THAT(starts("b*", "abé"), ElementsAre(0, 1, 4));  // an empty match right behind "b" does not count
+  EXPECT_THAT(starts("b*", "abé"), ElementsAre(0, 1, 4));  // an empty match directly after "b" is left out
   EXPECT_THAT(starts("^", "ab"), ElementsAre(0));
   EXPECT_TRUE(starts("x", "").empty());
 }

@@ -18,7 +18,8 @@ AddedToken read_added_token(const JsonNode& node) {
           .special = node.get<bool>("special").value_or(false)};
 }
 
-// `tokenizers` ignores the file's ids of added tokens that the vocabulary lacks, and numbers these tokens itself. A file with other ids is refused.
+// If the vocabulary lacks an added token, `tokenizers` ignores the token's id in the file and numbers the token itself. A file in which such an id differs from
+// that number is refused.
 void read_added_tokens(const JsonNode& root, PipelineParts& parts) {
   if (!root.has("added_tokens")) return;
   std::int64_t next = parts.vocabulary.size();

@@ -1,4 +1,4 @@
-// Steps through UTF-8 that is known to be valid.
+// Functions that step through UTF-8 which is known to be valid.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ namespace polyhead::models {
 
 struct WordToken {
   std::int64_t id;
-  std::size_t first, last;  // bytes of the word, as in `tokenizers`, which shifts them if BPE drops a character
+  std::size_t first, last;  // bytes of the word, as in `tokenizers`, which shifts these places if BPE drops a character
 };
 
 // Each word is one token, or the unknown token.
@@ -29,7 +29,7 @@ struct WordLevel {
 struct WordPiece {
   std::string unknown;
   std::string continuing_prefix;  // prefix of pieces that do not begin a word
-  std::int64_t max_word_length;   // in characters; a longer word is unknown
+  std::int64_t max_word_length;   // maximum length in characters; a longer word is unknown
 };
 
 // Byte-pair encoding (Sennrich et al. 2016, algorithm 1): the pair of neighbours with the least rank is merged, until no pair has a merge. Time O(n log n).
@@ -42,7 +42,7 @@ struct BytePairs {
   bool fuse_unknown = false;   // neighbouring unknown characters are one token
   bool byte_fallback = false;  // a character without a piece becomes its bytes, as "<0x0A>"
   bool ignore_merges = false;  // a word that is a piece is not split
-  std::unordered_map<std::uint64_t, Merge> merges;  // by pair_key()
+  std::unordered_map<std::uint64_t, Merge> merges;  // merges by pair_key()
 
   static std::uint64_t pair_key(std::int64_t first, std::int64_t second) { return static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint64_t>(second); }
 };
@@ -50,7 +50,7 @@ struct BytePairs {
 // Unigram language model (Kudo 2018): finds the split of the word with the greatest sum of scores. Neighbouring unknown characters are one token.
 // The time is proportional to (bytes of the word) x (bytes of the longest piece).
 struct Unigram {
-  std::vector<double> scores;  // by id
+  std::vector<double> scores;  // scores by id
   double least_score = 0;      // smallest score of all pieces
   std::optional<std::int64_t> unknown;
   bool byte_fallback = false;

@@ -84,7 +84,7 @@ TEST(BytePairs, UnknownCharactersAreDroppedOrUnknownOrBytes) {
   const Vocabulary known = vocabulary({"a", "?", "<0xC3>", "<0xA9>"});
   BytePairs model;
   EXPECT_THAT(pieces("aéa", model, known), ElementsAre("a", "a"));
-  EXPECT_THAT(spans("aéa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 2}));  // the package counts on as if é were not there
+  EXPECT_THAT(spans("aéa", model, known), ElementsAre(ByteSpan{0, 1}, ByteSpan{1, 2}));  // the package counts bytes as if é were absent
   model.unknown = "?";
   EXPECT_THAT(pieces("aüü", model, known), ElementsAre("a", "?", "?"));
   model.fuse_unknown = true;
