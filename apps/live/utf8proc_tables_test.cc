@@ -30,7 +30,7 @@ TEST(UnicodeTables, AreWhatUtf8procSaysOfEachCharacter) {
   }
 }
 
-// The parts of each character that has some, with the marks of others; U+11A7, which some versions of utf8proc drop, aside.
+// Composes every character that can begin a composition with every character that can end one. U+11A7 is left out: some versions of utf8proc drop it.
 TEST(UnicodeTables, ComposePairsAsUtf8procDoes) {
   std::vector<utf8proc_int32_t> firsts, seconds{0x11A8, 0x11C2, 0x1161, 0x1175};
   for (const tables::Parts& one : tables::kDecomposed) firsts.push_back(one.code), firsts.push_back(one.parts[0]), seconds.push_back(one.parts[1]);

@@ -17,8 +17,8 @@ TEST(BagOfWords, SplitsWordsAndSigns) {
   EXPECT_THAT(words_and_signs(" \t"), ElementsAre());
 }
 
-// One term: x = 1 or 0, so the normal equations are two numbers. Texts a, a, "" with ratings 3, 1, -1 and penalty 2:
-// (2 + 2) w + 2 c = 4 and 2 w + 3 c = 3, hence w = 3/4 and c = 1/2.
+// With one term, x is 1 for a text that has the term and 0 for another, so there are two normal equations. Texts a, a, "" with ratings 3, 1, -1 and
+// penalty 2 give (2 + 2) w + 2 c = 4 and 2 w + 3 c = 3, hence w = 3/4 and c = 1/2.
 TEST(BagOfWords, SolvesRidgeRegression) {
   const std::vector<std::string> texts{"a", "A", ""};
   const BagOfWords model(texts, std::vector<double>{3, 1, -1}, {.ridge{.penalty = 2}});
@@ -28,7 +28,7 @@ TEST(BagOfWords, SolvesRidgeRegression) {
   EXPECT_THROW(BagOfWords(texts, std::vector<double>{1}), Error);
 }
 
-// scikit-learn 1.9: Ridge(alpha=0.5) on TfidfVectorizer(ngram_range=(1, 2), binary=True, token_pattern=r"\w+") of these texts.
+// The expected numbers are those of scikit-learn 1.9: Ridge(alpha=0.5) on TfidfVectorizer(ngram_range=(1, 2), binary=True, token_pattern=r"\w+").
 TEST(BagOfWords, EqualsScikitLearn) {
   const std::vector<std::string> texts{"good film", "bad film", "not good", "very good very good film", "not bad"};
   const BagOfWords model(texts, std::vector<double>{2, -2, -1.5, 3, 0.5}, {.ridge{.penalty = 0.5}});
@@ -57,7 +57,7 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
     for (const double p : row) sum += p;
     EXPECT_NEAR(sum, 1, 1e-12);
   }
-  // Unknown words on both sides: the position decides.
+  // The words of both sentences are unknown to the model, so their positions decide.
   const auto unknown = model.posterior({{"x", "y"}, {"u", "v"}});
   EXPECT_GT(unknown[0][0], unknown[0][1]);
   EXPECT_NEAR(unknown[1][1] / unknown[1][0], std::exp(4 * 0.5), 1e-9);
@@ -65,7 +65,7 @@ TEST(IbmModel2, LearnsTranslationsAndOrder) {
 }
 
 TEST(IbmModel2, ModelsOfBothDirectionsAgree) {
-  // Two target tokens, one source token; in reverse, one row for the source token, with no target token last.
+  // Two target tokens and one source token. The reverse model has one row, for the source token; its last column is "no target token".
   const auto p = agreed_posterior({{0.5, 0.5}, {0.75, 0.25}}, {{0.8, 0.1, 0.1}});
   EXPECT_THAT(p[0], testing::ElementsAre(testing::DoubleNear(0.8, 1e-12), testing::DoubleNear(0.2, 1e-12)));
   EXPECT_THAT(p[1], testing::ElementsAre(testing::DoubleNear(0.25, 1e-12), testing::DoubleNear(0.75, 1e-12)));

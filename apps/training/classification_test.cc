@@ -54,9 +54,9 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
     plan.steps = 240, plan.validate_every = 120, plan.peak_rate = 3e-3;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 1.6004, 1e-3);  // the loss at the first validation, recorded from a run
   EXPECT_NEAR(first[1], 0.5767, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
 
   const models::TextModel model = models::load_text_model(folder);
   const auto none = [](const std::string& line) { ADD_FAILURE() << line; };
@@ -69,12 +69,12 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_EQ(halves.texts, 50);
   EXPECT_GE(halves.both, 25);
 
-  // The heads alone, without the scores of terms.
+  // Without the scores of terms, the attention heads alone rate the texts nearly as well.
   models::TextModel heads = model;
   fill(heads.classifier.scores, 0);
   EXPECT_GE(score_texts(heads, texts).correlation, 0.9);
 
-  // Only terms that at least two texts have get a score; its sign is that of their ratings.
+  // Only terms that occur in at least two texts have a score. The score's sign is that of the ratings of these texts.
   const auto score_of = [&](const std::string& term) {
     const auto at = std::ranges::lower_bound(model.terms, term);
     return at != model.terms.end() && *at == term ? model.classifier.scores.data<float>()[at - model.terms.begin()] : 0;
@@ -87,7 +87,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_LT(model.terms.size(), texts_with.size());
   for (const std::string& term : model.terms) EXPECT_GE(texts_with[term], 2) << term;
 
-  // Without a head, the rating of each text must change by that head's part.
+  // If a head is left out, the rating of each text must change by what that head adds to the rating.
   double part = 0;
   for (const std::string& text : texts.data.texts) part += std::abs(models::classify(model, text).head_parts[kNegativeHead]) / 400;
   const std::vector<WithoutHead> without = score_without_heads(model, texts);
@@ -99,7 +99,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
 }
 
 TEST(Classification, TextsThatAreTooLongTogetherAreNotJoined) {
-  std::string text;  // one word of many tokens, because the limit of 20 words does not limit tokens
+  std::string text;  // one word of many tokens: the limit of 20 words does not limit the number of tokens
   for (int i = 0; i < 60; ++i) {
     std::string characters;
     for (int k = 0; k < 60; ++k) characters += cat("\xe4\xb8", static_cast<char>(0x80 + (7 * i + 11 * k * k) % 60));
@@ -129,7 +129,7 @@ TEST(Classification, LearnsLabels) {
   const models::TextModel model = models::load_text_model(folder);
   EXPECT_THAT(model.classifier.config.label_list(), ElementsAre("blame", "praise"));
   const auto ignore = [](const std::string&) {};
-  // Labels are matched by name: in this data praise is number 0, in the model it is not.
+  // Labels are matched by name: in this data praise is label 0, in the model it is another label.
   EXPECT_GE(score_texts(model, {model, {.texts{"a lovely song", "this box looks broken"}, .ratings{0, 1}, .labels{"praise", "blame"}}, ignore}).accuracy, 1);
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}, .labels{"fun"}}, ignore), invalid_argument, HasSubstr("does not know the label 'fun'"));
   EXPECT_ERROR(ScoredTexts(model, {.texts{"a song"}, .ratings{0}}, ignore), invalid_argument, HasSubstr("the model answers with labels, but the file has ratings"));

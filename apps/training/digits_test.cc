@@ -42,9 +42,9 @@ TEST(Digits, LearnsWhichQuarterIsBright) {
     const RunResult result = run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
     EXPECT_GE(result.best->score, 0.95) << result.best->text;
   }
-  EXPECT_NEAR(first[0], 1.1614, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 1.1614, 1e-3);  // the loss at the first validation, recorded from a run
   EXPECT_NEAR(first[1], 0.4033, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
   const models::ImageClassifier model = models::load_image_classifier(folder);
   const Images images = read_images(data);
   std::vector<std::int64_t> all;

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A task with one parameter w that learns y = 3 x. Its score is the closeness of w to 3, or the next one of `scores`.
+// A task with one parameter w that learns y = 3 x. Its score says how close w is to 3; if `scores` is given, the scores are taken from it in order.
 class Line final : public Task {
  public:
   std::vector<double> scores;
@@ -60,7 +60,7 @@ TEST(Run, LearnsAndRemovesItsCheckpoint) {
   const RunResult result = run(task, task.plan(), {.folder = folder});
   EXPECT_EQ(result.end, RunEnd::complete);
   EXPECT_EQ(result.steps, 40);
-  EXPECT_NEAR(saved_weight(folder), 3, 0.4);  // the average lags behind
+  EXPECT_NEAR(saved_weight(folder), 3, 0.4);  // the file holds the moving average of w, which lags behind w
   EXPECT_NEAR(task.weight(), 3, 0.05);
   EXPECT_FALSE(std::filesystem::exists(folder / kCheckpoint));
 }

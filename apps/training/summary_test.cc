@@ -46,9 +46,9 @@ TEST(Summary, LearnsWhichSentenceIsRepeated) {
     plan.steps = 60, plan.validate_every = 30;
     run(*task, plan, {.folder = folder, .on_validation = [&](const Progress& p, const Validation&, bool) { losses->push_back(p.loss); }});
   }
-  EXPECT_NEAR(first[0], 0.6443, 1e-3);  // recorded
+  EXPECT_NEAR(first[0], 0.6443, 1e-3);  // the loss at the first validation, recorded from a run
   EXPECT_NEAR(first[1], 0.2271, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
   const auto rows = read_abstracts(data).rows;
   const SummaryScores scores = score_summaries(models::load_sentence_chooser(folder), rows);
   EXPECT_GE(scores.model, scores.best_sentence - 1);

@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // memory for a copy to a narrower dtype in place
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // its memory also holds the copy of a narrower dtype
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);
@@ -147,7 +147,7 @@ TEST(Tensor, AssignmentKeepsTheMemoryOfEqualShapes) {
 TEST(Tensor, AssignmentOfAnotherShapeOrDtypeReplacesTheMemory) {
   const Tensor two = Tensor::of<float>({2}, {1, 2});
   for (Tensor given : {Tensor(), Tensor(DType::f32, {1, 2}), Tensor(DType::f32, {3}), Tensor(DType::f64, {2})}) {
-    const Tensor before = Tensor::share(given.view(), given.owner());  // keeps the memory, so that the new one has another address
+    const Tensor before = Tensor::share(given.view(), given.owner());  // keeps the old memory in use, so that new memory has another address
     given = two;
     EXPECT_EQ(given.dtype(), DType::f32);
     EXPECT_EQ(given.shape(), (Shape{2}));
@@ -166,13 +166,13 @@ TEST(Tensor, AssignmentOfSharedMemory) {
   Tensor all = Tensor::of<float>({5}, {1, 2, 3, 4, 5});
   const auto part = [&](std::int64_t first, std::int64_t step) { return Tensor::share(all.view().slice(0, first, first + 3, step), all.owner()); };
   Tensor rows = part(0, 1), later = part(1, 1);
-  rows = later;  // overlapping
+  rows = later;  // source and target overlap
   EXPECT_EQ(to_doubles(all), (Values{2, 3, 4, 4, 5}));
   Tensor reversed = part(0, -1);
-  rows = reversed;  // the same memory, backwards
+  rows = reversed;  // source and target are the same elements, in opposite order
   EXPECT_EQ(to_doubles(all), (Values{4, 3, 2, 4, 5}));
   EXPECT_EQ(to_doubles(rows), (Values{4, 3, 2}));
-  // An element that is repeated three times cannot hold three values.
+  // A tensor that repeats one element three times cannot hold three values, so an assignment gives it new memory.
   Tensor repeated = Tensor::share(all.view().slice(0, 0, 1).expand({3}), all.owner());
   repeated = Tensor::copy_of(later);
   EXPECT_EQ(to_doubles(repeated), (Values{3, 2, 4}));

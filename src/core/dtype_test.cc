@@ -41,7 +41,7 @@ TEST(DType, OnlyFloat64AccumulatesInFloat64) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) EXPECT_EQ(accumulation_dtype(dtype), DType::f32);
 }
 
-// A 16-bit format by the definition in IEEE 754-2019, section 3.4: the value of a pattern in exact arithmetic.
+// A 16-bit format as IEEE 754-2019, section 3.4, defines it. value() returns the exact value of a bit pattern.
 struct Format {
   int exponent_bits, fraction_bits;
   int bias() const { return (1 << (exponent_bits - 1)) - 1; }
@@ -90,8 +90,8 @@ TYPED_TEST(SixteenBits, EveryPatternWidensToItsValueAndBack) {
   }
 }
 
-// Of every two neighbours, the middle rounds to the even one, and a value beside the middle rounds to the nearer one. Infinity, the upper
-// neighbour of the largest finite value, counts as the next power of two.
+// For every two neighbouring values, the midpoint rounds to the value with the even bit pattern, and a number next to the midpoint rounds to the nearer
+// value. The upper neighbour of the largest finite value is infinity; for the midpoint it stands for the next power of two.
 TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
   for (std::uint32_t low = 0; low < format.infinity(); ++low) {
@@ -99,7 +99,7 @@ TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
     const double upper = high == format.infinity() ? std::ldexp(1, format.bias() + 1) : format.value(high);
     const double exact = (format.value(low) + upper) / 2;
     const auto middle = static_cast<float>(exact);
-    if (static_cast<double>(middle) != exact) continue;  // between bfloat16's smallest subnormals: float32 has no such number
+    if (static_cast<double>(middle) != exact) continue;  // the midpoint of bfloat16's smallest subnormals is no float32 number
     const float below = std::nextafter(middle, 0.0f), above = std::nextafter(middle, std::numeric_limits<float>::infinity());
     for (const std::uint32_t sign : {0u, 0x8000u}) {
       const float factor = sign ? -1.0f : 1.0f;
@@ -112,7 +112,7 @@ TYPED_TEST(SixteenBits, EveryTieGoesToEvenAndItsNeighboursToTheNearest) {
 
 TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
   const Format format = Case<TypeParam>::kFormat;
-  std::map<double, std::uint32_t> values;  // values of the finite patterns that are not negative
+  std::map<double, std::uint32_t> values;  // maps each finite value >= 0 to its bit pattern
   for (std::uint32_t pattern = 0; pattern < format.infinity(); ++pattern) values[format.value(pattern)] = pattern;
   test::Random random(1);
   for (int i = 0; i < 200000; ++i) {
@@ -130,7 +130,7 @@ TYPED_TEST(SixteenBits, RandomFloatsGoToTheNearest) {
 }
 
 TYPED_TEST(SixteenBits, Float64RoundsOnce) {
-  // Values one float64 step beside a tie. A conversion through float32 would first round them to the tie, then to the even neighbour.
+  // Numbers one float64 step above or below a tie. A conversion through float32 would first round the number to the tie, and then to the even neighbour.
   const Format format = Case<TypeParam>::kFormat;
   const std::uint32_t one = static_cast<std::uint32_t>(format.bias()) << format.fraction_bits;
   for (std::uint32_t low = one; low < one + 100; ++low) {
@@ -167,7 +167,7 @@ TEST(BFloat16, KnownPatterns) {
   EXPECT_EQ(to_bf16(1.00390625f).bits, 0x3f80);  // 1 + 2^-8: a tie
   EXPECT_EQ(to_bf16(1.01171875f).bits, 0x3f82);  // 1 + 3 * 2^-8: a tie
   EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7f80);
-  EXPECT_EQ(to_bf16(std::bit_cast<float>(0x7f800001u)).bits & 0x7fc0, 0x7fc0);  // a NaN whose payload is in the bits that are cut
+  EXPECT_EQ(to_bf16(std::bit_cast<float>(0x7f800001u)).bits & 0x7fc0, 0x7fc0);  // a NaN whose payload lies only in the 16 bits that the conversion drops
 }
 
 }  // namespace

@@ -75,12 +75,12 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   const TensorView q = packed.view().slice(1, 0, 2), k = packed.view().slice(1, 2, 4), both = packed.view().slice(1, 1, 3);
   EXPECT_FALSE(overlaps(q, k));
   EXPECT_TRUE(overlaps(q, both));
-  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view repeats itself
+  EXPECT_FALSE(overlaps(q, k.slice(1, 0, 1).expand({4, 9})));  // the second view repeats one key of k
   EXPECT_FALSE(overlaps(q, {}));
   EXPECT_FALSE(overlaps({}, {}));
 }
 
-// Counts, for random views into 100 numbers, how often each number occurs in the view and in distinct_elements() of the view.
+// A view and its distinct_elements() must have the same elements; distinct_elements() must have each of them once.
 TEST(Overlap, DistinctElementsAreTheSameOnes) {
   struct Case {
     const char* name;

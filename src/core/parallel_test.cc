@@ -35,7 +35,7 @@ using test::status_of_child;
 
 constexpr auto kPatience = std::chrono::seconds(300);
 #ifdef __SANITIZE_THREAD__
-constexpr bool kThreadSanitizer = true;  // ThreadSanitizer has a thread of its own and does not let a forked child make more
+constexpr bool kThreadSanitizer = true;  // ThreadSanitizer runs a thread itself, and a forked child may not start threads under it
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
@@ -105,7 +105,7 @@ TEST_F(ParallelFor, HugeCountsAreCutWithoutOverflow) {
   EXPECT_EQ(total, static_cast<std::uint64_t>(kHuge));
 }
 
-// Requests the end of the operation at the n-th call of wanted().
+// Requests an interrupt at the n-th call of wanted().
 class EndsAt : public InterruptWatch {
  public:
   explicit EndsAt(int look) : look_(look) {}
@@ -123,7 +123,7 @@ class EndsAt : public InterruptWatch {
 
 void sleep_milliseconds(int count) { std::this_thread::sleep_for(std::chrono::milliseconds(count)); }
 
-// The work never ends by itself: each task of 5 ms is followed by another.
+// Without an interrupt the work would not end for a very long time: each task of 5 ms is followed by another.
 TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   for (const int threads : {1, 3}) {
@@ -153,7 +153,7 @@ TEST_F(ParallelFor, AnOperationThatIsInterruptedEnds) {
   }
 }
 
-// The body itself does not check for an interrupt: parallel_for cuts the pieces into parts and checks between them.
+// The body does not check for an interrupt. parallel_for cuts each piece into parts and checks between the parts.
 TEST_F(ParallelFor, LongPiecesAreCutWhileAWatchLooks) {
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
@@ -183,7 +183,7 @@ TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
     EXPECT_EQ(current_watch(), nullptr);
   }).join();
   EXPECT_TRUE(interrupted());
-  EndsAt inner(-1);  // the watch of a nested call, made from wanted()
+  EndsAt inner(-1);  // the watch of a nested call of parallel_for, which wanted() makes
   EXPECT_FALSE(interrupted());
 }
 
@@ -275,7 +275,7 @@ TEST_F(ParallelFor, AnExceptionReachesTheCaller) {
         --running;
         if (throws) throw std::runtime_error("piece " + std::to_string(thrower));
       });
-      ADD_FAILURE() << "no exception from " << thrower;
+      ADD_FAILURE() << "no exception from index " << thrower;
     } catch (const std::runtime_error& error) {
       EXPECT_EQ(error.what(), "piece " + std::to_string(thrower));
     }
@@ -290,7 +290,7 @@ TEST_F(ParallelFor, AllPiecesMayThrow) {
 
 // Flush-to-zero and rounding are the caller's choice, and results may not depend on which thread computes them.
 TEST_F(ParallelFor, PiecesSeeTheFloatingPointEnvironmentOfTheCaller) {
-  ASSERT_TRUE(two_pieces_meet());  // workers exist already and were made under the default environment
+  ASSERT_TRUE(two_pieces_meet());  // worker threads exist already; they started under the default floating-point environment
   std::fesetround(FE_UPWARD);
   std::atomic<int> begun{0}, upward{0};
   parallel_for(2, 1, nullptr, [&](std::int64_t, std::int64_t) {
@@ -376,7 +376,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
     feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
     parallel_for(100, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
     parallel_for(1, 1, nullptr, [](std::int64_t, std::int64_t) { raise_exceptions(); });
-    if (!inside) raise_exceptions();  // the caller's own arithmetic has its traps again
+    if (!inside) raise_exceptions();  // outside of the call, the caller's own arithmetic traps again
     return 7;
   };
   EXPECT_EQ(status_of_child([&] { return with_traps(true); }), 7);
@@ -386,7 +386,7 @@ TEST_F(ParallelFor, TrapsOfTheCallerDoNotReachPieces) {
 }
 #endif
 
-// The children count /proc/self/task from a fresh start: fork leaves them only the thread that called it.
+// Each forked child starts with one thread, the one that called fork(), and counts its threads in /proc/self/task.
 TEST_F(ParallelFor, NoThreadIsMadeBeforeItIsNeeded) {
   if (kThreadSanitizer) GTEST_SKIP();
   EXPECT_EQ(status_of_child([] {
@@ -415,7 +415,7 @@ TEST_F(ParallelFor, AChildOfAChildComputes) {
   EXPECT_EQ(status_of_child([] { return two_pieces_meet() ? status_of_child([] { return two_pieces_meet() ? 0 : 1; }) : 2; }), 0);
 }
 
-// A fork must be safe whatever other threads do at that moment, for example while they hold locks.
+// A fork must be safe whatever other threads of the parent do at that moment, for example if they hold locks.
 TEST_F(ParallelFor, AForkWhileOthersComputeDoesNotHang) {
   if (kThreadSanitizer) GTEST_SKIP();
   std::atomic<bool> done{false};

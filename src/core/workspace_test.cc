@@ -43,7 +43,7 @@ TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
   const Workspace workspace;
   const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
   EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
-  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // another type and shape, with as many bytes
+  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // another dtype and shape with the same number of bytes
   EXPECT_EQ(place_of(again), first);
   EXPECT_EQ(again.shape(), (Shape{kMany / 4, 2}));
   EXPECT_EQ(workspace.idle_bytes(), 0);
@@ -61,10 +61,10 @@ TEST(Workspace, TensorsThatLiveShareNothing) {
 
 TEST(Workspace, HoldsLittleMoreIdleThanWasInUseAtOnce) {
   const Workspace workspace;
-  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // each block is too large for the memory of the earlier blocks
+  for (std::int64_t count = kMany / 8; count <= kMany; count += kMany / 8) {  // no memory that became idle earlier is large enough for this block
     const void* place = place_of(workspace.tensor(DType::u8, {count}));
     EXPECT_LE(workspace.idle_bytes(), count * 3 / 2);
-    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest blocks are dropped, not the last
+    EXPECT_EQ(place_of(workspace.tensor(DType::u8, {count})), place);  // the oldest idle blocks are freed, and the newest is kept
   }
   EXPECT_GE(workspace.idle_bytes(), kMany);
 }
@@ -75,7 +75,7 @@ TEST(Workspace, ClearGivesEverythingBack) {
   { const Tensor other = workspace.tensor(DType::u8, {kMany}); }
   workspace.clear();
   EXPECT_EQ(workspace.idle_bytes(), 0);
-  fill(kept, 3);  // clear() left its memory valid
+  fill(kept, 3);  // clear() does not free the memory of a tensor in use
   kept = Tensor();
   EXPECT_EQ(workspace.idle_bytes(), kMany);
 }
@@ -103,14 +103,14 @@ TEST(Workspace, SeveralThreadsMayUseOne) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Two threads free their tensors at once, and one finds the lock taken. Its block must not count as in use for ever, or the bound on idle memory
-// would grow each time.
+// Two threads free their tensors at the same time, so one of them cannot take the workspace's lock. The block of that thread must not count as in use for
+// ever: otherwise the bound on idle memory would grow each time.
 TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   const Workspace workspace;
   for (int round = 0; round < 3; ++round) {
     Tensor tensor = workspace.tensor(DType::u8, {kMany}), lost = workspace.tensor(DType::u8, {kMany});
     std::thread holder([&] {
-      hold_next_allocation = true;  // the allocation under the lock
+      hold_next_allocation = true;  // this thread waits in the allocation that it makes while it holds the lock
       tensor = Tensor();
     });
     while (!holding) std::this_thread::yield();
@@ -125,7 +125,7 @@ TEST(Workspace, IdleMemoryIsBoundedAlsoWhereTheLockIsMissed) {
   }
 }
 
-// The child may have been forked while a thread that exists only in the parent held the lock.
+// A process may fork while another of its threads holds the lock; the child does not have that thread, and must not wait for it.
 TEST(Workspace, AForkWhileOthersUseItDoesNotHang) {
   const Workspace workspace;
   std::atomic<bool> done{false};
@@ -153,7 +153,7 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   EXPECT_EQ(ask(parameter, &b), 2);  // the same parameter for another use
   EXPECT_EQ(ask(other, &a), 3);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the memory
+  EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the same memory has its own cache entry
   workspace.clear();
   EXPECT_EQ(ask(parameter, &a), 5);
 }

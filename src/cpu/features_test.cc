@@ -114,7 +114,7 @@ TEST(Device, RowsAreNamedOnceAndImplyEachOther) {
 #if defined(__x86_64__)
 TEST(Device, EveryX8664MachineHasSse2) { EXPECT_TRUE(has_instruction_set(detect_cpu(), "sse2")); }
 
-// Linux reads the same registers with its own code and uses the same names.
+// Linux reads the same CPUID registers with its own code, and /proc/cpuinfo uses the same names of instruction sets.
 TEST(Device, AgreesWithTheKernel) {
   std::ifstream file("/proc/cpuinfo");
   std::string line, name;

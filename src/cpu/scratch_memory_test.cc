@@ -58,7 +58,7 @@ TEST(ScratchMemory, BlocksInUseAreApartAndAligned) {
 TEST(ScratchMemory, NothingIsNoMemory) { EXPECT_EQ(ScratchMemory(0).get(), nullptr); }
 
 TEST(ScratchMemory, ABlockThatWasGivenBackServesASmallerOne) {
-  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer is to see who reads on in a block that was given back: nothing is kept under it";
+  if (kAddressSanitizer) GTEST_SKIP() << "with AddressSanitizer, blocks are freed at once and not kept, so that it reports reads after the end of their use";
   std::thread([] {  // a new thread has no kept blocks
     void* first = nullptr;
     {
@@ -78,7 +78,7 @@ TEST(ScratchMemory, AThreadFreesWhatItKeptWhenItEnds) {
   EXPECT_EQ(aligned_blocks, before);
 }
 
-// The thread's object is created before its kept blocks, so its destructor runs after they were freed.
+// `late` is created before the thread's kept blocks, so its destructor runs after these blocks were freed. It must still get scratch memory.
 TEST(ScratchMemory, ServesAThreadThatEnds) {
   struct Late {
     ~Late() {
@@ -108,7 +108,7 @@ TEST(ScratchMemory, ALargeBlockIsTheWorkspaces) {
   EXPECT_EQ(ScratchMemory(1 << 20, &workspace).get(), first);
 }
 
-// Registering the destructor of the kept blocks needs memory, too.
+// A thread that keeps a block registers a destructor, which needs memory. If there is none, the block is freed at once.
 TEST(ScratchMemory, GivesBackInAThreadThatFindsNoMemory) {
   if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends a process that finds no memory";
   const auto body = [] {

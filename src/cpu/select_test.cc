@@ -1,4 +1,4 @@
-// Tests which kernels described machines get.
+// Tests which kernels select_kernels() chooses for described machines.
 #include "cpu/select.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST(Select, AForcedSetIsTakenOrRefusedButNeverReplaced) {
 #if defined(__x86_64__)
 // Describes a machine by its vendor and the names of its instruction sets.
 Cpu known(std::string_view vendor, std::string_view sets) {
-  static std::set<std::string, std::less<>> names;  // memory of the names in the Cpu
+  static std::set<std::string, std::less<>> names;  // the returned Cpu refers to these strings
   Cpu cpu;
   cpu.vendor = vendor;
   std::istringstream words{std::string(sets)};
@@ -57,7 +57,7 @@ constexpr std::string_view kSkylake = "sse2 avx2 fma f16c avx512f avx512bw avx51
 // Tests the choice among the kernels of this build for processors of every generation.
 TEST(Select, KnownMachines) {
   // The expectations below hold only if all sets were compiled.
-  if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build has kernels of some instruction sets only";
+  if (cpu::kernel_sets().front().name != "amx_bf16") GTEST_SKIP() << "this build lacks the kernels of some instruction sets";
   struct Row {
     const char* name;
     std::string_view vendor, sets, best;

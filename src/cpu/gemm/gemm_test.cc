@@ -51,7 +51,7 @@ testing::AssertionResult is_product(const Gemm& product, ConstTensorView before,
     }
     const double roundings = 1.01 * static_cast<double>(depth + 3) * (dtype == DType::f64 ? 2 : 1);
     const double tolerance = roundings * unit_roundoff(accumulation_dtype(dtype)) * size + 1.01 * unit_roundoff(dtype) * std::abs(sum) +
-                             (dtype == DType::f16 ? 0x1p-25 : 0);  // half a step of float16's subnormals
+                             (dtype == DType::f16 ? 0x1p-25 : 0);  // half the distance of two subnormal float16 numbers
     if (!(std::abs(y[i] - sum) <= tolerance)) {
       return testing::AssertionFailure() << test::position(result.shape(), static_cast<std::int64_t>(i)) << " is " << y[i] << ", expected "
                                          << sum << " within " << tolerance;
@@ -138,7 +138,7 @@ TEST_P(GemmKernel, SizesAroundEveryBlock) {
   }
 }
 
-// AMX has tiles of 16 rows, 16 columns and 32 terms, blocks of 32 x 32, and sums at most 4096 terms before it stores the sums.
+// The AMX kernel has tiles of 16 rows, 16 columns and 32 terms and blocks of 32 x 32 results, and sums at most 4096 terms before it stores the sums.
 TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
   Random random(10);
   for (const auto& [m, k, n] : std::initializer_list<std::array<std::int64_t, 3>>{{1, 1, 1},
@@ -162,7 +162,7 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
                                                                                   {530, 40, 35},
                                                                                   {40, 40, 530},
                                                                                   {1030, 33, 17}}) {
-    for (const int order : {0, 1, 2, 3}) {  // which of a and b are transposed in memory: the three products of a linear layer, and one more
+    for (const int order : {0, 1, 2, 3}) {  // bit 0: a is transposed in memory; bit 1: b is. Three of the four occur in a linear layer
       SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n << ", order " << order);
       const auto matrix = [&](std::int64_t rows, std::int64_t columns, bool transposed) {
         return transposed ? random.tensor(DType::bf16, {columns, rows}) : random.tensor(DType::bf16, {rows, columns});
@@ -192,7 +192,7 @@ TEST_P(GemmKernel, SizesAroundEveryTileOfBfloat16) {
   }
 }
 
-// Few rows of y = x W^T are computed as c^T = W x^T where AMX multiplies.
+// With AMX, a product y = x W^T of few rows is computed as y^T = W x^T. Its rows must have the bits of a product of many rows.
 TEST_P(GemmKernel, BitsOfARowDoNotDependOnHowManyRowsThereAre) {
   Random random(11);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -228,7 +228,7 @@ TEST_P(GemmKernel, BitsDoNotDependOnThreadsLayoutOrNeighbours) {
     const StridedTensor c = random.empty_strided(dtype, expected.shape());
     gemm({.a = random.strided_copy(a), .b = random.strided_copy(b), .c = c, .bias = random.strided_copy(bias)});
     EXPECT_TRUE(same_bits(c.view(), expected)) << "other strides";
-    // A row alone, and a few columns alone.
+    // One row, or a few columns, have the same bits if they are computed alone.
     Tensor row(dtype, {300}), columns(dtype, {13, 20, 5});
     gemm({.a = a.view().select(0, 4).select(0, 7), .b = b, .c = row, .bias = bias});
     EXPECT_TRUE(same_bits(row, expected.view().select(0, 4).select(0, 7)));
@@ -264,7 +264,7 @@ TEST_P(GemmKernel, PackedForAnotherInstructionSetIsNotUsed) {
     Tensor c(DType::f32, {20, 75});
     const Gemm product{.a = a, .b = b, .c = c, .packed = &packed};
     gemm(product);
-    EXPECT_TRUE(is_product(product, during_call(Tensor(DType::f32, {20, 75})), c)) << GetParam() << " given to " << set;
+    EXPECT_TRUE(is_product(product, during_call(Tensor(DType::f32, {20, 75})), c)) << "packed for " << GetParam() << ", multiplied with " << set;
   }
 }
 
@@ -286,7 +286,7 @@ TEST_P(GemmKernel, TheProductsOfALinearMap) {
   }
 }
 
-// No single stride describes the rows of a, which are two axes. Tiles of a are read in place only where one stride does.
+// The rows of a are two axes, which no single stride describes. Tiles of a are read in place only if all rows have one stride, so here a is copied.
 TEST_P(GemmKernel, RowsOfASliceAreThoseOfItsCopy) {
   Random random(13);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -361,7 +361,7 @@ TEST_P(GemmKernel, WhatIsNotFiniteStaysInItsRowAndColumn) {
   }
 }
 
-// AMX takes numbers below 2^-126 as 0; other sets are exact.
+// AMX reads numbers below 2^-126 as 0; other instruction sets use their values.
 TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
   Tensor a(DType::bf16, {20, 40}), b(DType::bf16, {40, 20}), c(DType::bf16, {20, 20});
   fill(a, 0x1p-130);
@@ -374,7 +374,7 @@ TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
 TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const std::vector<std::string> sets = usable_sets();
   const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };
-  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";  // nothing to compare
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";  // without both sets there is nothing to compare
   Random random(12);
   for (const std::int64_t depth : {7, 64, 300, 4200}) {
     const Tensor a = random.tensor(DType::bf16, {70, depth}), b = random.tensor(DType::bf16, {depth, 50});

@@ -12,7 +12,7 @@ Tensor reference_weights(AttentionCase& c) {
   return reference_map(c, {.q = c.q, .k = c.k}, MapValue::probability);
 }
 
-// An attention weight lies in [0,1]; 2^-24 is its rounding in float32.
+// Attention weights lie in [0,1]; 2^-24 bounds the error of rounding one to float32.
 double tolerance_of(const AttentionCase& c) { return Tolerances(c).lse + 0x1p-24 + storage_rounding(c.dtype); }
 
 TEST(CpuAttentionWeights, AreTheReferenceAndLeaveTheOutputAsItIs) {
@@ -85,7 +85,7 @@ TEST(CpuAttentionWeights, ExplainTellsTheirPath) {
   EXPECT_THAT(path(1, 40), testing::AllOf(testing::HasSubstr("1 of them\n"), testing::HasSubstr("weights: from the same pass")));
 }
 
-// Scores grow from key block to key block, so the exponentials of earlier blocks must be rescaled to the new reference.
+// If scores rise from key block to key block, the exponentials of earlier blocks must be rescaled: they were computed relative to a smaller score.
 TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
     SCOPED_TRACE(slope);

@@ -1,4 +1,5 @@
-// Tests the backward pass on any number of threads: splits of rows, of keys and groups of sequences run apart or together, with the same bits.
+// Tests that the backward pass gives the same bits on any number of threads, although the schedule then splits rows, keys and groups of sequences in
+// different ways.
 #include <gtest/gtest.h>
 
 #include "cpu/sdpa/schedule.h"
@@ -41,7 +42,7 @@ void expect_same_for_any_threads(AttentionCase& c, Random& random) {
       }
     }
     c.options.executor = nullptr;
-    const AttentionOutputs o = c.make_outputs();  // the library's own threads
+    const AttentionOutputs o = c.make_outputs();  // computed with the library's own pool of threads
     backward_from(c, forward, o);
     expect_same_bits(o, one);
   });
@@ -185,7 +186,7 @@ TEST(CpuBackwardSplits, WithEachRuleOfKeysAndScores) {
   }
 }
 
-// The task with the first keys writes a row's d_sink, even if the window excludes all of these keys for the row.
+// The task that computes the first keys writes d_sink of a row, even if the window excludes all of these keys for the row.
 TEST(CpuBackwardSplits, WithSinksOfRowsThatLackTheFirstKeys) {
   Random random(120);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .queries = 2200, .keys = 2200, .qk_width = 32, .v_width = 32});

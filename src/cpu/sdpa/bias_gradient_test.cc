@@ -1,5 +1,5 @@
-// Tests d_bias with its own element for every pair. The kernels write it without clearing it first, so an element that no task writes would keep its old
-// value.
+// Tests d_bias if each pair of a query and a key has its own element. The kernels write d_bias without clearing it first, so an element that no task writes
+// would keep its old value.
 #include <gtest/gtest.h>
 
 #include "support/case_part.h"
@@ -82,7 +82,8 @@ TEST(CpuBiasGradient, OfEveryPairIsWrittenWhateverTheMemoryHeld) {
   }
 }
 
-// 36 MiB are written with non-temporal stores, the 4 MiB of a single sequence are not. Rows of odd length begin anywhere in a vector.
+// A d_bias of 36 MiB is written with non-temporal stores, the 4 MiB of a single sequence are not. Because the row length is odd, rows begin at addresses of
+// any alignment.
 TEST(CpuBiasGradient, PastTheCachesHasTheSameBits) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     Random random(9);

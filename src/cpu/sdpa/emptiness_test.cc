@@ -1,6 +1,7 @@
 // Tests every kind of emptiness in problems that are large enough for several threads: documents without keys, without queries or without both; sequences,
 // heads, blocks and rows without keys; extents of 0. All passes, for every instruction set, are compared with the reference and with the bits of one thread.
-// Problems are long and narrow, so that schedules use several threads although the reference, whose time grows with the pairs, stays fast.
+// Problems are long in one direction and short in the other: schedules then use several threads, and the reference, whose time grows with the number of pairs,
+// stays fast.
 #include "polyhead/maps.h"
 #include "support/last_piece_first.h"
 #include "support/second_kernel_case.h"
@@ -161,7 +162,7 @@ class Emptiness : public testing::Test {
     }
   }
 
-  // Calls f() with one thread and with several, which take the pieces in an unusual order.
+  // Calls f() with one thread and with several threads, which start with the last piece.
   template <class F>
   static void for_each_thread_count(SdpaOptions& options, const F& f) {
     for (const int threads : {1, 5, 64}) {

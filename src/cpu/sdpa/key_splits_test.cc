@@ -67,7 +67,8 @@ AttentionCase long_case(Random& random, DType dtype, std::int64_t queries, std::
   return case_of(random, dtype, {.lead = {sequences}, .queries = queries, .keys = 5000, .qk_width = 64, .v_width = 64}, &find_backend("cpu"));
 }
 
-// With q = 0 and a bias that is exact in float32, every score is exact. If parts were joined by a rounded lse, their weights would be off by 2e-4.
+// With q = 0 and a bias that is exact in float32, every score is exact. If the results of key splits were merged by means of a float32 lse, attention weights
+// would be off by 2e-4.
 TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   for (const double level : {0.0, 8192.0, -8192.0, 1e30, -1e38}) {
     for (const std::int64_t queries : {1, 7}) {
@@ -93,7 +94,7 @@ TEST_F(CpuSdpaKeySplits, WeightsBesideScoresOfAnySize) {
   }
 }
 
-// Some parts of the keys have no score: because of a mask, a length, a window, or scores of -infinity.
+// In some key splits no key has a finite score: because of a mask, a length, a window, or scores of -infinity.
 TEST_F(CpuSdpaKeySplits, PartsWithoutAScore) {
   struct Row {
     const char* name;
@@ -161,7 +162,7 @@ TEST_F(CpuSdpaKeySplits, NaNOfAValueReachesTheRowsThatKeepIt) {
   }
 }
 
-// With nine sequences a thread computes all keys of a block of rows; with one sequence each split is a task of its own.
+// With nine sequences one thread computes all keys of a block of rows; with one sequence each key split is a separate task.
 TEST_F(CpuSdpaKeySplits, BitsOfASequenceDoNotDependOnHowManyThereAre) {
   Random random(8);
   AttentionCase c = long_case(random, DType::f32, 3, 9), first = alone(c, sequence_of(c, 0));
@@ -196,7 +197,7 @@ TEST_F(CpuSdpaKeySplits, AreTheReferenceWithAnyCache) {
   }
 }
 
-// Tests blocks of rows of any size, cells of a causal mask in any order, and key splits.
+// Tests row blocks of any size, key splits, and causal masks, for which the schedule orders blocks by their work.
 TEST_F(CpuSdpaKeySplits, ManyThreadsCutRowsAndKeysWithTheSameBits) {
   struct Sizes {
     std::int64_t kv_heads, group, queries, keys;

@@ -1,4 +1,4 @@
-// Tests keys and values in another storage type than q: compares results with the reference, and bit for bit with the same values in float32.
+// Tests keys and values that are stored in another dtype than q: compares results with the reference, and bit for bit with the same values in float32.
 #include "polyhead/quantize.h"
 #include "support/kernel_case.h"
 #include "support/seeds.h"
@@ -9,7 +9,7 @@ namespace {
 AttentionCase drawn(Random& random, std::uint64_t seed) {
   AttentionCase c = draw_case(random, std::array{DType::f32, DType::bf16, DType::f16}[seed % 3],
                               seed % 20 == 0 ? draw_long_sizes(random) : draw_block_sizes(random));
-  Random storage(seed + 10'000);  // a generator of its own, so that the storage of a seed does not depend on what draw_case() draws
+  Random storage(seed + 10'000);  // a separate generator: the storage dtype of a seed does not depend on what draw_case() draws
   draw_key_storage(storage, c);
   c.options.backend = &find_backend("cpu");
   return c;
@@ -151,8 +151,8 @@ TEST(CpuKeyStorage, NonFiniteScalesCountForTheRowsThatAttend) {
   }
 }
 
-// With few rows v is multiplied as it is stored, with many rows a copy without NaN and infinities is used. Both must give the same result for the
-// rows that attend to non-finite values.
+// With few rows, v is multiplied as it is stored; with many rows, a copy of v without NaN and infinities is multiplied. Both ways must give the same result
+// for rows that attend to non-finite values.
 TEST(CpuKeyStorage, NonFiniteValuesCountInFewRowsAsInMany) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -202,7 +202,7 @@ TEST(CpuKeyStorage, AMaskedKeyWithANaNScaleDoesNotExist) {
   });
 }
 
-// The error of an int8 cache of random numbers is 1/254 of the largest magnitude in each element of k and v.
+// Each element of an int8 cache has an error of at most 1/254 of the largest magnitude in its row.
 TEST(CpuKeyStorage, AQuantisedCacheIsNearTheFloatingOne) {
   Random random(5);
   const Tensor q = random.tensor(DType::f32, {8, 3, 64}), k = random.tensor(DType::f32, {2, 200, 64}),

@@ -42,7 +42,8 @@ TEST(CpuMaps, AreWrittenInEveryDTypeAndStride) {
   }
 }
 
-// Adds a bias of 1e4 to scores that stay exact in float32; a stored lse would be off by 1e-3. With 1e38 the differences of the scores vanish in rounding.
+// With a bias of 1e4 the scores are still exact in float32; if the map were computed from a float32 lse, it would be off by 1e-3. With a bias of 1e38 all
+// scores round to the same number, so every key has the same probability.
 TEST(CpuMaps, OfScoresOfAnyMagnitudeAreExact) {
   for (const double level : {0.0, 1e4, -1e4, 1e38, -1e38}) {
     SCOPED_TRACE(level);
@@ -73,8 +74,8 @@ TEST(CpuMaps, EmptyRowsAndMaskedNaNAreZeroInThem) {
     fill(k.slice(-2, 33, 34), kNaN);
     c.k = k;
     Tensor attend = random.tensor(DType::boolean, {15, 70}), bias(dtype, {15, 1});
-    fill(attend.view().slice(0, 4, 5), 0);   // a row that the mask empties
-    fill(bias.view().slice(0, 9, 10), -kInfinity);  // a row without a finite score
+    fill(attend.view().slice(0, 4, 5), 0);   // the mask excludes all keys of row 4
+    fill(bias.view().slice(0, 9, 10), -kInfinity);  // all scores of row 9 are -infinity
     attend.data<bool>()[9 * 70 + 33] = false;
     c.options.mask.attend = attend, c.options.bias = bias, c.options.dropout = {.p = 0.4, .seed = 5};
     const MapsInput input{.q = c.q, .k = c.k};

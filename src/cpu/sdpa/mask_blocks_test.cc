@@ -1,4 +1,4 @@
-// Tests the block kinds of boolean masks, and that skipped and full blocks do not change results.
+// Tests how blocks of boolean masks are classified (empty, full, mixed), and that the treatment of empty and full blocks does not change results.
 #include "cpu/sdpa/mask_blocks.h"
 
 #include "sdpa/normal_form.h"
@@ -72,7 +72,7 @@ TEST(MaskBlocks, SayWhatTheBooleansOfABlockSay) {
   }
 }
 
-// Compares forward, attention weights and backward with the reference, for masks with holes and full blocks over several key blocks of 512 keys.
+// Compares forward, attention weights and backward with the reference, for masks with empty and full blocks over several key blocks of 512 keys.
 TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -116,8 +116,8 @@ TEST(MaskBlocks, SkippedAndFullBlocksChangeNoResult) {
   }
 }
 
-// A causal mask given as booleans gives the same bits as the causal flag: skipped pairs add nothing to the sums, and full blocks are computed as
-// without a mask.
+// A causal mask of booleans gives the same bits as the causal flag: skipped pairs add nothing to the sums, and full blocks are computed as if there were no
+// mask.
 TEST(MaskBlocks, ACausalMaskOfBooleansHasTheBitsOfTheFlag) {
   for (const std::int64_t length : {40, 130, 700}) {
     for (const DType dtype : {DType::f32, DType::f64}) {
@@ -196,7 +196,7 @@ TEST(MaskBlocks, SayWhichPartOfABlockIsListed) {
   }
 }
 
-// Lists and booleans of the same pairs give the same bits in every result, together with each other rule.
+// Block lists give the same bits as a boolean mask of the same pairs, in every result and together with every other mask rule.
 TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -234,8 +234,8 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
   }
 }
 
-// One mask leaves keys to rows 0 to 15 that the other mask leaves only to rows 16 to 31, so no row attends to them. A strip has rows of both kinds, and NaN at
-// these keys must not reach it.
+// The first mask allows some keys to rows 0 to 15 only, the second mask allows the same keys to rows 16 to 31 only, so no row attends to these keys. A strip of
+// rows may begin before row 16 and end after it; NaN at these keys must not reach any row of the strip.
 TEST(MaskBlocks, OfTwoMasksThatLeaveTheSameKeysToDifferentRows) {
   for (const bool none : {true, false}) {
     SCOPED_TRACE(none);

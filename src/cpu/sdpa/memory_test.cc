@@ -1,5 +1,5 @@
-// What attention allocates beyond its inputs and outputs, counted at operator new of all threads: constant or linear in the length, never
-// its square. Peaks are measured on a new thread without kept memory; memory that threads keep between calls has its own tests.
+// Tests how much memory attention allocates beyond its inputs and outputs: constant or linear in the sequence length, never quadratic. operator new counts the
+// bytes of all threads. Peaks are measured on a new thread, which keeps no memory of earlier calls; other tests measure the memory that threads keep.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,10 +49,11 @@ const SdpaOptions kRules[] = {{},
                               {.mask = {.window = {.left = 40, .right = 3}}},
                               {.softcap = 20}};
 
-// Bound of what a forward pass with heads 32 wide takes on one thread: a query block, a block of 512 keys and values, and scores, masks and lists.
+// An upper bound of the bytes that a forward pass with head width 32 allocates on one thread: a query block, a block of 512 keys and values, and 64 KiB for
+// scores, masks and lists.
 std::int64_t forward_bound() { return cpu::block_sizes().query_bytes + 512 * (32 + 32) * 4 + (64 << 10); }
 
-// Calls f for caches that give different block sizes, with one thread. Each further thread takes the same memory again.
+// Calls f with one thread, for several described caches, which give different block sizes. Each further thread would allocate the same memory again.
 template <class F>
 void for_each_cache(const F& f) {
   for_each_machine([&](const DescribedMachine&) {
@@ -61,10 +62,10 @@ void for_each_cache(const F& f) {
   });
 }
 
-// A forward pass of one block of rows takes the same memory for any number of keys.
+// A forward pass of one block of rows allocates the same memory for any number of keys.
 TEST_F(Memory, ForwardIsConstant) {
   Attention most(1536, 65'536, 1);
-  sdpa_forward(most.forward(12, 12));  // the first call of a process stores facts about the machine
+  sdpa_forward(most.forward(12, 12));  // the first call of a process also allocates a description of the machine, which it keeps
   for_each_cache([&] {
     const std::int64_t rows = cpu::block_sizes().query_rows(32, 4);
     const auto of = [&](std::int64_t keys, const SdpaOptions& rules) { return peak_of([&] { sdpa_forward(most.forward(rows, keys), rules); }); };
@@ -91,8 +92,8 @@ TEST_F(Memory, ForwardOfMoreRowsIsConstant) {
   });
 }
 
-// Block lists take a byte for each block and a byte for each 64 keys of a block, and nothing for pairs. Here each of 64 blocks of queries lists one of 64
-// blocks of keys; booleans of the pairs would take a hundred times as many bytes.
+// For block lists the kernels allocate a byte for each block and a byte for each 64 keys of a block, but no byte for each pair. Here each of 64 query blocks
+// lists one of 64 key blocks. A byte for each pair would be a hundred times the bound.
 TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   constexpr std::int64_t kLength = 8192, kBlocks = kLength / 128;
   Attention most(kLength);
@@ -106,8 +107,8 @@ TEST_F(Memory, BlockListsTakeNoBytesForPairs) {
   EXPECT_LT(backward(listed), backward(plain) + kLength * kLength / 100);
 }
 
-// The pass takes memory for the packed keys of a head, a copy of values that cannot be read in place and, if the dtype is not the compute type, a few rows of
-// attention weights.
+// A pass that writes attention weights allocates memory for the packed keys of a head, for a copy of values that cannot be read in place and, if the dtype is
+// not the compute type, for a few rows of attention weights.
 TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto of = [&](std::int64_t keys) {
@@ -121,7 +122,7 @@ TEST_F(Memory, ForwardWithItsWeightsIsLinear) {
   }
 }
 
-// One thread joins key blocks as it visits them.
+// One thread merges the result of each key block as soon as it is computed, so memory does not grow with the number of key blocks.
 TEST_F(Memory, ForwardOfFewQueriesDoesNotGrowWithTheKeys) {
   for (const SdpaOptions& rules : kRules) {
     const auto of = [&](std::int64_t keys) {
@@ -140,7 +141,7 @@ TEST_F(Memory, BackwardIsLinear) {
       sdpa_forward(attention.forward(), rules);
       return static_cast<double>(peak_of([&] { sdpa_backward(attention.backward(), rules); }));
     };
-    // The pass keeps sums of d_q and, with more than 4096 keys, those of one split of keys: 32 float32 for each row.
+    // The pass keeps the sums of d_q: 32 float32 for each row. With more than 4096 keys it also keeps those of one key split.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2 * 2560 * 32 * 4 + (2 << 20));
@@ -162,14 +163,14 @@ TEST_F(Memory, SecondDerivativesAreLinear) {
                                rules);
       }));
     };
-    // The pass keeps sums of d_q, as a backward pass, and six more float32 for each row.
+    // The pass keeps the sums of d_q, like a backward pass, and six more float32 for each row.
     const double of_5120 = of(5120), of_10240 = of(10240);
     EXPECT_LT(of_10240, 2.05 * of_5120);
     EXPECT_LT(of_10240, 2560 * (2 * 32 + 6) * 4 + (3 << 20));
   }
 }
 
-// d_bias is written in place as bfloat16, without float32 sums.
+// If each pair has its own bias, d_bias is written in place as bfloat16, so it needs no memory for float32 sums.
 TEST_F(Memory, GradientOfABiasOfEveryPairTakesNone) {
   Random random(1);
   const auto operand = [&] { return random.tensor(DType::bf16, {1, 1, 1024, 32}); };
@@ -207,7 +208,7 @@ TEST_F(Memory, ExplainNamesTheScratch) {
       double promised = std::stod(text.substr(at + 9));
       if (more != std::string::npos) promised += std::stod(text.substr(more + 21));
       const std::int64_t taken = peak_of([&] { sdpa_forward(attention.forward(), options); });
-      EXPECT_NEAR(static_cast<double>(taken), promised, 8192 + 256 * machine.processors) << text;  // lists of up to 16 pieces for each thread
+      EXPECT_NEAR(static_cast<double>(taken), promised, 8192 + 256 * machine.processors) << text;  // the tolerance covers lists of up to 16 pieces for each thread
     }
   });
 }
@@ -233,7 +234,7 @@ TEST_F(Memory, ThreadsOfThePoolKeepThreeSmallBlocksEach) {
       std::thread([&] { sdpa_forward(attention.forward()), sdpa_backward(attention.backward()); }).join();
     }
   }
-  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // 16 KiB for the list of threads
+  EXPECT_LE(in_use - before, (kThreads - 1) * 3 * (256 << 10) + (16 << 10));  // three blocks of at most 256 KiB for each worker thread, and 16 KiB for the list of threads
 }
 
 TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
@@ -242,7 +243,7 @@ TEST_F(Memory, MapsOfChosenRowsHoldThoseRowsOnly) {
   const std::int64_t rows[] = {5, 4000};
   Tensor maps(DType::f32, {1, 1, 2, 4096});
   const std::int64_t taken = peak_of([&] { attention_map_rows({.q = attention.q, .k = attention.k}, rows, maps); });
-  EXPECT_LT(taken, 4 << 20);  // all rows would be 64 MiB
+  EXPECT_LT(taken, 4 << 20);  // a map of all 4096 rows would be 64 MiB
 }
 
 }  // namespace

@@ -44,12 +44,12 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// Other processors test amx_bf16 by emulation, so the emulation must have the bits of the hardware. Skipped if one of the two is missing.
+// On processors without AMX the amx_bf16 kernels are tested by emulation, so the emulation must have the bits of the hardware. The test needs both.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
-  const auto available = [](std::string_view name) {  // compiled for a machine with AVX512-BF16; else the emulation has other vectors
+  const auto available = [](std::string_view name) {  // the kernels must also be compiled with AVX512-BF16: without it the emulation uses other vector instructions
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
   };
-  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs -D POLYHEAD_EMULATE_AMX=ON and a processor with AMX, where it is compiled, too";
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX, and a build for it with -D POLYHEAD_EMULATE_AMX=ON";
   for (const std::int64_t queries : {1, 5, 100}) {
     Random random(5);
     AttentionCase c = case_of(random, DType::bf16, {.kv_heads = 2, .queries = queries, .keys = 700, .qk_width = 96, .v_width = 64}, &find_backend("cpu"));
@@ -81,8 +81,8 @@ double mean_square_error(ConstTensorView actual, ConstTensorView expected) {
   return sum / static_cast<double>(a.size());
 }
 
-// With a sharp softmax one weight is most of a row's sum. Rounding that weight would change the result as much as rounding the result does, so the
-// largest weight is not rounded.
+// With a sharp softmax one attention weight is most of a row's sum. Rounding that weight to bfloat16 would change the output as much as rounding the output
+// itself does, so the largest weight is not rounded.
 TEST(Native, TheLargestWeightIsExact) {
   for (const std::int64_t queries : {5, 100}) {  // 5: values are read as they are stored; 100: they are packed
     Random random(3);
@@ -98,8 +98,8 @@ TEST(Native, TheLargestWeightIsExact) {
   }
 }
 
-// One key has score 0 and 599 keys have score -b. The weight exp(-b) lies between two bfloat16 numbers; without a correction its rounding would make all
-// results too large or too small.
+// One key has score 0 and 599 keys have score -b, where exp(-b) lies between two bfloat16 numbers. Rounding exp(-b) changes 599 attention weights in the same
+// direction; without a correction all results would be too large or too small.
 TEST(Native, ARoundingThatAllWeightsHaveInCommonCancels) {
   double b = 0, worst = 0;
   for (int n = 64; n < 256; ++n) {
@@ -135,7 +135,7 @@ double error_in_norm(ConstTensorView actual, ConstTensorView expected) {
   return std::sqrt(mean_square_error(actual, expected) * static_cast<double>(e.size()) / sum);
 }
 
-// Tests sizes that fill whole tiles and sizes that do not, with several key blocks and units of rows.
+// Tests gradients of sizes that fill whole AMX tiles and of sizes that do not, with several key blocks and row blocks.
 TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   for (const std::int64_t rows : {224, 203}) {
     for (const std::int64_t width : {64, 96, 40}) {
@@ -154,7 +154,7 @@ TEST(Native, GradientsHaveTheErrorOfTheirRoundings) {
   }
 }
 
-// Sums over rows read q and d_out of a row as 0 if they are not finite; the row is added afterwards to its own keys only.
+// d_k and d_v are sums over rows. If q or d_out of a row is not finite, the tiles read it as 0, and the row is added afterwards to the keys that it attends to.
 TEST(Native, ANonFiniteRowReachesOnlyItsKeys) {
   constexpr std::int64_t kRows = 96, kRow = 37;
   for (const bool in_q : {true, false}) {

@@ -12,7 +12,7 @@
 namespace polyhead::test {
 namespace {
 
-// Equal bit for bit, except that any NaN equals any other: which operand's sign and payload a sum of two NaN has is not promised.
+// Compares bit for bit, except that any NaN equals any other NaN: the sign and payload of a sum of two NaN are not promised.
 testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expected) {
   if (actual.shape() != expected.shape())
     return testing::AssertionFailure() << to_string(actual.shape()) << " against " << to_string(expected.shape());
@@ -25,7 +25,7 @@ testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expec
   return testing::AssertionSuccess();
 }
 
-// A part of a problem: some queries of some heads of some sequences, and the first `keys` keys.
+// A part of a problem: queries [t, t_end) of heads [n, n_end) of sequences [b, b_end), and the first `keys` keys.
 struct Part {
   std::int64_t b, b_end, n, n_end, t, t_end, keys;
 };
@@ -35,7 +35,7 @@ struct Sizes {
   std::int64_t heads() const { return kv_heads * group; }
 };
 
-// Cuts [first, end) out of an axis. An axis of extent 1 is repeated, so it stays as it is.
+// Returns the slice [first, end) of an axis. An axis of extent 1 is broadcast, so it is not sliced.
 ConstTensorView cut(const ConstTensorView& view, int axis, std::int64_t first, std::int64_t end) {
   return view.extent(axis) == 1 ? view : view.slice(axis, first, end);
 }
@@ -53,7 +53,7 @@ class Problem {
   ConstTensorView q, k, v, k_scale, v_scale, bias, attend, lengths, sink;
   RelativeBias relative;
   BlockLists blocks;  // [B|1,N|1,blocks of queries,count]
-  std::optional<std::int64_t> causal, left, right;  // offsets of the diagonal, sides of a window
+  std::optional<std::int64_t> causal, left, right;  // causal: offset of the diagonal; left, right: reach of a window
   SdpaOptions plain;                                // scale, softcap, empty rows
   std::list<Tensor> tensors;
 
@@ -61,7 +61,7 @@ class Problem {
     const double magnitude = random.pick({0.1, 1.5, 1.5, 6.0});
     q = keep(random.tensor(dtype, {z.batch, z.heads(), z.queries, z.qk_width}, -magnitude, magnitude));
     k = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.qk_width}, -magnitude, magnitude));
-    // With tiny values, products with p are subnormal or 0, and the sign of a 0 would depend on how many zeros are added.
+    // With values of 1e-37, products of p and v are subnormal or 0. If zeros were added for skipped keys, the sign of a 0 would depend on their number.
     const double of_v = dtype != DType::f16 && random.integer(0, 5) == 0 ? 1e-37 : magnitude;
     const TensorView values = keep(random.tensor(dtype, {z.batch, z.kv_heads, z.keys, z.v_width}, -of_v, of_v));
     if (random.coin()) fill(values.slice(-1, 0, random.integer(0, z.v_width)), 0);
@@ -133,7 +133,7 @@ class Problem {
     v_scale = scales;
   }
 
-  // Returns a call with all operands except q and the outputs: f applied to the keys, values and scales.
+  // Returns a call without q and outputs. Its keys, values and scales are f(keys), f(values), f(scales).
   template <class F>
   SdpaForward call(const F& f) const {
     return {.k = f(k), .v = f(v), .k_scale = k_scale ? f(k_scale) : k_scale, .v_scale = v_scale ? f(v_scale) : v_scale};
@@ -184,7 +184,7 @@ class Problem {
 
   static std::int64_t blocks_of(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
 
-  // Sets the mask's lists for the part's blocks. If the part begins within a block of queries, sets the same pairs as booleans instead.
+  // Sets the mask's block lists for the part. If the part begins within a query block, sets a boolean mask of the same pairs instead.
   void list_blocks(const Part& p, Mask& mask) {
     if (p.t % blocks.size.queries == 0) {
       const ConstTensorView own = cut(cut(blocks.lists, 0, p.b, p.b_end), 1, p.n, p.n_end);
@@ -219,7 +219,7 @@ class Problem {
   Result run(const Part& p, bool weights = false) { return run(p, options(p), weights); }
   Result run(const Part& p, const SdpaOptions& o, bool weights = false) {
     Result r = make(p, weights);
-    // One head of a group reads the group's key/value head.
+    // A part that is a single head reads the key/value head of its group.
     const bool whole = p.n == 0 && p.n_end == z.heads();
     const auto of_keys = [&](const ConstTensorView& x) -> ConstTensorView {
       const ConstTensorView heads = whole ? x : x.slice(1, p.n / z.group, p.n / z.group + 1);
@@ -236,7 +236,7 @@ ConstTensorView rows_of(const Tensor& tensor, const Part& p) {
   return ConstTensorView(tensor).slice(0, p.b, p.b_end).slice(1, p.n, p.n_end).slice(2, p.t, p.t_end);
 }
 
-// The rows of `part` have the bits of the whole problem. Weights, if given, are 0 for the keys after the part's.
+// Checks that the rows of `part` have the bits of the whole problem. Attention weights, if given, must be 0 in the whole problem for keys behind the part's.
 void expect_same(const char* way, const Result& whole, const Part& p, const Result& part) {
   EXPECT_TRUE(same_rows(part.out, rows_of(whole.out, p))) << "out, " << way;
   EXPECT_TRUE(same_rows(part.lse, rows_of(whole.lse, p))) << "lse, " << way;
@@ -261,9 +261,9 @@ void in_chunks(Problem& p, Random& random, const Result& whole) {
   }
 }
 
-// Computes each query with only the keys that it attends to, as with a cache. Mask rules that hold for all of these keys may be left out.
+// Computes each query in a call of its own, with only the keys that it attends to, as with a cache. Mask rules that allow all of these keys may be left out.
 void one_query_at_a_time(Problem& p, Random& random, const Result& whole) {
-  if (p.plain.empty_rows != EmptyRows::zero) return;  // the other modes let an empty row attend to every key
+  if (p.plain.empty_rows != EmptyRows::zero) return;  // in the other modes an empty row attends to every key, so no key may be left out
   const std::int64_t step = 1 + p.z.queries / 20;
   for (std::int64_t t = random.integer(0, step - 1); t < p.z.queries; t += step) {
     for (std::int64_t b = 0; b < p.z.batch; ++b) {

@@ -4,7 +4,7 @@
 namespace polyhead::test {
 namespace {
 
-// The score 3e38 is a float32, but 3e38 times log2(e) is not.
+// A score of 3e38 fits in float32, but 3e38 log2(e), of which the kernels compute 2^x, does not.
 TEST(CpuSdpaRows, LargestScoresWithoutABias) {
   for (const std::int64_t key : {0, 40, 610}) {
     for (const double value : {2e38, 3e38, -3e38}) {
@@ -50,8 +50,8 @@ TEST(CpuSdpaRows, AnEmptyRowIsZeroBesideNaNOfAnEarlierBlock) {
   }
 }
 
-// One row of a strip takes another path (its lse is too large for tiles or NaN, or it has no key). The bits of the other rows must not change, in one
-// key block or several.
+// One row of a strip is computed by another path of the kernels, because its lse is too large for tiles or NaN, or because it has no key. The bits of the
+// strip's other rows must not change, with one key block or several.
 TEST(CpuSdpaRows, GradientsHaveTheSameBitsWhateverTheOtherRowsOfTheirStripAre) {
   for (const std::int64_t keys : {5, 40, 100, 600}) {
     for (const bool biased : {false, true}) {
@@ -96,7 +96,7 @@ TEST(CpuSdpaRows, TheSameBitsAtEveryPlaceOfATile) {
       Tensor lengths(DType::i64, {1, kQueries});
       for (std::int64_t t = 0; t < kQueries; ++t) lengths.data<std::int64_t>()[t] = keys - 3 * (t % 5);
       Tensor out(dtype, d_out.shape()), lse(dtype, {1, 1, kQueries}), d_q(dtype, q.shape()), d_k(dtype, k.shape()), d_v(dtype, v.shape());
-      // Starts at query `first`, so that tiles and strips combine other rows.
+      // Computes the queries from `first` on. Another `first` puts a row at another place of its tile and strip.
       const auto run = [&](std::int64_t first) {
         const auto rows = [&](auto view, int axis) { return view.slice(axis, first, kQueries); };
         SdpaOptions options{.mask = {.key_lengths = rows(lengths.view(), -1), .attend_keys = attend}, .bias = rows(bias.view(), -2)};
@@ -134,7 +134,7 @@ TEST(CpuSdpaRows, RowsWithoutAKeyBesideRowsOfSeveralBlocks) {
   });
 }
 
-// A bias is widened and added in one rounding, wherever its elements lie.
+// A score plus its bias is rounded once. The result must have the same bits for any strides of the bias.
 TEST(CpuSdpaRows, ABiasHasTheSameBitsForAnyStride) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     for (const std::int64_t keys : {7, 24, 41, 60}) {

@@ -56,7 +56,7 @@ TEST(CpuSchedule, ForwardFillsSixtyFourThreads) {
     for (const int threads : {1, 2, 4, 8, 16, 32, 64}) {
       const auto efficiency = [&](const AttentionSizes& sizes) { return forward(sizes, threads, second_cache).load.efficiency(threads); };
       EXPECT_GT(efficiency(square(8, 2048, 64)), 0.9) << threads;
-      // With a small cache the blocks are already small enough; no further blocks are made, so the heaviest one ends later.
+      // With a small cache, the cache alone makes the blocks small, and the schedule cuts no further. The heaviest block then ends later, so efficiency is lower.
       EXPECT_GT(efficiency(square(8, 2048, 64, true)), second_cache < 1 << 20 && threads == 64 ? 0.85 : 0.9) << threads;
       EXPECT_GT(efficiency(decode(32'768)), 0.9) << threads;
       EXPECT_GT(efficiency(gated(128, 256, 8)), 0.9) << threads;
@@ -79,7 +79,7 @@ TEST(CpuSchedule, ForwardBlocksHaveEveryRowOnceAndSplitsEveryKey) {
             for (const ForwardBlock& block : schedule.blocks) {
               blocks.emplace_back(block.first, block.last);
               EXPECT_LE(block.last - block.first, schedule.most_rows);
-              // Rows of one head, or whole heads.
+              // A block holds rows of one head, or several whole heads.
               EXPECT_TRUE(block.first / queries == (block.last - 1) / queries || (block.first % queries == 0 && block.last % queries == 0));
             }
             EXPECT_LE(schedule.most_rows, block_sizes(second_cache).query_rows(64, 4));
@@ -177,7 +177,7 @@ TEST(CpuSchedule, WhatSharesElementsOfTheBiasStaysTogether) {
   EXPECT_FALSE(BackwardSchedule(sizes, {.keys = true}, 64).keys_apart);
   EXPECT_EQ(BackwardSchedule(square(8, 4096, 64), {.heads = true}, 64).heads, 1);
   EXPECT_EQ(BackwardSchedule(gated(128, 256, 8), {.sequences = true}, 64).sequences, 1);
-  // With every_pair there are also cells without pairs, because a task has to write their d_bias.
+  // With every_pair the schedule also holds cells in which no query attends to a key, because a task has to write d_bias there.
   const BackwardSchedule all(square(1, 4096, 64, true), {.every_pair = true}, 64), some(square(1, 4096, 64, true), {}, 64);
   EXPECT_GT(all.cells.size(), some.cells.size());
 }

@@ -44,7 +44,8 @@ TEST(CpuSdpa, BackwardIsTheReferenceWithinTheErrorOfTheArithmetic) {
   }
 }
 
-// At scores of 1e4, exp(score - lse) with a float32 lse would be off by 1e-3, and at 1e38 it would be meaningless. Such rows compute their sums again.
+// At scores of 1e4, exp(score - lse) with a float32 lse would be off by 1e-3, and at 1e38 it would be meaningless. For rows with a large lse the backward pass
+// therefore computes the sum of exponentials again.
 TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   for (const double level : {65.0, -300.0, 1e4, -1e4, 1e30, -1e38}) {
     for (const std::int64_t keys : {40, 700}) {
@@ -55,7 +56,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
       const Tensor bias = Tensor::of<float>({1}, {static_cast<float>(level)});
       c.options.bias = bias;
       const AttentionOutputs expected = reference_run(c);
-      // The bias rounds a float32 score by up to |level| 2^-24. If that is more than the scores themselves, all keys have the same weight.
+      // Adding the bias to a float32 score rounds the score by up to |level| 2^-24. If that is more than the scores themselves, all keys have the same weight.
       const double lost = std::abs(level) * 0x1p-23;
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
@@ -71,7 +72,7 @@ TEST(CpuSdpa, BackwardOfScoresOfAnyMagnitude) {
   }
 }
 
-// One sequence with one head: its key splits run on different threads.
+// There is one sequence with one key/value head, so the key splits run on different threads.
 TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.group = 2, .queries = 70, .keys = 2100, .qk_width = 20, .v_width = 12});
@@ -91,7 +92,7 @@ TEST(CpuSdpa, BackwardWithKeySplitsIsTheSameForAnyNumberOfThreads) {
   });
 }
 
-// Tests scales of any size: q is multiplied by the power of two of the scale, and the remaining factor is left to the exponential.
+// Tests scales of any size and sign. The kernels multiply q by a power of two near the scale, and apply the remaining factor in the exponential.
 TEST(CpuSdpa, ScaleOfAnySizeAndSign) {
   for (const double scale : {0.0, 1.0, -1.0, 0.125, 0.1, -0.3, 1.99, 1e-30, 3e4, 1e-3}) {
     SCOPED_TRACE(scale);
@@ -129,7 +130,7 @@ TEST(CpuSdpa, ScoresOfAnyMagnitude) {
       for_each_instruction_set([&] {
         const AttentionOutputs o = c.make_outputs();
         c.forward(o);
-        // A bias of 1e4 rounds a float32 score to multiples of 1e-3. A bias of 1e38 rounds it away, and every score is the bias.
+        // Adding a bias of 1e4 rounds a float32 score to a multiple of 1e-3. Adding a bias of 1e38 loses the score altogether: the sum is the bias.
         EXPECT_TRUE(near_relative(o.out, expected.out, std::abs(row.spike) > 1 || std::abs(row.bias) < 1e30 ? 0.2 : 1e-5));
         EXPECT_TRUE(near_relative(o.lse, expected.lse, 1e-6));
       });

@@ -34,7 +34,8 @@ TEST(CpuSdpaSecond, RandomProblemsAgreeWithTheReference) {
   }
 }
 
-// A few queries and many keys: key splits run on different threads, and both products of a split are added before they join the other splits.
+// With few queries and many keys, key splits run on different threads. Both products of a split are added before the splits are merged, so the order of the
+// sums, and with it the bits, do not depend on the threads.
 TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   Random random(8);
   SecondCase second{.c = case_of(random, DType::f32, {.kv_heads = 4, .group = 2, .queries = 3, .keys = 1100, .qk_width = 64, .v_width = 64}), .tangents = {}, .forward = {}};
@@ -47,7 +48,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
     c.options.executor = &one, second.jvp(expected), second.backward_backward(expected);
     c.options.executor = &many, second.jvp(o), second.backward_backward(o);
     c.options.executor = nullptr;
-    EXPECT_GT(many.pieces, 8) << "more than the key/value heads of both passes";
+    EXPECT_GT(many.pieces, 8) << "both passes together have 8 key/value heads: with more than 8 pieces, keys are split";
     const auto found = o.list(), bits = expected.list();
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (found[i].second) {
@@ -57,7 +58,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
   });
 }
 
-// A NaN reaches exactly the results that depend on it; the reference tells which.
+// A NaN in an input makes exactly those results NaN that depend on that input: the same ones as in the reference.
 TEST(CpuSdpaSecond, NaNReachesWhatUsesIt) {
   int reached = 0;
   for (const std::uint64_t seed : seeds_of_kernels(0, 240)) {
@@ -135,7 +136,7 @@ TEST(CpuSdpaSecond, BitsDoNotDependOnThreadsOrStrides) {
   }
 }
 
-// The scores are far larger than the rounding of lse would allow: 2^-24 of 1e9 is 60.
+// A float32 lse near 1e9 has a rounding error of up to 2^-24 * 1e9 = 60, so attention weights cannot be computed from lse.
 TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
   for (const double level : {1e9, -1e9, 1e38, -1e38}) {
     for (const bool sink : {false, true}) {
@@ -150,7 +151,7 @@ TEST(CpuSdpaSecond, ScoresOfAnySizeAreExact) {
       c.options.backend = &find_backend("cpu");
       second.tangents = draw_tangents(random, c);
       second.tangents.q = second.tangents.k = {};
-      // A bias of this size rounds the scores away: every key, and the sink, has the same weight, as in a problem whose scores are 0.
+      // Adding a bias of this size to a score loses the score: every key, and the sink, has the same weight, as in a problem whose scores are 0.
       SecondCase plain{.c = case_of(random, DType::f32, c.sizes), .tangents = second.tangents, .forward = {}};
       plain.c.k = c.k, plain.c.v = c.v, plain.c.d_out = c.d_out, plain.c.options = c.options;
       plain.c.q = plain.c.keep(Tensor(DType::f32, c.q.shape()));
@@ -237,7 +238,7 @@ TEST(CpuSdpaSecond, LargeProductsAreExact) {
   }
 }
 
-// Leaving out some gradients does not change the others.
+// If some gradients are not requested, the other gradients have the same bits.
 TEST(CpuSdpaSecond, GradientsThatAreNotWantedChangeNoOther) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);

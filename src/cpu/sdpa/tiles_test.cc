@@ -1,5 +1,5 @@
-// Tests when a process requests AMX tiles from Linux, and what it does if Linux refuses. Skipped without AMX, because Linux' answer is tested. A
-// process cannot give tiles back, so each test needs its own process, and is skipped in one that has tiles already.
+// Tests when a process requests AMX tiles from Linux, and what it does if Linux refuses. Without AMX the tests are skipped, because they need Linux' answer.
+// A process cannot give tiles back, so each test needs a process of its own; in a process that has tiles already, it is skipped.
 #include <gmock/gmock.h>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -53,7 +53,7 @@ class AmxTiles : public testing::Test {
 
  private:
   std::vector<char> stack_;
-  std::list<AttentionCase> cases_;  // own the outputs
+  std::list<AttentionCase> cases_;  // the cases own the outputs of the calls
 };
 
 TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {
