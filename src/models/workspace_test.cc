@@ -14,9 +14,9 @@
 
 namespace {
 
-std::atomic<std::int64_t> large{0};  // bytes in allocations of at least kLarge
+std::atomic<std::int64_t> large{0};  // total bytes of all allocations of at least kLarge bytes
 
-constexpr std::size_t kLarge = 1 << 20;  // bytes; activations of these tests are as large, and packing for one product takes less
+constexpr std::size_t kLarge = 1 << 20;  // activations of these tests are at least this large; memory for packing one product is smaller
 
 void* take(std::size_t bytes, std::size_t alignment) {
   if (bytes >= kLarge) large += static_cast<std::int64_t>(bytes);
@@ -30,7 +30,7 @@ constexpr std::size_t kDefault = alignof(std::max_align_t);
 
 void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
-// Not inlined: otherwise GCC sees a call of operator new paired with free(), and warns.
+// If operator delete were inlined, GCC would warn that memory of operator new is freed with free().
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
@@ -39,7 +39,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(
 namespace polyhead::models {
 namespace {
 
-// f(workspace) has activations of 1 MiB. Calls it without a workspace, then twice with one: the second time must allocate nothing large.
+// f(workspace) computes activations of 1 MiB. Calls f without a workspace, then twice with the same workspace: the second call must make no large allocation.
 template <class F>
 void expect_nothing_large(const F& f) {
   const auto bytes_of = [&](const Workspace* workspace) {
@@ -129,7 +129,7 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
     EXPECT_TRUE(test::same_bits(y, expected));
     EXPECT_TRUE(test::same_bits(d_x, expected_d_x));
   }
-  layer.attention.q.weight.data<float>()[0] += 1;  // parameters may change between calls
+  layer.attention.q.weight.data<float>()[0] += 1;  // the parameters may change, because the workspace does not cache them
   Tensor with(DType::f32, x.shape()), without(DType::f32, x.shape());
   layer.forward(x, with, {.workspace = &workspace});
   layer.forward(x, without);
@@ -137,8 +137,8 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
   EXPECT_FALSE(test::same_bits(with, expected));
 }
 
-// The results are the same with one or several chunks, with or without `saved`. Parameters are packed once: if a caller changes them, against its promise,
-// the change has no effect until clear().
+// The caller promises constant parameters, so they are packed once, for calls with one or several chunks, with or without `saved`. If the caller changes them
+// nevertheless, the change has no effect until clear().
 TEST_P(LayerWorkspace, ConstantParametersArePackedOnce) {
   EncoderLayer layer({.width = 64, .heads = 2, .hidden_width = 64, .seed = 0});
   nn::Linear* const linears[] = {&layer.attention.q,      &layer.attention.k,         &layer.attention.v,
