@@ -19,7 +19,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// A token [K,1,W] in the dtype of a cache, and its scales [K,1].
+// The keys or the values of one token, [K,1,W] in the dtype of a cache, and their scales [K,1].
 struct Token {
   Token(ConstTensorView x, DType dtype) {
     if (dtype != DType::i8) {
@@ -32,7 +32,7 @@ struct Token {
   Tensor elements, scales;
 };
 
-// Sequences as lists of tokens.
+// The sequences that a cache should hold, as lists of tokens.
 struct Lists {
   std::vector<std::vector<Token>> keys, values;
 
@@ -159,7 +159,7 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
 TEST(KeyValueCache, LivesOnTheCallersMemory) {
   Random random(1);
   Tensor keys(DType::f32, {2, 6, 3, 4}), values(DType::f32, {2, 3, 6, 5});
-  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]: tokens before heads in memory
+  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]; in memory, the axis of tokens lies before the axis of heads
   const Tensor k = random.tensor(DType::f32, {2, 3, 2, 4}), v = random.tensor(DType::f32, {2, 3, 2, 5});
   const std::int64_t lengths[] = {1, 3};
   KeyValueCache cache(swapped, values, lengths);
@@ -184,7 +184,7 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
               HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
 }
 
-// Chunks of unequal lengths attended through causal_mask() equal one causal call over each whole sequence, bit for bit.
+// Chunks of unequal lengths, attended with the mask of causal_mask(), give the bits of one causal call over each whole sequence.
 TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),
@@ -194,7 +194,7 @@ TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 9, .head_width = 8, .dtype = DType::f64});
   for (const std::vector<std::int64_t>& counts : {std::vector<std::int64_t>{3, 1}, {0, 2}, {1, 4}, {5, 2}}) {
     const std::int64_t tokens = std::ranges::max(counts), first[] = {cache.length(0), cache.length(1)};
-    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows beyond a sequence's count repeat others
+    const auto chunk = [&](const Tensor& x) {  // [2,heads,tokens,8]; rows behind the number of tokens of a sequence have arbitrary contents
       Tensor some(DType::f64, {2, x.extent(1), tokens, 8});
       for (std::int64_t b = 0; b < 2; ++b) {
         const std::int64_t begin = std::min<std::int64_t>(first[b], 9 - tokens), shift = first[b] - begin;

@@ -11,7 +11,8 @@ namespace {
 using test::error_message;
 using test::same_bits;
 
-// Keys and values that an earlier pass projected, as in a cache, give the same output as the layer's own projections, and have gradients.
+// A layer may be called with keys and values that are already projected, as in a cache. The output is that of the layer's own projections, and these keys and
+// values have gradients.
 TEST(ProjectedKeys, AreTheKeysThatTheLayerWouldProject) {
   for (const bool added : {false, true}) {
     Trial run({"projected",
@@ -60,7 +61,7 @@ TEST(ProjectedKeys, WrongOnesAreSaidInNumbers) {
   EXPECT_EQ(message({.query = x, .projected_key = keys, .projected_value = keys}), "");
 }
 
-// Keys and values in the dtype of a cache give the bits of the same values in the layer's dtype, as a whole and in chunks of sequences.
+// Keys and values in a narrower dtype, as in a cache, give the bits of the same numbers in the layer's dtype, whether or not the call is cut into chunks.
 TEST(ProjectedKeys, InAStorageOfTheirOwn) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .kv_heads = 2, .seed = 1});
   for (const DType storage : {DType::i8, DType::bf16, DType::f16}) {
@@ -116,7 +117,7 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 with add_bias_kv or add_zero_attn"));
 }
 
-// Gradients that are not requested are not computed: they need no memory, and the others have the same bits.
+// Gradients that are not requested are not computed and need no memory. The requested gradients have the same bits.
 TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);

@@ -1,4 +1,4 @@
-// Compares evaluation in chunks with the same layer computed as a whole, which is how a pass with `saved` is computed.
+// Compares evaluation in chunks of sequences with a pass that stores `saved`, which is not cut into chunks.
 #include <gtest/gtest.h>
 
 #include "nn/sequence_chunks.h"
@@ -16,14 +16,14 @@ using test::same_bits;
 
 struct Call {
   const char* name;
-  Shape query;  // inputs have width 64
+  Shape query;  // shape of the queries; inputs have width 64
   int axis = -2;
   std::int64_t keys = 0;  // 0: self-attention
 
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
-// The activations of each call are larger than 768 KiB, so it is cut into chunks.
+// The activations of each call need more than 768 KiB, so the call is cut into chunks.
 const Call kCalls[] = {{"sequences", {40, 40, 64}},
                        {"behind an extent of one", {1, 40, 33, 64}},
                        {"two leading dimensions", {20, 3, 40, 64}},
@@ -39,7 +39,7 @@ Shape sequences_of(const Call& call) {
 
 class SequencesOf : public testing::TestWithParam<Call> {
  protected:
-  // Compares evaluation in chunks with the whole, with these options. Returns the number of chunks.
+  // Compares evaluation in chunks with evaluation as a whole, for these options. Returns the number of chunks.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
     Random random(seed);
     const Call& call = GetParam();
@@ -107,7 +107,7 @@ TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   Random random(4);
   const MultiHeadAttention layer(config(Gate::none));
   const Tensor query = random.tensor(DType::f32, GetParam().query);
-  Tensor lengths(DType::i64, lead());  // the last length is wrong
+  Tensor lengths(DType::i64, lead());  // the last length is invalid
   lengths.data<std::int64_t>()[numel(lead()) - 1] = queries() + 1;
   Tensor out(DType::f32, layer.output_shape({.query = query}));
   fill(out, 7);
@@ -137,7 +137,7 @@ TEST(Sequences, DropoutFewQueriesAndLargeWeightsAreNotCut) {
     return SequenceChunks(c, attention_shapes("test", c, {.query = query}), options).count();
   };
   EXPECT_EQ(parts(plain, many, {.mode = Mode::training, .dropout_keep = keep, .executor = &one}), 1);
-  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // 64 MiB of weights would be packed for 2 MiB
+  EXPECT_EQ(parts(wide, short_and_wide, {.executor = &one}), 1);  // not cut: 64 MiB of weights would be packed to save 2 MiB of activations
   EXPECT_EQ(parts(plain, none, {.executor = &one}), 1);
 }
 

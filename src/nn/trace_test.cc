@@ -82,7 +82,7 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
-// Returns layers that have each optional part alone or several parts together, and calls with masks and biases.
+// Returns layers with one optional setting each, layers with several of these settings, and calls with masks and biases.
 std::vector<Problem> sweep() {
   std::vector<Problem> list;
   const auto add = [&](const auto& change) { change(list.emplace_back()); };
@@ -143,7 +143,7 @@ Tensor linear(ConstTensorView x, const Linear& map) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// [*,N,T,C] = a [*,N,T,R] times b [*,K,R,C] or, transposed, b [*,K,C,R]; head n meets head n / (N/K) of b.
+// Returns [*,N,T,C], the products of the heads of a [*,N,T,R] and of b: [*,K,R,C] or, if `transposed`, [*,K,C,R]. Head n of a uses head n / (N/K) of b.
 Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   if (transposed) b = b.transpose(-1, -2);
   Shape shape = a.shape();
@@ -166,7 +166,7 @@ Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// Recomputes every step from the values of the steps before it.
+// Recomputes the values of every step from the values of earlier steps.
 TEST(Trace, StepsFollowFromEachOther) {
   int number = 0;
   for (Problem& p : sweep()) {
@@ -219,7 +219,7 @@ TEST(Trace, StepsFollowFromEachOther) {
       for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += bias[i];
       expect_scores(at[TraceKind::bias]);
     }
-    if (at[TraceKind::mask]) {  // masked scores are -inf, others stay; a row without a key follows empty_rows of the layer
+    if (at[TraceKind::mask]) {  // masked scores become -inf and others stay; in a row without a key, scores are those of the layer's empty_rows
       const std::vector<double> masked = to_doubles(at[TraceKind::mask]);
       const auto keys = static_cast<std::size_t>(at[TraceKind::mask].extent(-1));
       std::size_t gone = 0;
@@ -235,7 +235,7 @@ TEST(Trace, StepsFollowFromEachOther) {
     const std::vector<double> weights = to_doubles(at[TraceKind::softmax]);
     const auto keys = static_cast<std::size_t>(at[TraceKind::softmax].extent(-1));
     for (std::size_t row = 0; keys > 0 && row < weights.size() / keys; ++row) {
-      const double sink = c.sink ? std::exp(0) : 0;  // a new layer's logits are 0
+      const double sink = c.sink ? std::exp(0) : 0;  // the sink logits of a new layer are 0
       double sum = sink, total = 0;
       for (std::size_t s = 0; s < keys; ++s) {
         sum += std::exp(scores[row * keys + s]);
@@ -293,7 +293,7 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
   EXPECT_TRUE(counts.shared_by_heads);
 }
 
-// The step that shows the bias ignores the mask, but uses the distances that the mask's diagonals and documents give.
+// The values of the bias step are not masked. Their distances still follow from the diagonals and documents of the mask.
 TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
   const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),

@@ -1,4 +1,4 @@
-// Compares every gradient of attention with central differences in float64, for one option at a time and for all together.
+// Compares every gradient of attention with central differences in float64, for each option alone and for all options together.
 #include "support/gradients.h"
 
 #include "support/attention_case.h"
@@ -10,7 +10,7 @@ AttentionCase odd_case(Random& random) {
   return case_of(random, DType::f64, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2});
 }
 
-// Compares the case's gradients with differences. Inputs are made contiguous, so that changing one element of memory changes one element of the input.
+// Compares the case's gradients with central differences. Inputs become contiguous, so that a change of one element of memory changes one element of an input.
 void check(AttentionCase& c) {
   const TensorView q = c.keep(Tensor::copy_of(c.q)), k = c.keep(Tensor::copy_of(c.k)), v = c.keep(Tensor::copy_of(c.v));
   c.q = q, c.k = k, c.v = v;

@@ -1,5 +1,5 @@
-// Tests forward mode and the gradient of the backward pass: compares them with differences of the naive formula over random problems, and with central
-// differences of sdpa_forward and sdpa_backward for every input.
+// Tests sdpa_jvp and sdpa_backward_backward. Over random problems they are compared with differences of the naive formula, and for every input with central
+// differences of sdpa_forward and sdpa_backward.
 #include "support/second_derivatives.h"
 
 #include "support/gradients.h"
@@ -7,7 +7,7 @@
 namespace polyhead::test {
 namespace {
 
-// The differences have an error of 1e-12. 16-bit and float32 results are rounded once more, and so are slopes and sinks that a test changes in float32.
+// The differences have an error of 1e-12. With 16-bit and float32 tensors the results are also rounded, and so are the slopes and sinks that a test changes.
 double tolerance(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -47,8 +47,8 @@ TEST(ReferenceSecondDerivatives, AreTheSlopesOfTheFormula) {
   }
 }
 
-// Compares with differences of the loss sum <d_gradients, results of sdpa_backward> by every element of every input. Unlike the test above this test
-// does not rely on the symmetry of second derivatives.
+// Compares sdpa_backward_backward with central differences, by every element of every input, of sum(d_gradients x results of sdpa_backward). Unlike the test
+// above, this test does not assume that second derivatives are symmetric.
 TEST(ReferenceSecondDerivatives, AreTheGradientOfTheBackwardPassByEveryInput) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 700;
 
-// Half a unit in the last place of a value below 1, plus a margin for the rounding of float64 sums.
+// Returns half a unit in the last place of a stored value below 1, plus a margin for the rounding of float64 sums.
 double storage_error(DType dtype) {
   switch (dtype) {
     case DType::f64:

@@ -1,4 +1,5 @@
-// With a diagonal for each sequence, forward, backward and maps equal those of each sequence alone with Diagonal::offset, bit for bit, on every backend.
+// Tests diagonal_offsets, one diagonal for each sequence: forward, backward and maps have the bits of each sequence alone with Diagonal::offset, on every
+// backend.
 #include "polyhead/maps.h"
 #include "support/case_part.h"
 #include "support/each_backend.h"
@@ -62,7 +63,7 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
   }
 }
 
-// New queries continue sequences of 3, 0 and 5 keys. The last query attends to all keys, as at the bottom right of a causal mask.
+// New queries continue sequences of 3, 0 and 5 keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
 TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
   Random random(3);
   constexpr std::int64_t kNew = 2, kKeys = 7;

@@ -57,7 +57,8 @@ TEST_P(DocumentsOf, EachEqualsThatDocumentAloneBitForBit) {
   }
 }
 
-// A pair from two documents has attention weight 0, no gradient of the bias, and score -inf. Top keys and chosen rows count in the packed sequence.
+// If query and key are in different documents, their attention weight and the gradient of their bias are 0 and their score is -inf. Top keys and chosen rows
+// are positions in the packed sequence.
 TEST_P(DocumentsOf, ShareNothing) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 2, .queries = 5, .keys = 7, .qk_width = 4, .v_width = 3}, GetParam());
@@ -85,7 +86,7 @@ TEST_P(DocumentsOf, ShareNothing) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     EXPECT_TRUE(near(chosen.view().select(2, static_cast<std::int64_t>(i)), o.attention_weights.select(2, rows[i]), 1e-6));
   }
-  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // gradients of a key whose document has no queries
+  for (const TensorView& gradient : {o.d_k, o.d_v}) {  // a key whose document has no queries has gradient 0
     for (const double x : to_doubles(ConstTensorView(gradient).select(-2, 3))) EXPECT_EQ(x, 0);
   }
 }

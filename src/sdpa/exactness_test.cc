@@ -11,7 +11,7 @@
 namespace polyhead::test {
 namespace {
 
-// Runs tasks from the last to the first, on several threads.
+// An executor that begins with the last task, on several threads.
 class Backwards : public Executor {
  public:
   explicit Backwards(int threads) : threads_(threads) {}

@@ -90,7 +90,7 @@ TEST_P(Extents, WithoutAQueryTheGradientsOfKeysValuesAndBiasAreZero) {
   }
 }
 
-// A tensor without elements may have any other extents, so no code may loop over its heads.
+// A tensor without queries has no elements, but may have 2^47 heads, so no code may loop over heads.
 TEST_P(Extents, HeadsWithoutQueriesCostNothingHoweverManyThereAre) {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   const Shape none{kMany, 1 << 16, 0, 4}, rows{kMany, 1 << 16, 0};
@@ -132,7 +132,7 @@ TEST_P(Extents, ElevenLeadingDimensionsAreTheSameAsOne) {
 using Scores = EachBackend;
 INSTANTIATE_TEST_SUITE_P(All, Scores, testing::ValuesIn(backends()), name_of_backend);
 
-// Scores of +-1e4 overflow a naive exponential; one spike takes everything; equal scores share.
+// With scores of +-1e4 a naive exponential would overflow. A key far above the others has weight 1, and keys with equal scores have equal weights.
 TEST_P(Scores, OfTenThousandEitherWayStayFinite) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     Random random(6);

@@ -1,4 +1,5 @@
-// Gradients of attention maps: against central differences, and against the backward pass of attention whose values are an identity matrix: its output is the map.
+// Tests gradients of attention maps. They are compared with central differences, and with the backward pass of attention whose values are an identity matrix:
+// the output of that attention is the map.
 #include <cmath>
 #include <limits>
 
@@ -30,7 +31,7 @@ struct Gradients {
   }
 };
 
-// A random case of float64 whose tensors do not overlap, with a scale of the values that keeps differences exact.
+// Returns a random case in float64 with any options except EmptyRows::uniform.
 AttentionCase case_with_maps(std::uint64_t seed, const Backend* backend) {
   Random random(seed);
   AttentionSizes sizes = draw_sizes(random);
@@ -112,7 +113,7 @@ TEST_P(MapGradientsOf, AreCentralDifferences) {
     RelativeBias& relative = c.options.relative_bias;
     const TensorView bias = own(c.options.bias), sink = own(c.options.sink), of_distance = own(relative.slopes ? relative.slopes : relative.table);
     const Tensor d_map = random.tensor(DType::f64, c.sizes.pairs()), d_lse = random.tensor(DType::f64, c.sizes.lse());
-    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";  // lse of an empty row is infinite
+    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";  // the lse of an empty row is -infinity and has no differences
     Gradients found(c);
     attention_map_backward(c.maps(), found.of(d_map, of_lse ? ConstTensorView(d_lse) : ConstTensorView()), c.options, value_of(c));
     Tensor map(DType::f64, c.sizes.pairs()), out(DType::f64, c.sizes.out()), lse(DType::f64, c.sizes.lse());
@@ -151,7 +152,7 @@ TEST_P(MapGradientsOf, OfSomeHeadsAreAdded) {
   expect_close(part.q, whole.q, 1e-14), expect_close(part.k, whole.k, 1e-14);
 }
 
-// Neither elements of d_map where p is 0 nor masked keys are read.
+// Masked keys, and elements of d_map at masked pairs, are not read, so they may be NaN.
 TEST_P(MapGradientsOf, MaskedPairsMayBeNaN) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());

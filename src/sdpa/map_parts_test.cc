@@ -1,4 +1,5 @@
-// Compares parts of maps with the whole map: rectangles, windows, mass on sets of keys, sums over queries, divergence of heads.
+// Compares what is computed of a map without storing it with the same quantity of the whole map: rectangles, windows, mass on sets of keys, sums over queries,
+// divergence of heads.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -59,7 +60,7 @@ TEST_P(MapParts, WindowsAreTheBandAroundTheDiagonalOfEachDocument) {
       const std::int64_t i = index % width, t = index / width % z.queries, head = index / width / z.queries;
       const auto [first_query, first_key] = document_start(m.c.options.mask, t);
       documents += first_query > 0;
-      // A key of another document has probability 0.
+      // Columns of the window that lie in another document have probability 0.
       const std::int64_t s = first_key + t - first_query + first + i;
       EXPECT_NEAR(got[at], s >= first_key && s < z.keys ? m.p(head, t, s) : 0, 1e-13) << t << " " << i;
     }
@@ -78,7 +79,7 @@ TEST_P(MapParts, MassIsTheSumOverASetsKeys) {
     const std::int64_t sets = random.integer(0, 3);
     Shape shape = z.with({sets, z.keys});
     for (int axis = 0; axis < shape.size() - 2; ++axis) shape[axis] = random.coin() ? 1 : shape[axis];
-    if (random.integer(0, 3) == 0) shape[-1] = 1;  // all keys or none
+    if (random.integer(0, 3) == 0) shape[-1] = 1;  // a set of extent 1 holds all keys or no key
     const Tensor in_set = random.tensor(DType::boolean, random.coin() ? shape : shape.last(sets == 1 && random.coin() ? 1 : 2));
     const StridedTensor mass = random.empty_strided(DType::f64, z.with({z.heads(), z.queries, sets}));
     attention_key_mass(m.input(), in_set, mass, m.c.options);
@@ -125,7 +126,7 @@ TEST_P(MapParts, DivergenceIsTheMeanJensenShannonDivergenceOfTheRowsOfTwoHeads) 
       Real total = 0;
       int rows = 0;
       for (std::int64_t t = 0; t < z.queries; ++t) {
-        // Kullback-Leibler divergences to the mean, with the sink's share as one more key.
+        // The Jensen-Shannon divergence of two heads is the mean of their Kullback-Leibler divergences from the mean of both. The sink's share is one more key.
         std::vector<Real> p, q;
         Real sum_p = 0, sum_q = 0;
         for (std::int64_t s = 0; s < z.keys; ++s) {
@@ -150,7 +151,7 @@ TEST_P(MapParts, DivergenceIsTheMeanJensenShannonDivergenceOfTheRowsOfTwoHeads) 
   EXPECT_GT(pairs, 100);
 }
 
-// Sums over more rows than one chunk of the walk, on threads that take turns, have the bits of one thread.
+// With more rows than one thread computes at a time, sums over the rows must not depend on the number of threads.
 TEST_P(MapParts, OfManyRowsDoNotDependOnThreads) {
   Random random(5);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .group = 3, .queries = 1300, .keys = 37, .qk_width = 4, .v_width = 1}, GetParam());

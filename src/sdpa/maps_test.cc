@@ -1,4 +1,5 @@
-// Compares rows, top keys, statistics and pooled maps with the whole map, and the map with the output. Storing attention weights does not change the output.
+// Compares rows, top keys, statistics and pooled maps with the whole map, and the map with the output. Also tests that storing attention weights does not change
+// the output.
 #include "polyhead/maps.h"
 
 #include <gmock/gmock.h>
@@ -130,7 +131,7 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
     }
     if (HasFailure()) return;
   }
-  const Tensor same(DType::f32, {1, 2, 3});  // two equal keys
+  const Tensor same(DType::f32, {1, 2, 3});  // both keys are equal, so both have probability 1/2
   Tensor p(DType::f32, {1, 2, 2}), key(DType::i64, {1, 2, 2});
   attention_top_keys({.q = same, .k = same}, p, key);
   EXPECT_THAT(to_doubles(key), testing::ElementsAre(0, 1, 0, 1));
@@ -139,14 +140,14 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
               testing::AllOf(testing::HasSubstr("3 keys"), testing::HasSubstr("S = 2")));
 }
 
-// Rows of many blocks of keys, with keys that occur several times, so that their probabilities are equal.
+// Rows have many key blocks, and some keys are repeated, so that several keys have equal probabilities.
 TEST_P(TopKeys, OfLongRowsAreThoseOfTheSortedRow) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     const std::int64_t keys = random.integer(200, 700), count = std::min(keys, random.pick<std::int64_t>({1, 2, 5, 16, 60, 700}));
     AttentionCase c = case_of(random, std::array{DType::f64, DType::f32}[seed % 2], {.queries = 30, .keys = keys, .qk_width = 3, .v_width = 1}, GetParam());
-    if (seed % 3 > 0) {  // all keys are equal, or all but 40
+    if (seed % 3 > 0) {  // all keys are equal, or all except 40
       const TensorView k = c.keep(Tensor::copy_of(c.k.slice(-2, 0, 1).expand(c.sizes.k())));
       const Tensor others = random.tensor(c.dtype, {1, 40, 3}, -2, 2);
       if (seed % 3 == 2) copy(others, k.slice(-2, 50, 90));

@@ -1,4 +1,5 @@
-// A masked key has no effect; a NaN in an attended value reaches the rows that use it and no other. Also tests -inf and empty rows.
+// Tests that a masked key has no effect, and that a NaN in an attended value reaches the rows that use that value and no other row. Also tests scores of
+// -infinity and empty rows.
 #include "polyhead/maps.h"
 #include "support/compare_outputs.h"
 #include "support/each_backend.h"
@@ -7,7 +8,7 @@
 namespace polyhead::test {
 namespace {
 
-// A random problem whose inputs are contiguous and writable, with a bias of one element per pair, or with a relative bias.
+// A random problem whose inputs are contiguous and writable. Its bias has one element for each pair, or is a relative bias.
 struct Writable {
   AttentionCase c;
   TensorView q, k, v, bias, relative_bias;
@@ -42,7 +43,7 @@ struct Writable {
   }
 };
 
-// Returns the pairs whose values the formula uses: attended pairs, and whole empty rows if empty_rows lets them attend to every key.
+// Returns which pairs (query, key) affect the output: attended pairs, and all pairs of an empty row if empty_rows lets such a row attend to every key.
 std::vector<bool> used_pairs(const AttentionCase& c) {
   std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
   const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
@@ -53,7 +54,7 @@ std::vector<bool> used_pairs(const AttentionCase& c) {
   return used;
 }
 
-// Returns the elements of the relative bias that no used pair reads.
+// Returns the elements of the relative bias that no pair of `used` reads.
 std::vector<std::int64_t> unused_elements(const AttentionCase& c, const std::vector<bool>& used) {
   const RelativeBias& bias = c.options.relative_bias;
   const std::int64_t per_head = bias.slopes ? 1 : bias.table.extent(1);
@@ -92,7 +93,7 @@ Everything compute(AttentionCase& c, const Backend* backend) {
   c.options.backend = backend;
   Everything all{c.make_outputs(), {}, {}};
   c.run(all.o);
-  // Each input is its own tangent, so the contents of a masked key are in its tangent, too.
+  // Each input is also its tangent, so the contents of a masked key are in the tangents, too.
   sdpa_jvp_and_backward_backward(c, all);
   for (const MapValue value : {MapValue::score, MapValue::probability, MapValue::dropped}) {
     attention_map({.q = c.q, .k = c.k}, all.maps.emplace_back(DType::f64, c.sizes.pairs()), c.options, value);
@@ -175,7 +176,7 @@ void expect_only_rows(const Writable& w, const Everything& before, const Everyth
       for (const double x : to_doubles(out)) EXPECT_TRUE(std::isnan(x));
       EXPECT_TRUE(std::isnan(to_doubles(lse)[0]));
     } else {
-      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // v's first column was poisoned
+      EXPECT_TRUE(std::isnan(to_doubles(out)[0]));  // one element of v's first column is NaN
       const std::int64_t width = w.c.sizes.v_width;
       EXPECT_TRUE(same_bits(out.slice(0, 1, width), row_of(before.o.out, width).slice(0, 1, width)));
       EXPECT_TRUE(same_bits(lse, row_of(before.o.lse, 1)));
@@ -218,7 +219,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
         } else {
           w.set(w.v, key * sizes.v_width, kNaN);
         }
-        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv counts the key/value heads of all sequences
+        const std::int64_t kv = key / sizes.keys, s = key % sizes.keys;  // kv numbers the key/value heads of all sequences
         for (std::int64_t i = 0; i < sizes.group * sizes.queries; ++i) {
           const std::int64_t reader = kv * sizes.group * sizes.queries + i;
           reached[static_cast<std::size_t>(reader)] = used[static_cast<std::size_t>(reader * sizes.keys + s)];
@@ -232,7 +233,7 @@ TEST_P(NaN, ReachesExactlyTheRowsThatUseIt) {
 
 constexpr EmptyRows kModes[] = {EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked};
 
-// Checks that row t does not contribute to d_k and d_v: they equal the gradients of the same problem without the row.
+// Checks that row t is 0 and has no effect: d_k and d_v equal those of the same problem without the row.
 void expect_empty_row(const Writable& w, const Everything& all, std::int64_t t) {
   const auto row = [&](TensorView view) { return ConstTensorView(view).select(w.c.sizes.lead.size() + 1, t); };
   for (const double x : to_doubles(row(all.o.out))) EXPECT_EQ(x, 0);
@@ -287,7 +288,7 @@ TEST_P(EmptyRow, KeptScoresAllMinusInfinityIsEmptyInEveryModeThoughMaskedOnesAre
     Writable w(kSmall(), 3);
     w.c.options.empty_rows = mode;
     w.c.options.mask.causal = Causal::top_left();
-    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // the causal mask leaves query 1 the keys 0 and 1
+    fill(w.bias.select(2, 1).slice(-1, 0, 2), -kInfinity);  // the causal mask allows query 1 the keys 0 and 1
     expect_empty_row(w, compute(w.c, GetParam()), 1);
   }
 }
@@ -315,7 +316,7 @@ TEST_P(EmptyRow, LargeFiniteBiasNeverMakesOne) {
     Writable w(kSmall(), 5, dtype);
     fill(w.bias.select(2, 1), -1e38);
     const Everything all = compute(w.c, GetParam());
-    // A bias of 1e38 rounds the scores away: every key has the same weight.
+    // Adding a bias of -1e38 to a score loses the score, so every key has the same weight.
     for (const double p : to_doubles(all.maps[1].view().select(2, 1))) EXPECT_NEAR(p, 0.25, 1e-6);
     for (const double x : to_doubles(ConstTensorView(all.o.lse).select(2, 1))) EXPECT_NEAR(x, -1e38, 1e36);
     const ConstTensorView mean = w.v;
@@ -348,7 +349,7 @@ TEST_P(EmptyRow, UniformIsTheFillByALargeNegativeNumberAndUnmaskedTheOffset) {
     rule.c.options.empty_rows = uniform ? EmptyRows::uniform : EmptyRows::unmasked;
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {0, 4});
     rule.c.options.mask.key_lengths = lengths;
-    if (uniform) {  // sequence 0: all scores are one constant
+    if (uniform) {  // all scores of sequence 0 are equal
       fill(plain.q.select(0, 0), 0);
       fill(plain.bias.select(0, 0), -1e6);
     }

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A valid problem, broken by `edit` before it is run.
+// A valid problem. A test makes it invalid before it is run.
 struct Problem {
   Tensor q{DType::f32, {2, 4, 3, 8}}, k{DType::f32, {2, 2, 5, 8}}, v{DType::f32, {2, 2, 5, 6}}, out{DType::f32, {2, 4, 3, 6}},
       lse{DType::f32, {2, 4, 3}}, attention_weights;
@@ -23,7 +23,7 @@ struct Problem {
 struct Refusal {
   const char* name;
   std::function<void(Problem&)> edit;
-  std::vector<const char*> words;  // all of them are in the message
+  std::vector<const char*> words;  // the message contains all of these
 };
 
 std::string forward_message(Problem& p) {

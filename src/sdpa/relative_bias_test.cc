@@ -1,5 +1,5 @@
-// Tests ALiBi and T5's buckets (polyhead/relative_bias.h): the published numbers, and equality with a full bias [*,N,T,S]. The random tests
-// compare both with the reference.
+// Tests ALiBi's slopes and T5's buckets (polyhead/relative_bias.h): compares them with published numbers, and compares results with those of a full bias
+// [*,N,T,S]. Tests of random problems compare relative biases with the reference.
 #include <gmock/gmock.h>
 
 #include "polyhead/maps.h"
@@ -9,7 +9,8 @@
 namespace polyhead::test {
 namespace {
 
-// Computed by hand from T5's formula for 32 buckets and 128 positions: 8 + floor(8 log(d / 8) / log 16) in each direction.
+// The expected buckets were computed by hand from T5's formula for 32 buckets and 128 positions: 8 + floor(8 log(d / 8) / log 16) for a distance d >= 8 in
+// each direction.
 TEST(RelativeBuckets, AreThoseOfT5) {
   const auto both = [](std::int64_t x) { return relative_bucket(x, 32, true, 128); };
   const auto back = [](std::int64_t x) { return relative_bucket(x, 32, false, 128); };
@@ -35,7 +36,7 @@ TEST(RelativeBuckets, AreThoseOfT5) {
   EXPECT_EQ(back(-128), 31);
 }
 
-// The slopes of ALiBi's table for 8 heads, and of its code for 12 heads: the slopes for 8, then every second slope for 16.
+// For 8 heads, the slopes are those of ALiBi's paper. For 12 heads, ALiBi's code takes the slopes for 8 heads, then every second slope for 16 heads.
 TEST(AlibiSlopes, AreThoseOfThePaper) {
   const Tensor eight = alibi_slopes(8), twelve = alibi_slopes(12);
   for (int i = 0; i < 8; ++i) {
@@ -82,7 +83,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
       EXPECT_TRUE(same_bits(o.attention_weights, x.attention_weights)) << "attention_weights";
       for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(same_bits(o.list()[i].second, x.list()[i].second)) << o.list()[i].first;
       const Tolerances t(c);
-      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_* may differ in rounding: a bias gradient that pairs share may change which rows and keys run together
+      const double tolerance[] = {0, 0, t.d_q, t.d_k, t.d_v};  // d_* may differ in rounding: if pairs share elements of a bias gradient, the schedule may divide rows and keys in another way
       for (std::size_t i = 2; i < 5; ++i) EXPECT_TRUE(near(o.list()[i].second, x.list()[i].second, tolerance[i])) << o.list()[i].first;
       const std::vector<double> d_bias = to_doubles(x.d_bias);
       const Tensor wanted = relative_gradient(full, Matrix(d_bias.begin(), d_bias.end()), relative, c.sizes.pairs());
@@ -96,7 +97,7 @@ TEST_P(RelativeBiases, EqualABiasOfEveryPair) {
   EXPECT_GE(compared, 40);
 }
 
-// The diagonals of sequences are far apart or near: distances form several ranges, or all lie in one.
+// Some diagonals are near each other and some are far apart, so the distances of all sequences form several ranges.
 TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {4, 2, 2, 4}), k = random.tensor(DType::f64, {4, 2, 5, 4}), v = random.tensor(DType::f64, {4, 2, 5, 4});
@@ -116,7 +117,7 @@ TEST_P(RelativeBiases, SequencesWithDiagonalsFarApart) {
   }
 }
 
-// A window that begins at the bottom right may be given together with a relative bias that has the same diagonal.
+// A relative bias may name its diagonal if the mask has the same diagonal. A window without a diagonal has the one at the bottom right.
 TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   Random random(8);
   AttentionCase c;
@@ -135,7 +136,7 @@ TEST_P(RelativeBiases, MayNameTheDiagonalOfTheMask) {
   }
 }
 
-// A gradient whose elements share memory adds up, as for any bias: one slope for all heads.
+// If all heads share the memory of one slope, its gradient is the sum over the heads, as for any bias.
 TEST_P(RelativeBiases, GradientOfASharedSlope) {
   Random random(6);
   AttentionCase c;

@@ -73,7 +73,7 @@ TEST(ScorePrograms, EveryOperationIsThatOfC) {
 
 TEST(ScorePrograms, TablesAreReadInPlace) {
   const Tensor table = Tensor::of<float>({4, 6}, {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 30, 31, 32, 33, 34, 35});
-  // table[h, k - 7]: h = 3, keys from 5 on; the first index is -2, the last one lies outside
+  // The program computes table[h, k - 7] for head 3 and keys from 5 on. The first column is -2, counted from the end; the last one lies outside of the table.
   const ScoreProgramCode code{.instructions = {op(ScoreOp::head), op(ScoreOp::key), number(7), op(ScoreOp::subtract, 1, 2), load(0, 0, 3)}, .tables = {{table}}, .result = 4};
   const std::vector<double> found = computed(code, std::vector<double>(9), true), wanted{34, 35, 30, 31, 32, 33, 34, 35};
   for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(found[i], wanted[i]);
@@ -88,7 +88,7 @@ TEST(ScorePrograms, GradientsOfTablesAreThoseOfABias) {
   Random random(1);
   AttentionCase c = case_of(random, DType::f32, {.lead = {2}, .kv_heads = 2, .group = 2, .queries = 30, .keys = 40, .qk_width = 9, .v_width = 6});
   const Tensor table = random.tensor(DType::f32, {4, 69});
-  // score + table[h, k - q + 29]
+  // The program computes score + table[h, k - q + 29].
   ScoreProgramCode code{.instructions = {op(ScoreOp::score), op(ScoreOp::head), op(ScoreOp::query), op(ScoreOp::key), op(ScoreOp::subtract, 3, 2), number(29), op(ScoreOp::add, 4, 5), load(0, 1, 6),
                                          op(ScoreOp::add, 0, 7), number(1)},
                         .tables = {{table}},

@@ -1,5 +1,5 @@
-// Tests score rules of the caller: compares the reference with other options and central differences, and the kernels with the reference
-// (docs/maths.md, section 2).
+// Tests score rules that the caller defines (docs/maths.md, section 2). The reference is compared with equivalent options and with central differences, the
+// kernels with the reference.
 #include "polyhead/score_rule.h"
 
 #include <gmock/gmock.h>
@@ -19,12 +19,12 @@ const auto kCap = score_rule([](auto score, auto, auto) { return score::tanh(sco
                                return 1.0F - t * t;
                              });
 
-// Depends on all indices that a tile gives.
+// A rule that depends on all four indices: sequence, head, query and key.
 const auto kDistances = score_rule([](auto score, auto q, auto k, const ScoreTile& tile) {
   return score * 0.75F + score::tanh((k - q) * 0.25F) * static_cast<float>(tile.head % 3 + tile.batch % 2);
 }, [](auto score, auto, auto, const ScoreTile&) { return score * 0 + 0.75F; });
 
-// score + a[n] score^2 + b[n] (s - t) / 16, written by hand, with the gradients of a and b.
+// The rule score + a[n] score^2 + b[n] (s - t) / 16, written without score_rule(), with gradients of a and b.
 struct Quadratic {
   double a = 0.25, b = 0.5;
 
@@ -178,7 +178,7 @@ TEST(ScoreRules, KernelsAreTheReference) {
     backward_with_sums(wide, expected, wanted_sums);
     c.options.precision = Precision::exact;
     Tolerances t(c);
-    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its slope enlarge errors
+    t.relative *= 4, t.out *= 4, t.lse *= 4, t.d_q *= 4, t.d_k *= 4, t.d_v *= 4, t.d_bias *= 4;  // score^2 and its derivative enlarge errors of the score
     for_each_instruction_set([&] {
       const AttentionOutputs o = c.make_outputs(&random);
       c.forward(o);
@@ -212,7 +212,7 @@ TEST(ScoreRules, MapsAreTheReference) {
   }
 }
 
-// Documents and sequences add to the same sums of the rule's gradients.
+// All documents and sequences add to the same gradients of the rule. Their sums must have the same bits for any number of threads.
 TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
   const ThreadCount restored;
   for (const bool documents : {false, true}) {
@@ -232,14 +232,14 @@ TEST(ScoreRules, SameBitsForAnyNumberOfThreads) {
         expect_same_bits(runs[i], runs[0]);
         EXPECT_TRUE(same_bits(sums[i], sums[0]));
       }
-      const AttentionOutputs without = c.make_outputs();  // requesting the sums changes the schedule and no other gradient
+      const AttentionOutputs without = c.make_outputs();  // without the rule's gradients the schedule is another, but the other gradients have the same bits
       c.run(without);
       expect_same_bits(without, runs[0]);
     });
   }
 }
 
-// sqrt has a slope of infinity at 0 and is NaN below.
+// The rule is sqrt(score), whose derivative is infinite at 0 and which is NaN below 0. At masked pairs this must have no effect.
 TEST(ScoreRules, MaskedPairsHaveNoEffect) {
   ScoreRule root;
   root.forward = [](const ScoreTile& tile, const void*) {

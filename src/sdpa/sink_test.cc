@@ -71,7 +71,8 @@ TEST_P(Sinks, MinusInfinityIsNoSinkBitForBit) {
   }
 }
 
-// Tests sinks far above and below the scores, and scores far from 0: no exponential overflows, and no share is lost. The oracle is in long double.
+// Tests sinks far above and below the scores, and scores far from 0: no exponential may overflow, and the sink's share must not be lost. The expected results
+// are computed in long double.
 TEST_P(Sinks, OfAnyMagnitude) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const double level : {0.0, 40.0, -40.0, 300.0, -1e4}) {
@@ -85,12 +86,12 @@ TEST_P(Sinks, OfAnyMagnitude) {
           c.options.bias = bias;
           c.options.sink = c.keep(random.tensor(dtype, {2}, level + above, level + above + 0.5));
           const FullResults expected = naive_attention(c);
-          // Error of a score near `level`, or of a sink, that is rounded to the type.
+          // Bound of the error that rounding a score near `level`, or a sink, to the dtype causes.
           const double lost = 8 * epsilon(dtype) * (10 + std::abs(level) + std::min(std::abs(level + above), 1e3));
           for_each_instruction_set([&] {
             const AttentionOutputs o = c.make_outputs();
             c.run(o);
-            const Tensor out = to_tensor(expected.out, c.sizes.out());  // below 2^-120 the weights of float32 become 0
+            const Tensor out = to_tensor(expected.out, c.sizes.out());  // float32 weights below 2^-120 become 0
             EXPECT_TRUE(near(o.out, out, 2 * lost * largest_magnitude(out) + 0x1p-120)) << "out";
             EXPECT_TRUE(near_relative(o.lse, to_tensor(expected.lse, c.sizes.lse()), 4 * epsilon(dtype))) << "lse";
             EXPECT_TRUE(near(o.d_v, to_tensor(expected.d_v, c.sizes.v()), 20 * lost)) << "d_v";
@@ -135,7 +136,7 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
     AttentionCase c = case_of(random, DType::f32, sizes, GetParam());
     c.options.sink = c.keep(random.tensor(DType::f32, {3}, -50, 50));
     Tensor bias(DType::f32, {9, keys});
-    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have scores of -infinity only, query 4 has no key
+    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity; query 4 has no key
     const Tensor lengths = Tensor::of<std::int32_t>({2, 9}, {70, 70, 70, 70, 0, 70, 70, 70, 70, 70, 70, 70, 70, 0, 70, 70, 70, 70});
     if (keys > 0) c.options.mask.key_lengths = lengths;
     c.options.bias = bias;
