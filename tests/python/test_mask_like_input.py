@@ -1,4 +1,4 @@
-"""A key mask of `polyhead.MultiHeadAttention` along an axis: [*,S], or laid out like the input."""
+"""If polyhead.MultiHeadAttention attends along another axis than the last but one, a key mask may be [*,S], or be laid out like the input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_mask_like_the_input_is_that_with_the_axis_moved_last(shape: tuple[int
         with pytest.raises(ValueError, match=f"{name} is .*, which may be .*mask_like_input"):
             layer.forward(x, **{name: mask})
     elif shape[0] == 2:
-        assert np.array_equal(out, layer(x, **{name: moved}))  # it fits one way
+        assert np.array_equal(out, layer(x, **{name: moved}))  # the shape fits only one of the two layouts
         with pytest.raises(ValueError, match=f"{name} is .* It lies like the input"):
             layer(x, **{name: mask})
 
