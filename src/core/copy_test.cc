@@ -52,7 +52,7 @@ TEST(Copy, ReadsEachElementBeforeItIsWritten) {
   Tensor shifted = Tensor::of<float>({6}, {0, 1, 2, 3, 4, 5});
   copy(shifted.view().slice(0, 0, 5, 2), shifted.view().slice(0, 1, 4));
   EXPECT_EQ(to_doubles(shifted), (Values{0, 0, 2, 4, 4, 5}));
-  Tensor wide = Tensor::of<double>({2}, {1, 2});  // its memory also holds the copy of a narrower dtype
+  Tensor wide = Tensor::of<double>({2}, {1, 2});  // the memory of `wide` also holds the target of the copy, which has a narrower dtype
   copy(wide, TensorView(static_cast<float*>(wide.view().data()) + 2, {2}));
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[2], 1);
   EXPECT_EQ(static_cast<const float*>(wide.view().data())[3], 2);

@@ -437,14 +437,14 @@ TEST(Layouts, UnknownParametersInsideALayerAreNotIgnored) {
 
 TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
   const std::pair<const char*, const char*> added[] = {
-      {"bert", "attention.self.relative_position_bias_table"},  // in Swin
-      {"bert", "attention.self.distance_embedding.weight"},     // in BERT with relative_key
-      {"llama", "q_norm.weight"},                               // in Qwen 3
+      {"bert", "attention.self.relative_position_bias_table"},  // Swin has this parameter
+      {"bert", "attention.self.distance_embedding.weight"},     // BERT with relative_key has this parameter
+      {"llama", "q_norm.weight"},                               // Qwen 3 has this parameter
       {"llama", "g_proj.weight"},                               // the projection of a gate
       {"bart", "relative_position.weight"},
-      {"timm", "q_bias"},                                       // in BEiT
-      {"timm", "relative_position_bias_table"},                 // in Swin
-      {"timm", "rel_pos_h"}};                                   // in SAM
+      {"timm", "q_bias"},                                       // BEiT has this parameter
+      {"timm", "relative_position_bias_table"},                 // Swin has this parameter
+      {"timm", "rel_pos_h"}};                                   // SAM has this parameter
   for (const auto& [layout, name] : added) {
     const auto first = std::ranges::find(samples(), layout, &Sample::layout);
     Names names = first->parameters();

@@ -183,7 +183,7 @@ TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
   EXPECT_FALSE(same_bits(run(true, 1), run(true, 2)));
   const Tensor x(DType::f32, {8, 64});
   Tensor y(DType::f32, {8, 64});
-  layer.forward(x, y);  // evaluation mode
+  layer.forward(x, y);  // the default mode is evaluation, so nothing is dropped
   for (const double value : test::to_doubles(y)) EXPECT_EQ(value, 1);
 }
 

@@ -37,7 +37,7 @@ def paths_of_document(text):
 def documents():
     folders = [ROOT / name for name in FOLDERS.split("|")]
     found = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.md"))]
-    found.remove(ROOT / "docs/mutants.md")  # written by the last run of the mutants, so its paths may be old; tests/mutants/run.py --check compares the mutants themselves with the sources
+    found.remove(ROOT / "docs/mutants.md")  # the last run of the mutants wrote this page, so its paths may be old; tests/mutants/run.py --check compares the mutants themselves with the sources
     yield from ((path, set(paths_of_document(path.read_text()))) for path in sorted(found))
     for folder in folders:
         for path in sorted(folder.rglob("*")):

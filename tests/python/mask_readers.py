@@ -65,7 +65,7 @@ class MaskReaders(TorchFunctionMode):
         return making
 
     def attention(self, function: Any) -> Any:
-        """Wraps an attention function: reading masks inside of it is not recorded."""
+        """Wraps an attention function, so that masks which the function itself reads are not recorded."""
 
         def attending(*arguments: Any, **keywords: Any) -> Any:
             self._inside += 1

@@ -182,7 +182,7 @@ def test_results_and_gradients_are_those_of_one_machine(name: str, processes: Pr
 
 
 def dropped(group: Group, case: Case, seed: int | None) -> Results:
-    torch.manual_seed(7 + dist.get_rank(group))  # rank 0's counts
+    torch.manual_seed(7 + dist.get_rank(group))  # ranks have different seeds, and all must use that of rank 0
     results = of_rank(group, case | {"options": {"dropout": 0.4} | ({} if seed is None else {"seed": seed})})
     torch.manual_seed(7 + dist.get_rank(group))
     torch.randint(2**63 - 1, ())
@@ -252,7 +252,7 @@ def test_one_row_says_whose_a_bias_is() -> None:
             gradients.append(bias.grad)
         refused = []
         for name, x in (("bias", shared.clone()), ("sink", torch.zeros(2, 1))):
-            try:  # the forward pass must refuse, not only the backward pass
+            try:  # the forward pass must refuse the call, not only the backward pass
                 attention(*mine, ranks, **{name: x.requires_grad_()}, timeout=60)  # type: ignore[call-overload]
             except ValueError as refusal:
                 refused.append(str(refusal))

@@ -138,7 +138,7 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
 
 
 def described_arguments(name: str) -> dict[str, str]:
-    """Returns the entries of Args. The entry "options: as given to `sdpa`" describes all arguments that sdpa has, too, and that no other entry describes."""
+    """Returns the entries of Args. The entry "options: as given to `sdpa`" describes every argument that sdpa also has and that no other entry describes."""
     described = entries(CALLED[name].doc, "Args")
     if "options" not in described or "options" in arguments(CALLED[name]):
         return described

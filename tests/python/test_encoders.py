@@ -150,7 +150,7 @@ def test_mask_tokens_of_esm_are_zero_and_scale_the_others(tmp_path: Path) -> Non
 
 
 def test_esm_reads_the_frequencies_of_the_file(tmp_path: Path) -> None:
-    """Published files hold the rotary frequencies, rounded to float16. Files of transformers 4 hold them for each layer."""
+    """Published files hold the rotary frequencies, rounded to float16. Files of transformers 4 hold the frequencies for each layer."""
     theirs = saved_model("esm", tmp_path)
     theirs.rotary_embeddings.inv_freq.copy_(theirs.rotary_embeddings.inv_freq * 1.05)
     path = tmp_path / "model.safetensors"

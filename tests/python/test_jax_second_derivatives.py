@@ -269,7 +269,7 @@ def test_transforms(name: str, wide: None, rng: np.random.Generator) -> None:  #
         all_close((jax.jit if jit else lambda g: g)(of(lambda q, k, v, b: attention(q, k, v, bias=b)))(*x), exact, 1e-11, name)
 
 
-# vmap: each example as it is alone.
+# Under vmap each example must have the results that it has alone.
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)

@@ -48,7 +48,7 @@ def test_a_part_is_imported_when_it_is_first_used(names: list[str]) -> None:
 
 MISSING = """
     import sys
-    sys.modules["torch"] = sys.modules["jax"] = None    # as if they were not installed
+    sys.modules["torch"] = sys.modules["jax"] = None    # as if torch and JAX were not installed
     import polyhead
 """
 

@@ -25,7 +25,7 @@ KINDS = {"plain": {}, "rotary": {"use_rotary_embeddings": True}, "key and value 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
-    """Query, key and value are different tensors, also for self-attention. Which of them esm reads depends on need_head_weights, and must be the same with the patch."""
+    """Query, key and value are different tensors, also for self-attention. Which of the three esm reads depends on need_head_weights; with the patch the same tensors must be read."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -67,7 +67,7 @@ def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, c
         found = call()
     assert isinstance(found, str) is isinstance(refused, str) and (not isinstance(found, str) or found == refused)
     require_same(PATCH, call, {}, layer, counter, calls=0, grad=False)
-    padding = torch.tensor([[False, True, False, False, False]])  # padding of one sequence, for a batch of several
+    padding = torch.tensor([[False, True, False, False, False]])  # a padding mask of one sequence, which is used for a batch of several sequences
     assert isinstance(call(), str)
     with PATCH():
         assert isinstance(call(), str)
@@ -118,7 +118,7 @@ def test_a_hook_on_the_dropout_of_columns_is_called(counter: Counter) -> None:  
 
 
 def test_dropout_and_padding_of_columns(counter: Counter) -> None:  # noqa: F811
-    """Whether dropout is active depends on the mode of the dropout module. Padding of one alignment for a batch of two is left to esm."""
+    """Whether dropout is active depends on the mode of the dropout module. If the padding mask has one alignment and the batch two, esm's own code runs."""
     layer, x = randomize(ColumnSelfAttention(8, 2, dropout=0.4)).train(), torch.randn(3, 4, 2, 8)
     require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
     layer.dropout_module.eval()

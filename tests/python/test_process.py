@@ -112,7 +112,7 @@ def test_the_interpreter_goes_on_while_polyhead_computes(rng: np.random.Generato
 def test_a_forked_child_computes_the_same() -> None:
     out = run("""
         import os, warnings, numpy as np, polyhead
-        warnings.simplefilter("ignore")  # Python's own, about forking with threads
+        warnings.simplefilter("ignore")  # Python itself warns of a fork in a process with threads
         q = np.random.default_rng(0).standard_normal((2, 4, 300, 32)).astype(np.float32)
         before = polyhead.sdpa(q, q, q)  # the library's threads are alive now
         child = os.fork()

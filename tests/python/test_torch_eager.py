@@ -53,7 +53,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for direct in (True, False):
-        monkeypatch.setattr(_eager, "_READ_BY_C", direct)  # False: as with a version of torch before 2.10
+        monkeypatch.setattr(_eager, "_READ_BY_C", direct)  # False tests the path for versions of torch before 2.10
         torch.manual_seed(3)
         q, k, v, bias = inputs(recorded=True, dtype=torch.float32)
         heads = q.transpose(1, 2).contiguous().transpose(1, 2)

@@ -204,7 +204,7 @@ def test_a_changed_parameter_counts_at_once(which: int, grad: bool, one_call: li
         with torch.no_grad():
             weight.mul_(-2)
 
-    def by_data() -> None:  # does not change _version
+    def by_data() -> None:  # a change through .data does not change _version
         weight.data.add_(1)
 
     def another_memory() -> None:

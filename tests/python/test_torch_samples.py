@@ -119,7 +119,7 @@ def test_samples_of_modules(name: str, summary: list[str]) -> None:
                 for sample in info.module_inputs_func(info, "cpu", dtype, requires_grad, training):
                     build, call = sample.constructor_input, sample.forward_input
                     theirs = info.module_cls(*build.args, **build.kwargs).to(dtype).train(training)
-                    for part in theirs.modules():  # switch dropout off, because its bits differ
+                    for part in theirs.modules():  # switch dropout off, because torch and polyhead draw different dropout bits
                         if isinstance(part, nn.Dropout):
                             part.p = 0.0
                         elif isinstance(part, nn.MultiheadAttention):

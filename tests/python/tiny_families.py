@@ -316,7 +316,7 @@ _PARTS = {"blt_global_transformer": "it is a part whose causal mask the model ar
 
 
 def build(model_type: str) -> Family | str:
-    """Returns the family's model with eager attention, or a text that says why it cannot be built here."""
+    """Returns the family's model with eager attention, or a text that says why it cannot be built in these tests."""
     if model_type in _PARTS:
         return _PARTS[model_type]
     reasons: list[str] = []

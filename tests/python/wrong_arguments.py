@@ -83,7 +83,7 @@ def tensor(*wrong_shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
-    """Returns the table for polyhead.jax; empty if JAX is not installed. JAX's arrays have no float64 here."""
+    """Returns the table for polyhead.jax; empty if JAX is not installed. In these tests JAX's arrays have no float64."""
     if importlib.util.find_spec("jax") is None:
         return {}
     from polyhead.jax import attention, attention_fn, dot_product_attention

@@ -28,7 +28,7 @@ class Formulas:
         c1, c2 = 1 - t * t, (-2 / cap * t * (1 - t * t) if cap else np.zeros_like(p))
 
         def both(f: Any) -> tuple[Any, Any]:
-            """Returns f of the numbers and f of their magnitudes."""
+            """Returns f computed with the numbers, and f computed with their magnitudes, which bounds the rounding errors."""
             return f(lambda x: x, 1.0), f(np.abs, -1.0)
 
         q1, k1, v1 = moved["q"], heads_of(moved["k"], built.heads), heads_of(moved["v"], built.heads)

@@ -213,7 +213,7 @@ TEST(MaskBlocks, ListsHaveTheBitsOfBooleans) {
     if (random.integer(0, 3) == 0) c.options.dropout = {.p = 0.25, .seed = seed};
     c.options.empty_rows = random.pick({EmptyRows::zero, EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
     const TensorView attend = c.keep(listed_pairs(lists, c.sizes.pairs()));
-    ConstTensorView beside;  // booleans of every pair, given together with the lists
+    ConstTensorView beside;  // a boolean mask of every pair, which a third of the cases use together with the lists
     if (random.integer(0, 2) == 0) {
       const TensorView drawn = c.keep(blocky(random, c.sizes.pairs(), 16, 64));
       for (std::int64_t i = 0; i < drawn.numel(); ++i) attend.data<bool>()[i] = attend.data<bool>()[i] && drawn.data<bool>()[i];

@@ -44,7 +44,7 @@ TEST(Native, ServesBfloat16WhereTheInstructionSetHasIt) {
   }
 }
 
-// On processors without AMX the amx_bf16 kernels are tested by emulation, so the emulation must have the bits of the hardware. The test needs both.
+// On processors without AMX the amx_bf16 kernels are tested by emulation, so the emulation must have the bits of the hardware. The test needs a processor with AMX and a build with the emulation.
 TEST(Native, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const auto available = [](std::string_view name) {  // the kernels must also be compiled with AVX512-BF16: without it the emulation uses other vector instructions
     return std::ranges::any_of(kernel_instruction_sets(), [&](const KernelInstructionSet& set) { return set.name == name && set.available && set.needs.find("avx512_bf16") != std::string_view::npos; });
