@@ -47,7 +47,7 @@ Tokens words(std::int64_t count) {
 
 Page page_of(Text text) { return {.title = "title", .model = "model", .texts = {std::move(text)}}; }
 
-// The data element as a browser reads it: everything from its start tag to the first "</script".
+// Returns the page's data element as a browser reads it: everything from its start tag to the first "</script".
 json data_of(const std::string& html) {
   const std::string tag = R"(<script type="application/json" id="data">)";
   const std::size_t begin = html.find(tag) + tag.size();
@@ -82,7 +82,7 @@ TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
   constexpr unsigned kSeed = 20;
   SCOPED_TRACE(kSeed);
   const Tensor maps = random_maps({4, 3, 5, 7}, kSeed);
-  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: head before layer, every other layer
+  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: the axis of heads before the axis of layers, and every second layer
   const json text = data_of(render(page_of({.text = "", .queries = words(5), .keys = words(7), .attentions = swapped})))["texts"][0];
   ASSERT_EQ(text["weights"].size(), 3U);
   for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -186,7 +186,7 @@ TEST(Viewer, PageNamesNothingOutsideItself) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
-  const std::string own = "url(#zero)";  // not an address: it refers to a pattern inside a figure that the page writes
+  const std::string own = "url(#zero)";  // no address of another file: "#zero" is a pattern inside the figure that the page itself writes
   const std::size_t named = html.find(own);
   ASSERT_NE(named, std::string::npos);
   html.erase(named, own.size());
@@ -263,9 +263,9 @@ TEST(Viewer, LongTextsAreStoredInEightBitsAndLongerOnesRefused) {
   EXPECT_THAT(message_of(page_of(longer)), HasSubstr("more than 67108864 attention weights"));
 }
 
-// The sizes that docs/viewer.md promises, for an empty page and for 12 layers of 12 heads with 128 tokens.
+// Pages are no larger than docs/viewer.md promises: an empty page, and a page of 12 layers of 12 heads with 128 tokens.
 TEST(Viewer, PagesAreSmall) {
-  EXPECT_LT(render({.title = ""}).size(), 236'000U) << "script, style and texts of both languages";  // 1 kB names the tabs of captured models, 4 kB are the line of live pages and its texts
+  EXPECT_LT(render({.title = ""}).size(), 236'000U) << "script, style and texts of both languages";  // of these, 1 kB names the tabs of captured models, and 4 kB are the input line of live pages with its texts
   const Tensor maps = random_maps({12, 12, 128, 128}, 1);
   EXPECT_LT(render(page_of({.text = "", .queries = words(128), .attentions = maps})).size(), 3'500'000U);
 }
@@ -296,7 +296,7 @@ std::vector<double> decoded(const json& codes) {
 }
 
 TEST(Viewer, PooledMapsReachThePageAsLargestWeightsOrShares) {
-  // 5 queries in 2 blocks (2 and 3), 7 keys in 3 blocks (2, 2 and 3), against sums over the whole map.
+  // 5 queries are pooled to 2 blocks (of 2 and 3) and 7 keys to 3 blocks (of 2, 2 and 3). The expected numbers come from the whole map.
   const Tensor whole = random_maps({1, 1, 5, 7}, 21);
   const std::array<std::int64_t, 3> rows{0, 2, 5};
   const std::array<std::int64_t, 4> columns{0, 2, 4, 7};
@@ -403,11 +403,11 @@ TEST(Viewer, VectorsReachThePageBitForBitWhereTheyBelongToTheWeights) {
   EXPECT_EQ(vectors["root"], false);
   const float* q = worked.q.data<float>();
   EXPECT_EQ(floats_of(vectors["q"][1][0]), std::vector<float>(q + 24, q + 36));
-  EXPECT_EQ(vectors["k"][1].size(), 1U);  // shared by the heads
+  EXPECT_EQ(vectors["k"][1].size(), 1U);  // all heads share k
   const float *k = worked.k.data<float>(), *v = worked.v.data<float>();
   EXPECT_EQ(floats_of(vectors["k"][1][0]), std::vector<float>(k + 20, k + 40));
   EXPECT_EQ(floats_of(vectors["v"][0][0]), std::vector<float>(v, v + 10));
-  EXPECT_EQ(vectors["bias"].size(), 1U);  // shared by the layers
+  EXPECT_EQ(vectors["bias"].size(), 1U);  // all layers share the bias
   EXPECT_EQ(floats_of(vectors["bias"][0][1])[1], worked.bias.data<float>()[16]);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[1], 0);
   EXPECT_EQ(floats_of(vectors["attend"][0][0])[2], 1);
@@ -452,7 +452,7 @@ TEST(Viewer, VectorsBeyondTheBudgetAreLeftOutAndThePageHasTheirSize) {
   page.texts[1].vectors = std::nullopt;
   page.texts[1].left_out = 153;
   EXPECT_EQ(data_of(render(page))["texts"][1]["left_out"], data["texts"][1]["left_out"]);
-  VectorBudget budget(1.001 * needed);  // enough for 153 numbers
+  VectorBudget budget(1.001 * needed);  // room for 153 float32 numbers
   EXPECT_FALSE(budget.take(154));
   EXPECT_TRUE(budget.take(100));
   EXPECT_FALSE(budget.take(54));

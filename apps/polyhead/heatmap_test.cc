@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The text without its escape sequences.
+// Returns the text without its terminal escape sequences.
 std::string visible(const std::string& text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ struct Case {
   }
 };
 
-// A map of n words "word0", ...: row t has weight 0.7 for key (t + 1) mod n, and equal weights for all others.
+// A map of n words "word0", ...: row t has weight 0.7 for key (t + 1) mod n, and equal weights for all other keys.
 Case next_word(std::int64_t n) {
   Case c{Tensor(DType::f32, {n, n}), {}};
   for (std::int64_t t = 0; t < n; ++t) {
@@ -84,7 +84,7 @@ TEST(Heatmap, NarrowCellsHaveTheirWordsDownward) {
 
 TEST(Heatmap, SingleColumnsAreNumbered) {
   const auto lines = lines_of(next_word(30).drawn(45));
-  EXPECT_EQ(lines[0], "                    1         2") << "tens where they change";
+  EXPECT_EQ(lines[0], "                    1         2") << "the header shows the tens digit of a column only where it changes";
   EXPECT_EQ(lines[1], "          012345678901234567890123456789");
   EXPECT_THAT(lines[2], HasSubstr(" 0 word0   █"));
 }

@@ -29,7 +29,7 @@ TEST(Closest, TakesABeginningForTheWhole) { EXPECT_EQ(closest("exp", kCommands),
 
 TEST(Closest, SaysNothingWhereNothingIsNear) {
   EXPECT_EQ(closest("banana", kCommands), "");
-  EXPECT_EQ(closest("reflect", kCommands), "") << "four edits of seven letters";
+  EXPECT_EQ(closest("reflect", kCommands), "") << "four of seven letters would change: too many for a suggestion";
   EXPECT_EQ(closest("", kCommands), "");
   EXPECT_EQ(closest("--", std::vector<std::string>{"--q", "--k"}), "");
   EXPECT_EQ(closest("x", std::vector<std::string>{"y"}), "") << "every letter would change";

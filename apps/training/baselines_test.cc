@@ -17,8 +17,8 @@ TEST(BagOfWords, SplitsWordsAndSigns) {
   EXPECT_THAT(words_and_signs(" \t"), ElementsAre());
 }
 
-// One term: x = 1 or 0, so the normal equations are two numbers. Texts a, a, "" with ratings 3, 1, -1 and penalty 2:
-// (2 + 2) w + 2 c = 4 and 2 w + 3 c = 3, hence w = 3/4 and c = 1/2.
+// With one term, x is 1 for a text that has the term and 0 for another, so there are two normal equations. Texts a, a, "" with ratings 3, 1, -1 and
+// penalty 2 give (2 + 2) w + 2 c = 4 and 2 w + 3 c = 3, hence w = 3/4 and c = 1/2.
 TEST(BagOfWords, SolvesRidgeRegression) {
   const std::vector<std::string> texts{"a", "A", ""};
   const BagOfWords model(texts, std::vector<double>{3, 1, -1}, {.ridge{.penalty = 2}});
@@ -28,7 +28,7 @@ TEST(BagOfWords, SolvesRidgeRegression) {
   EXPECT_THROW(BagOfWords(texts, std::vector<double>{1}), Error);
 }
 
-// scikit-learn 1.9: Ridge(alpha=0.5) on TfidfVectorizer(ngram_range=(1, 2), binary=True, token_pattern=r"\w+") of these texts.
+// The expected numbers are those of scikit-learn 1.9: Ridge(alpha=0.5) on TfidfVectorizer(ngram_range=(1, 2), binary=True, token_pattern=r"\w+").
 TEST(BagOfWords, EqualsScikitLearn) {
   const std::vector<std::string> texts{"good film", "bad film", "not good", "very good very good film", "not bad"};
   const BagOfWords model(texts, std::vector<double>{2, -2, -1.5, 3, 0.5}, {.ridge{.penalty = 0.5}});

@@ -56,7 +56,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   }
   EXPECT_NEAR(first[0], 1.6004, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.5767, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
 
   const models::TextModel model = models::load_text_model(folder);
   const auto none = [](const std::string& line) { ADD_FAILURE() << line; };
@@ -87,7 +87,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
   EXPECT_LT(model.terms.size(), texts_with.size());
   for (const std::string& term : model.terms) EXPECT_GE(texts_with[term], 2) << term;
 
-  // Without a head, the rating of each text must change by that head's part.
+  // If a head is left out, the rating of each text must change by what that head adds to the rating.
   double part = 0;
   for (const std::string& text : texts.data.texts) part += std::abs(models::classify(model, text).head_parts[kNegativeHead]) / 400;
   const std::vector<WithoutHead> without = score_without_heads(model, texts);
@@ -99,7 +99,7 @@ TEST(Classification, LearnsOpinionsAndReadsBothHalves) {
 }
 
 TEST(Classification, TextsThatAreTooLongTogetherAreNotJoined) {
-  std::string text;  // one word of many tokens, because the limit of 20 words does not limit tokens
+  std::string text;  // one word of many tokens: the limit of 20 words does not limit the number of tokens
   for (int i = 0; i < 60; ++i) {
     std::string characters;
     for (int k = 0; k < 60; ++k) characters += cat("\xe4\xb8", static_cast<char>(0x80 + (7 * i + 11 * k * k) % 60));

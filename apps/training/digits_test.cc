@@ -44,7 +44,7 @@ TEST(Digits, LearnsWhichQuarterIsBright) {
   }
   EXPECT_NEAR(first[0], 1.1614, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.4033, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
   const models::ImageClassifier model = models::load_image_classifier(folder);
   const Images images = read_images(data);
   std::vector<std::int64_t> all;

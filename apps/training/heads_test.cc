@@ -32,12 +32,12 @@ TEST(Heads, ARunIsMeasuredOnceAndARunOfOtherStepsIsRefused) {
   const TaskOptions options{.data = data, .seed = 1, .heads = 1};
   const auto written = std::filesystem::last_write_time(folder / "1/model.safetensors");
   EXPECT_TRUE(run_with_heads(digits_task, options, 3, folder / "1").has_value());
-  EXPECT_EQ(std::filesystem::last_write_time(folder / "1/model.safetensors"), written) << "not trained again";
+  EXPECT_EQ(std::filesystem::last_write_time(folder / "1/model.safetensors"), written) << "a finished model was trained again";
   EXPECT_ERROR(run_with_heads(digits_task, options, 4, folder / "1"), format, testing::HasSubstr("is of another run"));
   EXPECT_ERROR(run_with_heads(digits_task, {.data = data, .seed = 1, .heads = 5}, 3, folder / "5"), io, testing::HasSubstr("ended early"));
   const std::atomic<bool> stop = true;
   EXPECT_EQ(run_with_heads(digits_task, {.data = data, .seed = 1, .heads = 2}, 3, folder / "2", &stop), std::nullopt);
-  EXPECT_TRUE(run_with_heads(digits_task, {.data = data, .seed = 1, .heads = 2}, 3, folder / "2").has_value()) << "goes on from its checkpoint";
+  EXPECT_TRUE(run_with_heads(digits_task, {.data = data, .seed = 1, .heads = 2}, 3, folder / "2").has_value()) << "the stopped run did not go on from its checkpoint";
 }
 
 }  // namespace

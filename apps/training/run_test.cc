@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A task with one parameter w that learns y = 3 x. Its score is the closeness of w to 3, or the next one of `scores`.
+// A task with one parameter w that learns y = 3 x. Its score says how close w is to 3; if `scores` is given, the scores are taken from it in order.
 class Line final : public Task {
  public:
   std::vector<double> scores;

@@ -19,7 +19,7 @@ std::string joined(const std::vector<std::string>& tokens) {
   return text;
 }
 
-// The numbers are sacrebleu's (2.6.0, default settings).
+// The expected scores are those of sacrebleu 2.6.0 with default settings.
 TEST(Bleu, TokenizesAs13a) {
   EXPECT_EQ(joined(tokenize_13a("Hello, world. 3.5 km; 10-12 (x) don't...")), "Hello , world . 3.5 km ; 10 - 12 ( x ) don't . . .");
   EXPECT_EQ(joined(tokenize_13a("a\u202f! b\u00a0: \u00ab c \u00bb,d .")), "a ! b : « c » , d .");
@@ -36,9 +36,9 @@ TEST(Bleu, EqualsSacrebleu) {
   const Case cases[] = {
       {{"Le chat dort sur la table.", "Il pleut ."}, {{"Le chat dort sur la table.", "Un chat dort sur la table."}, {"Il pleut.", "Il pleut aujourd'hui."}}, 100},
       {{"La voiture rouge est garée ici, dehors"}, {{"La petite voiture rouge est garée dehors.", "La voiture est rouge"}}, 41.11336169005198},
-      {{"un deux trois"}, {{"un deux trois"}}, 0},                            // no 4-gram
-      {{"a b c d e"}, {{"v b w x y"}}, 10.682175159905848},                   // smoothing of three orders
-      {{"the the the the the the the"}, {{"the cat is on the mat", "there is a cat on the mat"}}, 7.809849842300637},  // clipped counts
+      {{"un deux trois"}, {{"un deux trois"}}, 0},                            // the sentence is too short for a 4-gram
+      {{"a b c d e"}, {{"v b w x y"}}, 10.682175159905848},                   // no 2-, 3- or 4-gram matches, so these three precisions are smoothed
+      {{"the the the the the the the"}, {{"the cat is on the mat", "there is a cat on the mat"}}, 7.809849842300637},  // "the" counts at most as often as in one reference
       {{"Quoi ?", "Oui, à 3.5 km - 10-12 fois."}, {{"Quoi ?"}, {"Oui, à 3,5 km, 10-12 fois !", "Oui : 10-12 fois."}}, 49.45703137422567},
       {{""}, {{"a"}}, 0},
   };

@@ -48,7 +48,7 @@ TEST(Summary, LearnsWhichSentenceIsRepeated) {
   }
   EXPECT_NEAR(first[0], 0.6443, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 0.2271, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
   const auto rows = read_abstracts(data).rows;
   const SummaryScores scores = score_summaries(models::load_sentence_chooser(folder), rows);
   EXPECT_GE(scores.model, scores.best_sentence - 1);

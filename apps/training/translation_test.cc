@@ -41,7 +41,7 @@ TEST(Translation, TokensFindTheirWords) {
 }
 
 TEST(Translation, GuidesOfJoinedPairsPointAtTheirOwnWords) {
-  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // a mark and a byte for each word here
+  const auto tokenizer = models::BytePairTokenizer::train({}, {.special_tokens = models::Translator::special_tokens()});  // each word below is two tokens: the mark of a space, and one byte
   const std::vector<LinkedPair> both{{{"a b", "x y"}, 4, {{1, 0, 0}, {0, 0.25, 0.75}}}, {{"c", "z"}, 2, {{0.5, 0.5}}}};
   const Example example = joined_example(tokenizer, both);
   EXPECT_EQ(example.source, tokenizer.encode("a b c").ids);
@@ -57,7 +57,7 @@ TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
   const LinkedPair pair{{"I am here.", "J'y suis !"}, 9, {{0.5, 0.25, 0, 0.125, 0.125}, {0, 0, 1, 0, 0}, {0, 1, 0, 0, 0}, {0, 0, 0, 0.75, 0.25}}};
   const LinkedPair comma = without_end(tokenizer, pair, true), none = without_end(tokenizer, pair, false);
   EXPECT_EQ(comma.text.source + '|' + comma.text.target, "I am here,|J'y suis,");
-  EXPECT_EQ(comma.shares, pair.shares) << "the comma takes the sign's place";
+  EXPECT_EQ(comma.shares, pair.shares) << "the comma has the shares of the full stop that it replaces";
   EXPECT_EQ(none.text.source + '|' + none.text.target, "I am here|J'y suis");
   EXPECT_THAT(none.shares, ElementsAre(ElementsAre(0.5, 0.25, 0, 0.125), ElementsAre(0, 0, 1, 0), ElementsAre(0, 1, 0, 0)));
   for (const auto& [source, target] : {std::pair("I am here", "J'y suis !"), {"I am here.", "J'y suis"}, {"!", "J'y suis !"}}) {
@@ -65,7 +65,7 @@ TEST(Translation, APairThatGoesOnHasNoSignAtItsEnd) {
     EXPECT_EQ(same.text.source + same.text.target, std::string(source) + target);
     EXPECT_EQ(same.shares, pair.shares);
   }
-  for (const LinkedPair& one : {comma, none}) {  // one list of shares for each word
+  for (const LinkedPair& one : {comma, none}) {  // each target word has one list of shares
     EXPECT_EQ(tokenizer.encode(one.text.target).word_spans.size(), one.shares.size());
     EXPECT_EQ(tokenizer.encode(one.text.source).word_spans.size() + 1, one.shares[0].size());
   }
@@ -110,16 +110,16 @@ TEST(Translation, LearnsFromAFileOfSentencePairs) {
   set_num_threads(2), train(second, 0, false);
   EXPECT_NEAR(first[0], 8.9547, 1e-3);  // recorded from an earlier run
   EXPECT_NEAR(first[1], 8.0516, 1e-3);
-  EXPECT_EQ(first, second) << "one thread and two";
+  EXPECT_EQ(first, second) << "one thread and two threads differ";
   train(third, 4, false), train(third, 0, true);
-  EXPECT_EQ(first, third) << "stopped in the second epoch and resumed";
+  EXPECT_EQ(first, third) << "a run that was stopped in the second epoch and resumed differs";
   const models::Translator model = models::load_translator(folder);
   EXPECT_EQ(model.config.layers, 3);
   std::string text = "red";
   for (int i = 0; i < 120; ++i) text += " red";
   const TranslationScore score = score_translations(model, {{text, {""}}, {"red", {"rouge"}}});
   EXPECT_EQ(score.too_long, 1);
-  EXPECT_EQ(score.texts[0], "") << "not translated";
+  EXPECT_EQ(score.texts[0], "") << "a text that is too long must not be translated";
 }
 
 }  // namespace

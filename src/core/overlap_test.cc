@@ -80,7 +80,7 @@ TEST(Overlap, SlicesOfOnePackedTensorDoNot) {
   EXPECT_FALSE(overlaps({}, {}));
 }
 
-// Counts, for random views into 100 numbers, how often each number occurs in the view and in distinct_elements() of the view.
+// A view and its distinct_elements() must have the same elements; distinct_elements() must have each of them once.
 TEST(Overlap, DistinctElementsAreTheSameOnes) {
   struct Case {
     const char* name;

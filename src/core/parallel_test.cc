@@ -105,7 +105,7 @@ TEST_F(ParallelFor, HugeCountsAreCutWithoutOverflow) {
   EXPECT_EQ(total, static_cast<std::uint64_t>(kHuge));
 }
 
-// Requests the end of the operation at the n-th call of wanted().
+// Requests an interrupt at the n-th call of wanted().
 class EndsAt : public InterruptWatch {
  public:
   explicit EndsAt(int look) : look_(look) {}
@@ -183,7 +183,7 @@ TEST_F(ParallelFor, AWatchIsOfItsOwnThread) {
     EXPECT_EQ(current_watch(), nullptr);
   }).join();
   EXPECT_TRUE(interrupted());
-  EndsAt inner(-1);  // the watch of a nested call, made from wanted()
+  EndsAt inner(-1);  // the watch of a nested call of parallel_for, which wanted() makes
   EXPECT_FALSE(interrupted());
 }
 
@@ -275,7 +275,7 @@ TEST_F(ParallelFor, AnExceptionReachesTheCaller) {
         --running;
         if (throws) throw std::runtime_error("piece " + std::to_string(thrower));
       });
-      ADD_FAILURE() << "no exception from " << thrower;
+      ADD_FAILURE() << "no exception from index " << thrower;
     } catch (const std::runtime_error& error) {
       EXPECT_EQ(error.what(), "piece " + std::to_string(thrower));
     }

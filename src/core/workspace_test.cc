@@ -43,7 +43,7 @@ TEST(Workspace, MemoryOfAnEndedTensorIsTheNextOnes) {
   const Workspace workspace;
   const void* first = place_of(workspace.tensor(DType::f32, {kMany}));
   EXPECT_EQ(workspace.idle_bytes(), 4 * kMany);
-  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // another type and shape, with as many bytes
+  Tensor again = workspace.tensor(DType::f64, {kMany / 4, 2});  // has another dtype and shape than the ended tensor, but the same number of bytes
   EXPECT_EQ(place_of(again), first);
   EXPECT_EQ(again.shape(), (Shape{kMany / 4, 2}));
   EXPECT_EQ(workspace.idle_bytes(), 0);
@@ -75,7 +75,7 @@ TEST(Workspace, ClearGivesEverythingBack) {
   { const Tensor other = workspace.tensor(DType::u8, {kMany}); }
   workspace.clear();
   EXPECT_EQ(workspace.idle_bytes(), 0);
-  fill(kept, 3);  // clear() left its memory valid
+  fill(kept, 3);  // clear() does not free the memory of a tensor in use
   kept = Tensor();
   EXPECT_EQ(workspace.idle_bytes(), kMany);
 }
@@ -150,10 +150,10 @@ TEST(Workspace, WhatIsMadeOfAParameterIsKeptUntilClear) {
   Tensor parameter(DType::f32, {4, 4}), other(DType::f32, {4, 4});
   EXPECT_EQ(ask(parameter, &a), 1);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(parameter, &b), 2);  // the same parameter for another use
+  EXPECT_EQ(ask(parameter, &b), 2);  // for another use the value of the same parameter is made again
   EXPECT_EQ(ask(other, &a), 3);
   EXPECT_EQ(ask(parameter, &a), 1);
-  EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the memory
+  EXPECT_EQ(ask(Tensor::share(parameter.view().reshape({2, 8}), parameter.owner()), &a), 4);  // another view of the same memory has its own cache entry
   workspace.clear();
   EXPECT_EQ(ask(parameter, &a), 5);
 }

@@ -26,8 +26,8 @@ TEST(BlockSizes, ACoreHasItsShareOfTheSecondCache) {
   EXPECT_EQ(second_cache(machine(32 << 10, 1, 1 << 20, 1)), 1 << 20);
   EXPECT_EQ(second_cache(machine(48 << 10, 2, 1280 << 10, 2)), 1280 << 10) << "two threads of one core share both caches";
   EXPECT_EQ(second_cache(machine(32 << 10, 1, 2 << 20, 4)), 512 << 10) << "a cluster of four cores";
-  EXPECT_EQ(second_cache(machine(64 << 10, 0, 1 << 20, 0)), 1 << 20) << "not known who shares them";
-  EXPECT_EQ(second_cache(Cpu{}), 1 << 20) << "not known";
+  EXPECT_EQ(second_cache(machine(64 << 10, 0, 1 << 20, 0)), 1 << 20) << "it is not known how many threads share the caches";
+  EXPECT_EQ(second_cache(Cpu{}), 1 << 20) << "nothing is known about the caches";
   EXPECT_EQ(second_cache(machine(32 << 10, 1, 0, 1)), 1 << 20) << "a size that could not be read";
 }
 
@@ -62,7 +62,7 @@ TEST(BlockSizes, KnownMachines) {
 TEST(BlockSizes, FitTheCache) {
   for (std::int64_t bytes = 1; bytes < 64 << 20; bytes = bytes * 5 / 4 + 1) {
     const BlockSizes sizes = block_sizes(bytes);
-    EXPECT_LE(sizes.query_bytes + (bytes >= 512 << 10 ? 256 << 10 : 0), std::max<std::int64_t>(bytes, 256 << 10)) << bytes << ", beside a block of keys";
+    EXPECT_LE(sizes.query_bytes + (bytes >= 512 << 10 ? 256 << 10 : 0), std::max<std::int64_t>(bytes, 256 << 10)) << bytes << ": the query block leaves 256 KiB of the cache to a key block";
     EXPECT_LE(sizes.row_bytes + sizes.panel_bytes, std::max<std::int64_t>(bytes, 256 << 10)) << bytes;
     EXPECT_EQ(sizes.query_rows(64, 4) % 12, 0) << bytes << ": whole strips";
   }
@@ -141,7 +141,7 @@ TEST(Explain, SaysWhatWasFoundOfTheMachine) {
   EXPECT_THAT(of({64 << 10, 1280 << 10, 0, 64}), HasSubstr("\nprocessors: 64 of 64 online\ncaches: L1d 64 KiB, L2 1.25 MiB, L3 unknown\n"));
   EXPECT_THAT(of({0, 0, 0, 1}), AllOf(HasSubstr("\ncaches: L1d unknown, L2 unknown, L3 unknown\n"), HasSubstr("threads: 1\n")));
   EXPECT_THAT(of({}), HasSubstr(cat("; kernels for ", kernel_instruction_set(), "\n")));
-  // The block sizes follow the described cache.
+  // explain() shows the block sizes that follow from the described cache.
   EXPECT_THAT(of({0, 256 << 10, 0, 1}), HasSubstr("blocks of 192 queries, 32 of them"));
   EXPECT_THAT(of({0, 2 << 20, 0, 1}), HasSubstr("blocks of 1500 queries, 4 of them"));
 }

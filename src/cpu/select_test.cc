@@ -80,7 +80,7 @@ TEST(Select, SaysWhyASetIsPassedOver) {
   EXPECT_EQ(cpu::passed_over(amd, known("AuthenticAMD", "avx2")), "");
   EXPECT_THAT(cpu::passed_over(amd, known("GenuineIntel", "avx2")), HasSubstr("AuthenticAMD"));
   EXPECT_EQ(cpu::passed_over(never, known("AuthenticAMD", "avx2")), "it is for tests");
-  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // requested by name
+  EXPECT_EQ(cpu::select_kernels(std::array{never, amd, everywhere}, known("GenuineIntel", "avx2"), "amd").name, "amd");  // a set that the caller names is chosen also on a processor of another vendor
 }
 
 // KernelInstructionSet::why_not_used must be empty for the instruction set in use, and a reason for all other sets.

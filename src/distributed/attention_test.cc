@@ -8,7 +8,7 @@ namespace {
 TEST(Distributed, AgreesWithTheReferenceOnRandomProblems) {
   for (const std::uint64_t seed : test::seeds(0, 1500)) {
     Random random(seed);
-    // Every fourth case has any sizes, 0 included, and up to four leading dimensions.
+    // Every fourth case has random sizes, 0 included, and up to four leading dimensions; the others have sizes around the kernels' blocks.
     AttentionCase c = seed % 4 == 3 ? draw_case(random, kDTypes[seed / 4 % 5]) : draw_kernel_case(random, seed);
     leave_out_what_ranks_refuse(c);
     const DistributedRun run = draw_run(random, c);
@@ -71,7 +71,7 @@ TEST(Distributed, ARingHasTheSameBitsFromRunToRun) {
   }
 }
 
-// A document has many queries and no keys, or the reverse. It is so large that a rank computes it with several threads.
+// One document has many queries and no keys, or many keys and no queries. It is so large that a rank computes it with several threads.
 TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   for (const Shape& extents : {Shape{1100, 16}, Shape{16, 1100}}) {
     for (const distributed::Plan& plan : {distributed::Plan{2, 1}, distributed::Plan{1, 2}}) {
@@ -95,7 +95,7 @@ TEST(Distributed, DocumentsWithoutKeysAreEmptyRows) {
   }
 }
 
-// |lse| is above 32. One machine then computes the sums of the rows again from all keys, which a rank of a ring cannot do.
+// |lse| is above 32. On one machine the backward pass then computes the sums of exponentials again from all keys; a rank of a ring does not have all keys.
 TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   Random random(11);
   AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 1, .queries = 40, .keys = 90, .qk_width = 16, .v_width = 8}, 9.0);
@@ -112,7 +112,7 @@ TEST(Distributed, RowsWithALargeLseAgreeWithTheReference) {
   expect_gradients_near(actual, expected, tolerances);
 }
 
-// Keys have 16 bits, as in a cache, and queries are float32. Such calls have no backward pass.
+// Keys and values have 16 bits, as in a cache, and queries are float32. Such calls have no backward pass.
 TEST(Distributed, KeysOfAnotherDtypeAgreeWithTheReference) {
   int tested = 0;
   for (std::uint64_t seed = 3000; seed < 3100; ++seed) {
@@ -158,7 +158,7 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
     distributed::sdpa_forward(communicator, own, causal, options);
   });
   expect_no_errors(errors);
-  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // bytes: k and v, 2 heads, 10 keys, width 4, float32
+  constexpr std::int64_t kStatements = 2 * 1024, kKeys = 2 * 2 * 10 * 4 * 4;  // both in bytes; kKeys: k and v of 2 heads, 10 keys, width 4, float32
   EXPECT_EQ(reports[0].sent_bytes, kStatements + kKeys);
   EXPECT_EQ(reports[1].sent_bytes, kStatements);
   for (const distributed::CallReport& report : reports) {
@@ -167,7 +167,7 @@ TEST(Distributed, ExplainAndTheReportSayWhatHappens) {
   }
 }
 
-// The sizes are so large that ranks compute their blocks in several pieces (ring.h).
+// The sequence is so long that a rank computes a step of the ring in several pieces (ring.h).
 TEST(Distributed, ALongCausalRingAgreesWithOneRank) {
   Random random(7);
   AttentionCase c = case_of(random, DType::f32, {.kv_heads = 2, .group = 6, .queries = 3100, .keys = 3100, .qk_width = 64, .v_width = 64});

@@ -46,7 +46,7 @@ TEST(DistributedErrors, ARankThatDoesNotCallIsNamedByAllOthers) {
   }
 }
 
-// Forwards to another communicator until a given number of messages were sent; then it sends nothing more.
+// Forwards to another communicator. After a given number of messages, its send() throws; its abort messages are still sent unless `silent`.
 class FallsSilent final : public Communicator {
  public:
   FallsSilent(Communicator& whole, int messages, bool silent = false) : whole_(whole), left_(messages), silent_(silent) {}
@@ -61,11 +61,11 @@ class FallsSilent final : public Communicator {
  private:
   Communicator& whole_;
   int left_;
-  bool silent_;  // true: its abort messages are lost, too
+  bool silent_;  // true: abort messages are not sent either
 };
 
 TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
-  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // messages that rank 1 sends before it dies. All in order: 3 + 3 for the two agreements, then keys and values for 3 ranks
+  for (const int messages : {0, 1, 2, 4, 6, 7, 9}) {  // number of messages that rank 1 sends before it dies: 3 + 3 for the two agreements, then keys and values for 3 ranks
     const auto errors = run_ranks(4, [&](Communicator& communicator) {
       Call call;
       call.distributed = {.plan = distributed::Plan{1, 4}, .timeout = std::chrono::milliseconds(1000)};  // this long, because a busy machine may stop a thread for
@@ -76,7 +76,7 @@ TEST(DistributedErrors, ARankThatDiesInTheMiddleIsNamedByAllOthers) {
     EXPECT_EQ(errors[1], "killed") << messages;
     for (const int rank : {0, 2, 3}) {
       const std::string& error = errors[static_cast<std::size_t>(rank)];
-      if (error.empty()) continue;  // this rank had already received everything that it needs
+      if (error.empty()) continue;  // this rank had received all it needs before rank 1 died
       EXPECT_THAT(error, HasSubstr("rank 1 has not")) << messages << ' ' << rank;
     }
     EXPECT_THAT(errors, testing::Contains(HasSubstr("rank 1 has not"))) << messages;
@@ -87,7 +87,7 @@ TEST(DistributedErrors, WhyARankLeftTheCallIsToldToTheOthers) {
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     Call call;
     call.distributed = {.plan = distributed::Plan{1, 3}, .timeout = std::chrono::seconds(20)};
-    FallsSilent breaks(communicator, 5);  // its abort messages arrive
+    FallsSilent breaks(communicator, 5);  // its abort messages are sent
     call.run(communicator.rank() == 1 ? static_cast<Communicator&>(breaks) : communicator);
   });
   EXPECT_EQ(errors[1], "killed");
@@ -167,7 +167,7 @@ TEST(DistributedErrors, TheLongestTimeoutDoesNotOverflow) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Rank 1 has all the work, which takes longer than the timeout. The others must wait while it computes.
+// One rank has all the work, which takes longer than the timeout. The other rank must wait until that rank has finished.
 TEST(DistributedErrors, ARankThatComputesForLongIsWaitedFor) {
   constexpr std::int64_t kLength = 8192, kWidth = 64;
   for (const distributed::Plan plan : {distributed::Plan{1, 2}, distributed::Plan{2, 1}}) {
@@ -240,7 +240,7 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
     });
     if (told) {
       EXPECT_EQ(errors[0], "");
-      EXPECT_DOUBLE_EQ(sums[0], 0.25 + 0.5);  // p (1 - p) d_out of both queries
+      EXPECT_DOUBLE_EQ(sums[0], 0.25 + 0.5);  // the sum of p (1 - p) d_out over the two queries
       EXPECT_EQ(sums[0], sums[1]);
     } else {
       EXPECT_THAT(errors[0], HasSubstr("every rank has one query, and bias has one row"));
@@ -249,8 +249,8 @@ TEST(DistributedErrors, AGradientThatDependsOnOneRowNeedsToBeToldWhichItIs) {
 }
 
 TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
-  // d_bias_follows or d_sink_follows is set by no rank (follows = 0), by rank 1 (1), or by all ranks (2 and 3). With 3, rank 0 has two queries, so that a
-  // single row can only be shared.
+  // follows = 0: no rank sets d_bias_follows (or d_sink_follows). 1: rank 1 sets it. 2 and 3: all ranks set it. With 3, rank 0 has two queries, so a bias (or
+  // sink) of one row can only be shared by all queries.
   for (const bool sink : {false, true}) {
     for (const int follows : {0, 1, 2, 3}) {
       std::vector<std::string> refusals(2);
@@ -266,7 +266,7 @@ TEST(DistributedErrors, AForwardPassThatKnowsOfTheGradientAsksForOneRowAtOnce) {
         } catch (const Error& error) {
           refusals[static_cast<std::size_t>(communicator.rank())] = error.what();
         }
-        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options);  // later calls work after a refusal
+        distributed::sdpa_forward(communicator, {.q = q, .k = k, .v = v, .out = out}, options);  // calls after a refused one work
       });
       const std::string wanted = cat("every rank has one query, and ", sink ? "sink" : "bias", " has one row");
       for (const std::size_t rank : {0U, 1U}) {

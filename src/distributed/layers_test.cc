@@ -16,14 +16,14 @@ Tensor drawn(std::uint64_t seed, const Shape& shape, DType dtype = DType::f64) {
 
 TEST(Collectives, GatherPutsTheRowsOfTheRanksInOrder) {
   const Tensor whole = drawn(1, {3, 7, 2});
-  const std::vector<std::int64_t> bounds{0, 2, 2, 7};  // the second rank has no rows
+  const std::vector<std::int64_t> bounds{0, 2, 2, 7};  // rank 1 has no rows
   const auto errors = run_ranks(3, [&](Communicator& communicator) {
     const auto r = static_cast<std::size_t>(communicator.rank());
     Tensor all(DType::f64, whole.shape());
     all_gather(communicator, whole.view().slice(1, bounds[r], bounds[r + 1]), 1, all);
     EXPECT_TRUE(same_bits(all, whole));
     Tensor own(DType::f64, {3, bounds[r + 1] - bounds[r], 2});
-    reduce_scatter(communicator, whole, -2, own);  // all three ranks add the same tensor
+    reduce_scatter(communicator, whole, -2, own);  // all three ranks contribute the same tensor
     EXPECT_TRUE(near(own, [&] {
       Tensor wanted = Tensor::copy_of(whole.view().slice(1, bounds[r], bounds[r + 1]));
       for (std::int64_t i = 0; i < wanted.numel(); ++i) wanted.data<double>()[i] *= 3;
@@ -201,7 +201,7 @@ TEST(PairAttention, OfRowsAndColumnsEqualsOneRank) {
   const auto expected = nn::parameters(std::as_const(one.d_attention)), actual = nn::parameters(std::as_const(several.d_attention));
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(near_relative(*actual[i].second, *expected[i].second, 1e-12)) << expected[i].first;
 
-  // Compares one rank with the formula: attention along each column, with the bias of pairs (key, query) (algorithm 14).
+  // Compares one rank with algorithm 14 of AlphaFold: attention along each column of z, where the bias for query i and key j is computed from z[j,i].
   Tensor transposed = Tensor::copy_of(z.view().transpose(0, 1)), pair_bias(DType::f64, {kResidues, kResidues, 2}), wanted(DType::f64, z.shape()), actual_columns(DType::f64, z.shape());
   bias.forward(transposed, pair_bias);
   drawn_layer.forward({.query = transposed}, wanted, {.bias = pair_bias.view().move_axis(2, 0).unsqueeze(0)});

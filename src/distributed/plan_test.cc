@@ -1,4 +1,4 @@
-// Tests slices and plans, which are pure functions.
+// Tests how sequences are sliced over ranks, and which plan choose_plan() chooses.
 #include <gmock/gmock.h>
 
 #include "polyhead/distributed.h"
@@ -11,7 +11,7 @@ using namespace distributed;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A plain number must not convert to Links: GCC would take it for ranks_per_machine.
+// A plain number must not convert to Links: GCC would use it as ranks_per_machine, the first member.
 template <class Options, class Value>
 concept TakesLinks = requires(Value& value) { Options{.links = value}; };
 static_assert(TakesLinks<PlanInput, Links> && !TakesLinks<PlanInput, int> && !TakesLinks<PlanInput, double>);
@@ -66,7 +66,7 @@ TEST(Plan, OnOneMachineWithShortStepsIsHeads) {
 TEST(Plan, WithLongStepsIsARingBecauseItHidesItsMessages) {
   const PlanChoice choice = choose_plan(input(4, 8, 8, 1));
   EXPECT_EQ(choice.plan, (Plan{1, 4}));
-  EXPECT_THAT(choice.reason, HasSubstr("a ring of all ranks: predicted 5.5 s"));  // 65536^2 * 8 * 128 / 4 ranks / 2e11
+  EXPECT_THAT(choice.reason, HasSubstr("a ring of all ranks: predicted 5.5 s"));  // 65536^2 pairs * 8 heads * 128 / 4 ranks / 2e11 a second
 }
 
 TEST(Plan, BetweenMachinesWithSlowLinksIsBoth) {
@@ -98,12 +98,12 @@ TEST(Plan, ThatNeedsAllKeysIsHeads) {
 }
 
 TEST(Plan, CountsTheBytesOfARing) {
-  // 3 of 4 slices of keys and values: 65536 * 3 / 4 rows * 8 heads * 128 float32.
+  // A rank receives the slices of 3 other ranks: 65536 * 3 / 4 rows of 8 heads, 128 float32 for key and value together.
   EXPECT_EQ(received_bytes(input(4, 8, 8, 1), {1, 4}), 65536.0 * 3 / 4 * 8 * 128 * 4);
 }
 
 TEST(Plan, CountsTheBytesOfHeads) {
-  // From each of 3 ranks: rows of q, k, v and of the results, for 2 heads: 16384 rows * 2 * (64 + 64) * 2 float32.
+  // From each of 3 other ranks, a rank receives rows of q, k, v and of the output for 2 heads: 16384 rows * 2 * (64 + 64) * 2 float32.
   EXPECT_EQ(received_bytes(input(4, 8, 8, 4), {4, 1}), 3.0 * 16384 * 2 * 128 * 2 * 4);
 }
 

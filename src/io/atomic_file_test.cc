@@ -52,7 +52,7 @@ TEST(AtomicFile, ASignalHandlerCanRemoveTheTemporaryFilesThatAreThere) {
   EXPECT_EQ(folder.count(), 3u);
   remove_temporary_files();
   EXPECT_EQ(folder.count(), 1u);
-  remove_temporary_files();  // has no effect, because all files were removed
+  remove_temporary_files();  // has no effect: no temporary file is left
   EXPECT_TRUE(std::filesystem::exists(folder / "whole.txt"));
 }
 
@@ -128,7 +128,7 @@ TEST(AtomicFile, PathsThatCannotBeWrittenSayWhy) {
   EXPECT_EQ(folder.count(), 1u);
 }
 
-// Runs as a user who is not root, because root may write every file.
+// The test becomes another user in a child process, because root may write every file.
 TEST(AtomicFile, AProtectedFileIsNotReplaced) {
   const TestFolder folder;
   chmod((folder / "").c_str(), 0777);
@@ -138,7 +138,7 @@ TEST(AtomicFile, AProtectedFileIsNotReplaced) {
     if (geteuid() == 0 && setuid(kNobody) != 0) return 2;
     return error_of([&] { write_file(folder / "a.txt", "new"); }).find("Permission denied") != std::string::npos ? 0 : 1;
   });
-  if (status == 2) GTEST_SKIP() << "this root may become no other user";
+  if (status == 2) GTEST_SKIP() << "this process may not become another user";
   EXPECT_EQ(status, 0);
   EXPECT_EQ(read_bytes(folder / "a.txt"), "old");
 }

@@ -1,4 +1,5 @@
-// Tests images that libpng and libjpeg wrote: intact, cut off and with changed bytes. tests/python/test_images.py compares the pixels with Pillow's.
+// Tests images that libpng and libjpeg wrote: intact, cut off and with changed bytes. tests/python/test_image_models.py compares the
+// pixels with Pillow's.
 #include "polyhead/io/image_file.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +41,7 @@ std::string png_of(const std::vector<std::uint8_t>& pixels, std::uint32_t format
   return bytes;
 }
 
-// Returns a JPEG file. `exif`: written in an APP1 segment if it is not empty.
+// Returns a JPEG file. If `exif` is not empty, it is written in an APP1 segment.
 std::string jpeg_of(const std::vector<std::uint8_t>& pixels, J_COLOR_SPACE space, int channels, bool progressive = false, const std::string& exif = "") {
   jpeg_compress_struct info;
   jpeg_error_mgr errors;
@@ -122,7 +123,8 @@ TEST(ImageFile, StandsUprightByItsExif) {
     const Tensor pixels = read_image(folder.write("turned.jpg", jpeg_of(ramp, JCS_GRAYSCALE, 1, false, exif_of(orientation))));
     const bool turned = orientation >= 5 && orientation <= 8;
     ASSERT_EQ(pixels.shape(), turned ? (Shape{kWidth, kHeight, 3}) : (Shape{kHeight, kWidth, 3}));
-    // places[orientation - 1]: the position at which the stored pixel (y,x) is shown. EXIF 2.3 tells for each orientation on which sides row 0 and column 0 lie.
+    // places[orientation - 1] is the position at which the stored pixel (y,x) is shown. EXIF 2.3 says for each orientation at which edges of the shown image
+    // the stored row 0 and column 0 lie.
     for (std::int64_t y = 0; y < kHeight; ++y) {
       for (std::int64_t x = 0; x < kWidth; ++x) {
         const std::int64_t down = kHeight - 1 - y, right = kWidth - 1 - x;
@@ -148,7 +150,7 @@ TEST(ImageFile, WhatIsNotReadIsNamed) {
   EXPECT_THAT(message_of(folder, jpeg.substr(0, jpeg.size() - 30)), HasSubstr("the JPEG image is damaged"));
 }
 
-// Returns a PNG file with another size in its header, and the header's checksum adapted.
+// Returns the PNG file with another size in its header, and with the header's new checksum.
 std::string with_size(std::string png, std::uint32_t width, std::uint32_t height) {
   png.replace(16, 8, big_endian(width, 4) + big_endian(height, 4));
   std::uint32_t crc = ~0u;
@@ -168,7 +170,7 @@ TEST(ImageFile, ALargeClaimIsRefusedBeforeMemoryIsAllocated) {
   EXPECT_THAT(message_of(folder, with_size(png, 0, 4)), HasSubstr("damaged"));
 }
 
-// Reading a file gives an image or an Error, and does not take more memory than the file's size allows.
+// A cut off or changed file gives an image or an Error.
 TEST(ImageFile, CutOffAndChangedFilesAreReadOrRefused) {
   const TestFolder folder;
   const std::vector<std::uint8_t> pixels = noise(kHeight * kWidth * 4);

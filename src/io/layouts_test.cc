@@ -32,9 +32,9 @@ Names names_of(const std::string& text) {
 }
 
 struct Facts {
-  std::int64_t heads = 0, kv_heads = 0;  // as read from the file
+  std::int64_t heads = 0, kv_heads = 0;  // as found in the file
   std::int64_t given = 0;                // heads given by the caller
-  std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: the same number
+  std::int64_t given_kv = 0;             // key/value heads that follow from `given`; 0: as many as `given`
   bool global_query = false;
   Spelling spelling = {};
 };
@@ -51,7 +51,7 @@ struct Sample {
 void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.layout << " " << sample.variant; }
 
 // clang-format off
-// All widths of a layer differ, if its source allows that.
+// Each layer has different widths for its inputs, keys and values, as far as its source allows that.
 const std::vector<Sample>& samples() {
   static const std::vector<Sample> list{
       {"torch", "packed",
@@ -202,7 +202,7 @@ TEST_P(EverySample, IsRecognisedAmongOtherTensors) {
     TensorFile file = file_of(sample.parameters(), at);
     std::vector<std::string> names;
     for (const NamedTensor& item : file.tensors) names.push_back(item.name);
-    // Adds other tensors that real files and the golden vectors hold: gradients, inputs, masks, other modules.
+    // Adds tensors that are no parameters of the layer, as in real files and the golden vectors: gradients, inputs, masks, other modules.
     for (std::size_t i = 0; at.empty() && i < sample.parameters().size(); ++i)
       file.tensors.push_back({"d_" + sample.parameters()[i].first, Tensor::copy_of(file.tensors[i].tensor)});
     for (const char* other :
@@ -304,7 +304,7 @@ TEST(Layouts, TellWhatTheSourceCallsItsProjections) {
   EXPECT_EQ(found["bert"]["output"], "attention.output.dense");
 }
 
-// Compares element (row, column) of a canonical weight with the element of the file that the source's own code reads for it.
+// Element (row, column) of a loaded weight must be the element of the file that the code of the layout's source multiplies in its place.
 TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor kernel(DType::f64, {2, 3, 4});  // (in,heads,width)
   for (int i = 0; i < 24; ++i) kernel.data<double>()[i] = i;
@@ -418,7 +418,7 @@ TEST(Layouts, T5AndTheTutorialsMultiHeadAttentionDifferByTheNameOfTheOutput) {
   EXPECT_EQ(found({{"o.weight", {12, 12}}}), "t5");
   EXPECT_EQ(found({{"out.weight", {12, 12}}}), "multi_head_dim_qk_dim_v");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"out.weight", {12, 12}}}), "2 matches");
-  // An output projection that does not fit must not be ignored silently.
+  // If the shape of an output projection does not fit, the layer must not be loaded without it.
   EXPECT_EQ(found({{"out.weight", {12, 13}}}), "0 matches");
   EXPECT_EQ(found({{"o.weight", {12, 12}}, {"q.bias", {12}}, {"k.bias", {12}}, {"v.bias", {12}}}), "0 matches");
 }
@@ -437,14 +437,14 @@ TEST(Layouts, UnknownParametersInsideALayerAreNotIgnored) {
 
 TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
   const std::pair<const char*, const char*> added[] = {
-      {"bert", "attention.self.relative_position_bias_table"},  // Swin
-      {"bert", "attention.self.distance_embedding.weight"},     // relative_key
-      {"llama", "q_norm.weight"},                               // Qwen 3
-      {"llama", "g_proj.weight"},                               // a gate
+      {"bert", "attention.self.relative_position_bias_table"},  // Swin has this parameter
+      {"bert", "attention.self.distance_embedding.weight"},     // BERT with relative_key has this parameter
+      {"llama", "q_norm.weight"},                               // Qwen 3 has this parameter
+      {"llama", "g_proj.weight"},                               // the projection of a gate
       {"bart", "relative_position.weight"},
-      {"timm", "q_bias"},                                       // BEiT
-      {"timm", "relative_position_bias_table"},                 // Swin
-      {"timm", "rel_pos_h"}};                                   // SAM
+      {"timm", "q_bias"},                                       // BEiT has this parameter
+      {"timm", "relative_position_bias_table"},                 // Swin has this parameter
+      {"timm", "rel_pos_h"}};                                   // SAM has this parameter
   for (const auto& [layout, name] : added) {
     const auto first = std::ranges::find(samples(), layout, &Sample::layout);
     Names names = first->parameters();
@@ -452,7 +452,7 @@ TEST(Layouts, ATensorThatChangesTheResultIsNotIgnored) {
     TensorFile file = file_of(names, "layers.0.");
     EXPECT_THAT(error_of([&] { load_attention(file); }), HasSubstr(std::string("but there is \"layers.0.") + name + "\", which this layout does not have")) << layout;
   }
-  // A buffer in older checkpoints is not a parameter.
+  // Older checkpoints also hold the buffer rotary_emb.inv_freq, which is no parameter and is ignored.
   Names llama = sample("llama", "grouped").parameters();
   llama.emplace_back("rotary_emb.inv_freq", Shape{3});
   TensorFile file = file_of(llama, "layers.0.self_attn.");

@@ -69,7 +69,7 @@ TEST(Npy, FilesOfNumpyAreRead) {
   expect_same(open_tensors(third).at("t"), Tensor::of<std::int32_t>({3}, {0, 1, 2}));
 }
 
-// Some programs leave out the byte order or write '='. In both cases it is that of the machine.
+// Some programs leave out the byte order or write '='. Both mean the byte order of the machine.
 TEST(Npy, AByteOrderThatIsNotNamedIsTheMachines) {
   const TestFolder folder;
   for (const char* name : {"f8", "=f8", "<f8"}) {

@@ -16,7 +16,7 @@ std::uint32_t crc32(const std::string& data) {
   return ~crc;
 }
 
-// The entry of a member in the archive; it may describe the member wrongly.
+// The directory entry of a member of the archive; tests make entries that do not fit the member.
 struct Member {
   std::string name, data;
   std::uint64_t method = 0, flags = 0;
@@ -89,7 +89,7 @@ TEST(Npz, StridedTensorsAreWrittenRowMajor) {
 TEST(Npz, AnArchiveWithoutArraysComesBack) {
   const TestFolder folder;
   save_tensors(folder / "a.npz", std::vector<NamedTensor>{});
-  EXPECT_EQ(read_bytes(folder / "a.npz"), "PK\5\6" + std::string(18, '\0'));  // what np.savez writes
+  EXPECT_EQ(read_bytes(folder / "a.npz"), "PK\5\6" + std::string(18, '\0'));  // an archive without members, as np.savez() writes it
   EXPECT_TRUE(open_tensors(folder / "a.npz").tensors.empty());
 }
 

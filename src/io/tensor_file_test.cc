@@ -81,7 +81,7 @@ TEST(TensorFile, EveryFormatIsReadThroughAPipe) {
   }
 }
 
-// Opening a pipe that has no writer would wait for ever.
+// A pipe must be refused before it is opened: opening a pipe without a writer would wait for ever.
 TEST(TensorFile, InAFolderPipesAreRefused) {
   const std::string rule = ": it is a pipe; a model's file must be a regular file";
   const TestFolder folder, shards;
@@ -95,7 +95,7 @@ TEST(TensorFile, InAFolderPipesAreRefused) {
   EXPECT_EQ(error_of([&] { open_tensors(shards / "."); }), "io: cannot read " + (shards / "." / "model.safetensors").string() + rule);
   EXPECT_EQ(error_of([] { read_file("/dev/zero"); }), "io: cannot read /dev/zero: it is a device; a model's file must be a regular file");
   EXPECT_EQ(error_of([&] { read_file(folder / "."); }), "io: cannot read " + (folder / ".").string() + ": it is a directory; a model's file must be a regular file");
-  // A symbolic link to a file counts as a file.
+  // A symbolic link to a file is read like a file.
   save_tensors(folder / "a.safetensors", {{"a", random_tensor(DType::f32, {2})}});
   std::filesystem::remove(folder / "model.safetensors");
   std::filesystem::create_symlink(folder / "a.safetensors", folder / "model.safetensors");
@@ -125,7 +125,7 @@ TEST(TensorFile, AFolderHoldsAModel) {
   expect_same(file.at("a"), tensor);
 }
 
-// Makes damaged files and reads them like the fuzz targets do: each file is read or refused, and tensors that were read can be used.
+// Reads damaged files with the functions of tests/fuzz/file_fuzz.h: each file is read or refused, and tensors that were read can be used.
 TEST(TensorFile, DamagedFilesAreReadOrRefused) {
   const TestFolder folder;
   std::vector<NamedTensor> tensors;

@@ -136,7 +136,7 @@ TEST(LoadBertEncoder, MissingOrTruncatedFilesAreErrors) {
   folder.save(hf_tensors(random_encoder()));
   const auto config = folder.path() / "config.json", file = folder.path() / "model.safetensors";
   const auto length = std::filesystem::file_size(config);
-  std::filesystem::resize_file(config, length + 1);  // the added byte is NUL
+  std::filesystem::resize_file(config, length + 1);  // resize_file() appends a byte of value 0
   EXPECT_ERROR(load_bert_encoder(folder.path()), format, HasSubstr(cat("config.json is not JSON at its byte ", length + 1)));
   std::filesystem::resize_file(config, length);
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);

@@ -118,7 +118,7 @@ TEST(BertEncoder, PooledMapsAreBlocksOfTheMaps) {
   encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.attentions = maps, .pooled = largest});
   encoder.forward({.ids = kIds, .attend_keys = kAttend}, {.pooled = means, .pooling = Pooling::mean});
   const auto p = test::to_doubles(maps), of_means = test::to_doubles(means), of_largest = test::to_doubles(largest);
-  for (std::size_t block = 0; block < of_largest.size(); ++block) {  // two rows of four keys
+  for (std::size_t block = 0; block < of_largest.size(); ++block) {  // a block is two rows of four keys
     EXPECT_NEAR(of_largest[block], *std::max_element(p.begin() + static_cast<std::ptrdiff_t>(8 * block), p.begin() + static_cast<std::ptrdiff_t>(8 * block + 8)), 1e-15) << block;
     EXPECT_NEAR(of_means[block], 2.0 / 8, 1e-12) << block;
   }

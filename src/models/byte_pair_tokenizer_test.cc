@@ -41,7 +41,7 @@ std::vector<std::string> words(const BytePairText& text, std::string_view source
   return result;
 }
 
-// Returns the normal form that utf8proc itself computes, after each byte that is not UTF-8 has become U+FFFD.
+// Replaces each byte that is not UTF-8 by U+FFFD, and returns the result in the normal form NFC as utf8proc computes it.
 std::string nfc(const std::string& text) {
   std::string valid;
   for (std::size_t i = 0; i < text.size();) {
@@ -185,7 +185,7 @@ TEST(BytePairTokenizer, WordsThatAreGivenArePrintedFirst) {
 
 TEST(BytePairTokenizer, ALongWordTakesNoMoreThanItsLengthTimesALogarithm) {
   const auto tokenizer = BytePairTokenizer::train(std::vector<std::string>{std::string(64, 'a')}, {.min_count = 1});
-  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // would take minutes if each step scanned the whole word
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')).replaced_bytes, 0);  // takes minutes if each merge scans the whole word
 }
 
 TEST(BytePairTokenizer, FilesComeBack) {

@@ -1,4 +1,4 @@
-// Tests the parts that encoder families add to BERT. tests/python/test_encoders.py compares each family with transformers.
+// Tests what encoder families such as ESM-2 and ModernBERT have in addition to BERT. tests/python/test_encoders.py compares each family with transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ BertConfig tiny_encoder() {
   return {.vocabulary = 7, .positions = 9, .segments = 2, .width = 8, .layers = 3, .heads = 2, .hidden_width = 5, .epsilon = 1e-3, .dtype = DType::f64};
 }
 
-// Returns a config for each part alone, and configs with all parts of ESM-2 and of ModernBERT.
+// Returns a config for each single difference from BERT, and configs with all differences of ESM-2 and of ModernBERT.
 std::vector<std::pair<const char*, BertConfig>> configs() {
   const nn::RotaryEmbeddingConfig rotary{.width = 4, .base = 100}, local{.width = 4, .base = 10};
   std::vector<std::pair<const char*, BertConfig>> all;
@@ -82,7 +82,7 @@ TEST(EncoderFamilies, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-// `polyhead trace` runs one layer's attention on the hidden states before it. It must get the attention weights of the whole model.
+// `polyhead trace` runs the attention of one layer on the hidden states that enter the layer. The attention weights must be those of the whole model.
 TEST(EncoderFamilies, ALayerAloneHasTheWeightsOfTheModel) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
@@ -120,7 +120,7 @@ TEST(EncoderFamilies, PositionsCountTheTokensThatAreNotPadding) {
   const Tensor places = position_ids(config, kTwoTexts);
   EXPECT_THAT((std::vector(places.data<std::int64_t>(), places.data<std::int64_t>() + 10)), ElementsAre(2, 3, 4, 5, 6, 2, 3, 4, 1, 1));
   EXPECT_EQ(config.longest(), 7);
-  const Tensor longer = Tensor::of<std::int64_t>({9}, {2, 1, 2, 2, 1, 2, 2, 2, 2});  // 7 tokens that are not padding
+  const Tensor longer = Tensor::of<std::int64_t>({9}, {2, 1, 2, 2, 1, 2, 2, 2, 2});  // 9 tokens, of which 7 are no padding
   EXPECT_EQ(position_ids(config, longer).data<std::int64_t>()[8], 8);
   const Tensor too_long = Tensor::of<std::int64_t>({8}, {2, 2, 2, 2, 2, 2, 2, 2});
   EXPECT_ERROR(position_ids(config, too_long), invalid_argument, HasSubstr("the text has 8 tokens; the model has positions for 7"));
@@ -138,7 +138,7 @@ TEST(EncoderFamilies, LayersWithAWindowHaveTheLocalAngles) {
   BertConfig local = tiny_encoder(), plain = tiny_encoder();
   local.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 100};
   local.local_rotary = plain.rotary = nn::RotaryEmbeddingConfig{.width = 4, .base = 10};
-  local.window_reach = {9, 9, 9};  // wider than the text
+  local.window_reach = {9, 9, 9};  // each window is wider than the text, so all tokens lie inside
   Tensor a(DType::f64, {2, 5, 8}), b(DType::f64, {2, 5, 8});
   random_encoder(local, 12).forward({.ids = kTwoTexts}, {.hidden = a});
   random_encoder(plain, 12).forward({.ids = kTwoTexts}, {.hidden = b});
@@ -160,7 +160,7 @@ TEST(EncoderFamilies, AHeadIsSwitchedOffInItsOwnLayer) {
   EXPECT_THAT(shared.encoder.config.shared_layers, ElementsAre(0, 0, 0));
 }
 
-// The page and `polyhead trace --cell` need the bias and the windows to compute an attention weight from q and k.
+// The viewer's page and `polyhead trace --cell` compute attention weights from q and k, so they also need the bias and the windows.
 TEST(EncoderFamilies, BiasAndWindowsComeWithTheHeadVectors) {
   for (const auto& [name, config] : configs()) {
     SCOPED_TRACE(name);
@@ -200,7 +200,7 @@ TEST(EncoderFamilies, ATextOfMaskTokensAloneIsRefused) {
   encoder.forward({.ids = ids, .attend_keys = none}, {.hidden = hidden});  // the second text is only padding
 }
 
-// Returns a config.json of a family, with the family's names of keys.
+// Returns a config.json of a family, in which settings have the names that this family uses.
 json config_of(std::string_view model_type) {
   const EncoderFamily& family = find_encoder_family("", model_type);
   const EncoderKeys& keys = family.keys;
@@ -261,7 +261,7 @@ TEST(EncoderConfigs, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(read_encoder(config_of("albert")).embedding_width, 128);
   EXPECT_EQ(read_encoder("albert", "embedding_size", 8).embedding_width, 8);
   EXPECT_EQ(read_encoder("electra", "embedding_size", 8).embedding_width, 0);
-  EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers ignores the key, too
+  EXPECT_EQ(read_encoder("esm", "hidden_act", "relu").activation, nn::Activation::gelu);  // transformers ignores hidden_act of ESM, too
   EXPECT_THAT(read_encoder("modernbert", "num_hidden_layers", 5).window_reach, ElementsAre(0, 64, 64, 0, 64));
   EXPECT_EQ(read_encoder(config_of("modernbert")).rotary->base, 160000);
   EXPECT_EQ(read_encoder(config_of("modernbert")).local_rotary->base, 10000);

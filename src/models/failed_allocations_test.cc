@@ -38,7 +38,7 @@ void expect_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& e
   }
 }
 
-// Returns the lengths, and the keys and values in use.
+// Returns copies of the cache's lengths, and of its keys and values up to these lengths.
 std::vector<Tensor> state_of(const nn::KeyValueCache& cache) {
   std::vector<Tensor> state{Tensor::copy_of(cache.key_lengths()), Tensor::copy_of(cache.previous_lengths())};
   for (std::int64_t b = 0; b < cache.sequences(); ++b) {
@@ -48,7 +48,8 @@ std::vector<Tensor> state_of(const nn::KeyValueCache& cache) {
   return state;
 }
 
-// Lets memory run out at each allocation of f(state) in turn: f must fail and leave the state unchanged, then succeed. `least`: smallest number of failures.
+// Calls f repeatedly; memory runs out at the first allocation of the first call, at the second of the second call, and so on. Each call must fail and leave the
+// state unchanged, until one succeeds. At least `least` calls must fail.
 template <class State, class F>
 void expect_whole_or_nothing(const State& state, std::int64_t least, const F& f) {
   const std::vector<Tensor> before = state_of(state);
@@ -100,7 +101,7 @@ TEST(FailedAllocations, GradientsAreClippedAndAddedWholeOrNot) {
   }
 }
 
-// Tests caches of each dtype, with memory of their own and on the caller's memory, in which the elements of a key are not contiguous.
+// Tests caches of each dtype: caches that own their memory, and caches on the caller's memory, in which the elements of a key are not contiguous.
 TEST(FailedAllocations, AKeyValueCacheIsChangedWhollyOrNot) {
   constexpr std::int64_t kSequences = 6;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
@@ -142,7 +143,7 @@ TEST(FailedAllocations, ALayerWithACacheAppendsWhollyOrNot) {
   EXPECT_EQ(cache.length(0), 6);
 }
 
-// Calls f on `cache`, in which memory runs out, and on `other`, which has the same history. step(cache) returns a result that shows what a cache holds.
+// Calls f on `cache` while memory runs out, and on `other`, an equal cache, with enough memory. Compares step(cache), which depends on all that a cache holds.
 template <class Cache, class F, class Step>
 void expect_whole_or_nothing_in_a_stack(Cache& cache, Cache& other, std::int64_t least, const F& f, const Step& step) {
   const std::vector<double> before = test::to_doubles(cache.key_lengths());
@@ -209,7 +210,7 @@ TEST(FailedAllocations, MemoryThatAWorkspaceDidNotGetIsNotItsPeak) {
   const Workspace workspace;
   const auto tensor = [&](std::int64_t kibibytes) { return workspace.tensor(DType::u8, {kibibytes << 10}); };
   EXPECT_GT(run_out_of_memory([&] { tensor(250); }, [] {}), 0);
-  for (const std::int64_t left : {0, 1}) {  // no allocation succeeds, or only that of the lease
+  for (const std::int64_t left : {0, 1}) {  // 0: no allocation succeeds; 1: only the first one, that of the lease
     bool failed = false;
     io::allocations_left = left;
     try {

@@ -35,8 +35,7 @@ TEST(ImageClassifier, GradientsAgreeWithCentralDifferences) {
       test::parameter_leaves(model, gradients));
 }
 
-// A pixel affects the answer only through its own patch: if one pixel of patch 4 (second row, second column) changes, the inputs of the other patches stay
-// the same.
+// A pixel belongs to one patch. If one pixel of patch 4 (second row, second column) changes, only the embedding of that patch changes.
 TEST(ImageClassifier, PatchesAreInRowMajorOrder) {
   const ImageClassifier model(tiny_image_classifier(DType::f64));
   Tensor image(DType::f64, {1, 4, 6}), logits(DType::f64, {1, 3});

@@ -31,8 +31,8 @@ LanguageModelConfig gpt2(DType dtype = DType::f32) {
           .tied_output = true};
 }
 
-// Combines many options of a decoder: sliding windows with separate rotary frequencies, softcaps, norms of q and k, norms before and after each part
-// of a layer, and grouped-query attention.
+// A decoder like Gemma's: sliding windows with separate rotary frequencies, softcaps, norms of q and k, norms before and after attention and feed-forward
+// network, and grouped-query attention.
 LanguageModelConfig gemma(DType dtype = DType::f32) {
   return {.family = "gemma3_text",
           .vocabulary = kVocabulary,
@@ -186,7 +186,7 @@ TEST(LanguageModel, LayersWithAWindowMayHaveAnglesOfTheirOwn) {
   EXPECT_FALSE(same_bits(q_of(both, 1), q_of(local, 1)));
 }
 
-// Tests "scale_attn_by_inverse_layer_idx": computes the attention weights from q and k.
+// With GPT-2's scale_attn_by_inverse_layer_idx, layer i divides its scores by i + 1. The attention weights are computed from q and k for comparison.
 TEST(LanguageModel, ScoresMayBeDividedByTheNumberOfTheLayer) {
   const LanguageModel model = model_of(neox());
   const Tensor ids = ids_of(1);
@@ -215,7 +215,7 @@ TEST(LanguageModel, GreedyAnswersAreTheLikeliestTokensOfTheWholeText) {
   }
 }
 
-// Above the limit, "dynamic" changes the angles of all tokens with each new token; "longrope" changes them once.
+// If the text is longer than `limit`, the scaling "dynamic" changes the rotary angles of all tokens with each new token; "longrope" changes them once.
 TEST(LanguageModel, AnswersGoOnWhereAnglesDependOnTheLength) {
   LanguageModelConfig dynamic = neox(), longrope = neox();
   dynamic.rotary = RotaryRule{.embedding = {.width = 4}, .limit = 6, .dynamic_factor = 4};

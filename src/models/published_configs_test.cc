@@ -1,4 +1,4 @@
-// Reads config.json of published models, copied from their folders.
+// Reads copies of the files config.json of published models.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ TEST(ReadLanguageConfig, PublishedFoldersAreRead) {
     EXPECT_EQ(config.vocabulary, published.vocabulary);
     EXPECT_EQ(config.layer.activation == nn::Activation::gelu_tanh, config.family.starts_with("gemma") || config.family == "gpt2");
   }
-  // Phi-3-mini-128k. Its published factors are 48 numbers each; older versions of its folder call the type "su".
+  // The config of Phi-3-mini-128k. As published, each of its lists of factors has 48 numbers; older versions of the file call the scaling "su".
   for (const char* type : {"longrope", "su"}) {
     json phi = decoder("Phi-3-mini-4k");
     phi["max_position_embeddings"] = 131072, phi["sliding_window"] = 262144;

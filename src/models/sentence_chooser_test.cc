@@ -44,7 +44,7 @@ TEST(SentenceChooser, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-// A text has the same scores in a batch and alone, although shorter texts of a batch are padded.
+// A text has the same scores alone and in a batch in which it is padded.
 TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
   const SentenceChooser model(tiny_chooser(DType::f64));
   const std::vector<SentenceChooser::Text> texts{model.read(std::span(kText).first(2)), model.read(kText)};
@@ -57,28 +57,28 @@ TEST(SentenceChooser, TextsOfABatchDoNotMeet) {
 
 TEST(SentenceChooser, ReadsWordsPairsStartAndPlace) {
   SentenceChooser model(tiny_chooser(DType::f32));
-  model.config.slots = 1 << 30;  // terms without collisions; the table is not read
+  model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto terms = [&](const std::string& sentence) { return model.read({&sentence, 1})[0].slots; };
-  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // a, b; "^ a", "a b", "b a"; "a", "a b", "a b a" at the start
+  EXPECT_EQ(terms("a b a b").size(), 2U + 3U + 3U);  // words a, b; pairs "^ a", "a b", "b a"; starts of the sentence "a", "a b", "a b a"
   EXPECT_EQ(terms("We SEE Caf\u00e9s."), terms("we see cafes ."));
   EXPECT_NE(terms("dog bites man"), terms("man bites dog"));
   EXPECT_EQ(terms("\u200b").size(), 1U);
   std::vector<std::string> sentences(14, "one two three");
   sentences[1] = "one two";
   const SentenceChooser::Text text = model.read(sentences);
-  EXPECT_THAT(text[0].places, ElementsAre(0, 23, 25, 48 + 1, 64 + 6, 91, 92, 98));  // "three" is in 12 others
+  EXPECT_THAT(text[0].places, ElementsAre(0, 23, 25, 48 + 1, 64 + 6, 91, 92, 98));  // "three" is in 12 other sentences
   EXPECT_THAT(text[1].places, ElementsAre(1, 23, 24, 48, 64, 91, 92, 98));
   EXPECT_THAT(text[13].places, ElementsAre(11, 12, 25, 49, 70, 91, 92, 98));
   const std::vector<std::string> shared{"measures of rainfall", "Measured with the rainy", "rainfall measure"};
-  EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3, 92, 98));  // "measur" is in 2 others, "rainfa" in 1
+  EXPECT_THAT(model.read(shared)[0].places, ElementsAre(0, 14, 25, 48 + 2, 64 + 1, 80 + 3, 92, 98));  // "measur" is in 2 other sentences, "rainfa" in 1
 }
 
 TEST(SentenceChooser, ReadsStartsOfNeighboursAndWhoSaysWe) {
   SentenceChooser model(tiny_chooser(DType::f32));
-  model.config.slots = 1 << 30;  // terms without collisions; the table is not read
+  model.config.slots = 1 << 30;  // with so many slots no two terms share one; the table of scores is not read
   const auto slots = [&](std::initializer_list<std::string> sentences, std::size_t of) { return model.read(std::vector(sentences))[of].slots; };
   const auto alone = slots({"x"}, 0), first = slots({"x", "a b c d"}, 0), last = slots({"a b c d", "x"}, 1);
-  EXPECT_EQ(first.size(), alone.size() + 2);  // "a", "a b" after it
+  EXPECT_EQ(first.size(), alone.size() + 2);  // the starts "a" and "a b" of the next sentence
   EXPECT_TRUE(std::ranges::includes(first, alone));
   EXPECT_EQ(slots({"x", "a b z"}, 0), first);
   EXPECT_NE(slots({"x", "a z c d"}, 0), first);

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kSources = 7, kTargets = 9, kWords = 13;
 
-// A config with T5's parts: biases by distance, RMS norms, gates, no biases of linear layers, scores without a scale.
+// A config like T5's: position biases by distance, RMS norms, gated feed-forward networks, linear layers without bias, scores without a scale.
 SequenceToSequenceConfig t5(DType dtype) {
   SequenceToSequenceConfig config{.family = "t5", .vocabulary = kWords, .encoder_layers = 1, .decoder_layers = 2, .attention_scale = 1, .buckets = 4, .max_distance = 6, .output_scale = 0.5, .tied_output = false};
   config.encoder = {.width = 12, .heads = 2, .head_width = 5, .hidden_width = 20, .activation = nn::Activation::gelu_tanh, .gated = true, .bias = false, .output_bias = false, .feed_forward_bias = false,
@@ -28,7 +28,8 @@ SequenceToSequenceConfig t5(DType dtype) {
   return config;
 }
 
-// A config with BART's parts: learned positions, a norm of the embeddings, norms after each part; and with two vocabularies, as Marian may have.
+// A config like BART's: learned positions, a norm of the embeddings, norms after attention and feed-forward network. Like some Marian models, it has two
+// vocabularies.
 SequenceToSequenceConfig bart(DType dtype) {
   SequenceToSequenceConfig config{.family = "bart", .vocabulary = 8, .target_vocabulary = kWords, .source_positions = 10, .target_positions = 12, .position_offset = 2, .encoder_layers = 1,
                                   .decoder_layers = 2, .embedding_scale = 3.5, .embedding_norm = true, .shared_embedding = false};
@@ -80,7 +81,7 @@ TEST(SequenceToSequenceModel, ACacheHasTheBitsOfTheWholeText) {
         EXPECT_TRUE(same_bits(next, own.select(1, end - begin - 1)));
       }
       EXPECT_TRUE(same_bits(parts, whole.logits));
-      // The memory of a source has the same bits in a batch and alone, without its padding.
+      // The encoder's output for a source has the same bits in a batch with padding and alone without padding.
       Tensor alone(dtype, {1, 4, 12});
       model.encode({.ids = whole.source.view().slice(0, 1, 2).slice(1, 0, 4)}, {.memory = alone});
       EXPECT_TRUE(same_bits(alone, whole.memory.view().slice(0, 1, 2).slice(1, 0, 4)));
@@ -102,7 +103,7 @@ TEST(SequenceToSequenceModel, OutputsDoNotChangeEachOther) {
     model.decode({.ids = whole.target, .memory = memory, .attend_memory = whole.attend}, {.logits = logits, .hidden = hidden, .all_hidden = all_hidden, .attentions = maps, .cross_attentions = cross_maps});
     EXPECT_TRUE(same_bits(logits, whole.logits));
     EXPECT_TRUE(same_bits(hidden, all_hidden.view().select(0, 2)));
-    double largest = 0;  // largest attention weight that the second target gives to its source's padding
+    double largest = 0;  // the largest cross-attention weight of the second text for padding
     for (std::int64_t i = 0; i < cross_maps.numel(); ++i)
       if (i / kSources / kTargets / 2 % 2 == 1 && i % kSources >= 4) largest = std::max(largest, cross_maps.data<double>()[i]);
     EXPECT_EQ(largest, 0);

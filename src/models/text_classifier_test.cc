@@ -23,7 +23,7 @@ TextClassifierConfig tiny_classifier(DType dtype, std::string labels = "") {
   return {.vocabulary = 9, .longest = 6, .labels = std::move(labels), .model_width = 4, .hidden_width = 6, .layers = 2, .heads = 2, .terms = 4, .dropout = 0.25, .dtype = dtype, .seed = 3};
 }
 
-// Two texts, of 5 and 3 tokens; the tokens after the second text have no meaning.
+// A batch of two texts of 5 and 3 tokens. The ids behind the second text's tokens are arbitrary.
 struct Example {
   Tensor ids = Tensor::of<std::int64_t>({2, 5}, {1, 2, 3, 1, 2, 8, 0, 4, 7, 7}), lengths = Tensor::of<std::int64_t>({2}, {5, 3});
   Tensor terms = Tensor::of<std::int64_t>({2, 3}, {0, 1, 3, 3, -1, -1}), shares = Tensor::of<double>({2}, {0.5, 2});
@@ -61,7 +61,7 @@ TEST(TextClassifier, GradientsAgreeWithCentralDifferences) {
   }
 }
 
-// Computes pooling and scores with loops, from the output of the encoder on.
+// Recomputes pooling and scores from the encoder's output, with plain loops.
 TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
   const Example example;
   const TextClassifier model = with_scores(tiny_classifier(DType::f64));
@@ -102,7 +102,7 @@ TEST(TextClassifier, PoolingAndScoresAreAsDocumented) {
     EXPECT_NEAR(without.data<double>()[b], times(model.output, read.data(), 0), 1e-12) << b;
   }
 
-  // The terms have the scores 1, 10, 100 and 1000. The second text has only the last term.
+  // The terms now have the scores 1, 10, 100 and 1000. The second text has only the last term.
   TextClassifier one = plain;
   for (std::int64_t i = 0; i < 4; ++i) one.scores.data<double>()[i] = std::pow(10, i);
   one.forward(example.batch(), answers, other);
@@ -160,7 +160,7 @@ TEST(TextClassifier, AFolderGivesTheSameAnswers) {
 
 TEST(TextClassifier, ScoresAreThoseOfTheTextsTerms) {
   const TextInput input = input_of(small_model(""), "So bad, films!");
-  EXPECT_THAT(input.terms, ElementsAre(0, 2, 3));  // the model's term "film" is no word of the text
+  EXPECT_THAT(input.terms, ElementsAre(0, 2, 3));  // term 1, "film", is no word of the text
   EXPECT_NEAR(input.share, 10 / std::sqrt(5), 1e-12);
 }
 

@@ -62,9 +62,9 @@ TEST(LoadTokenizer, TokenizerJsonIsFollowedBeforeAllOtherFiles) {
   folder.write_json("tokenizer.json", tokenizer_json());
   const Tokenizer tokenizer = load_tokenizer(folder.path());
   const TokenizedText tokens = tokenizer.encode("The  [MASK] é catss cats");
-  EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "The", "[MASK]", "é", "[UNK]", "cat", "##s", "[SEP]"));  // catss has 5 characters
+  EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "The", "[MASK]", "é", "[UNK]", "cat", "##s", "[SEP]"));  // "catss" has more characters than the limit
   EXPECT_EQ(tokens.spans[2], (ByteSpan{3, 11}));
-  EXPECT_EQ(tokenizer.decode(tokens.ids), "[CLS] The é [UNK] cats [SEP]");  // only [MASK] is an added token that is special
+  EXPECT_EQ(tokenizer.decode(tokens.ids), "[CLS] The é [UNK] cats [SEP]");  // of the special tokens, only [MASK] is an added token, so the others stay
 }
 
 TEST(LoadTokenizer, EachSwitchOfTheNormalizerIsRead) {

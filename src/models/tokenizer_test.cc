@@ -59,7 +59,7 @@ TEST(Tokenizer, TheLengthOfAWordCountsCharactersAndNotBytes) {
 }
 
 TEST(Tokenizer, LoweringIsFullAndIgnoresNeighbours) {
-  EXPECT_THAT(pieces("ΣΑΣ"), ElementsAre("[UNK]"));  // the mapping without context gives σασ; σας would need the rule for the final sigma
+  EXPECT_THAT(pieces("ΣΑΣ"), ElementsAre("[UNK]"));  // Σ becomes σ, also at the end of a word, where Greek has ς
   EXPECT_THAT(pieces("İ", {.strip_accents = false}), ElementsAre("[UNK]"));
   const std::vector<std::string> dotted{"[UNK]", "[CLS]", "[SEP]", "i\u0307"};
   EXPECT_THAT(Tokenizer(dotted, {.strip_accents = false}).encode("İ").pieces, ElementsAre("[CLS]", "i\u0307", "[SEP]"));
@@ -74,7 +74,7 @@ TEST(Tokenizer, AccentsGoWithLoweringUnlessSaidOtherwise) {
 }
 
 TEST(Tokenizer, MarksThatAreNotStrippedStandInCanonicalOrder) {
-  // U+302E (class 224) after U+1D165 (class 216), whatever the text says; both are spacing marks.
+  // In canonical order U+302E (class 224) follows U+1D165 (class 216), in whichever order the text has them. Both are spacing marks.
   const std::vector<std::string> ordered{"[UNK]", "[CLS]", "[SEP]", "a\U0001D165\u302E"};
   const TokenizedText tokens = Tokenizer(ordered).encode("a\u302E\U0001D165");
   EXPECT_THAT(tokens.ids, ElementsAre(1, 3, 2));
@@ -129,7 +129,7 @@ TEST(Tokenizer, SpansAreTheBytesThatATokenCameFrom) {
 TEST(Tokenizer, UnknownWordsKeepTheirCharacters) {
   const TokenizedText tokens = tokenizer({.added_tokens = {{.content = "[UNK]", .id = 1}}}).encode("The Dög, 京 [UNK]", "Q cat");
   EXPECT_THAT(tokens.pieces, ElementsAre("[CLS]", "the", "[UNK]", ",", "[UNK]", "[UNK]", "[SEP]", "[UNK]", "cat", "[SEP]"));
-  EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // piece 5 is no unknown word, because the text itself has "[UNK]"
+  EXPECT_THAT(tokens.unknown, ElementsAre(std::pair(2, "Dög"), std::pair(4, "京"), std::pair(7, "Q")));  // piece 5 is not listed: the text itself contains "[UNK]"
 }
 
 TEST(Tokenizer, PairHasSegmentsAndASeparatorEach) {
@@ -176,9 +176,9 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
     EXPECT_EQ(static_cast<std::int64_t>(tokens.ids.size()), max);
     return std::count(tokens.segments.begin(), tokens.segments.end(), 1) - 1;
   };
-  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // the texts keep 3 and 2 tokens
+  EXPECT_EQ(kept("a a a a a a", "a a", 8), 2);  // of 5 tokens, the texts keep 3 and 2
   EXPECT_EQ(kept("a a", "a a a a a a", 8), 3);
-  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // of 5 tokens, the second of two equally long texts gets 3
+  EXPECT_EQ(kept("a a a a", "a a a a", 8), 3);  // of 5 tokens, the first of two equally long texts keeps 2 and the second 3
   EXPECT_EQ(kept("a a a a a", "a a a a", 8), 2);
   EXPECT_EQ(kept("a", "a", 3), 0);
   const TokenizedText one = tokenizer().encode("a a a", {.max_length = 3, .when_too_long = WhenTooLong::longest_first});
@@ -186,7 +186,7 @@ TEST(Tokenizer, TruncationShortensTheLongerTextFirst) {
   EXPECT_EQ(one.dropped_tokens, 2);
 }
 
-// Takes 0.05 s. A search that tries every end of the rest of a word would take minutes or days.
+// The test takes 0.05 s. A search that tries every possible end of the next piece would take minutes or days.
 TEST(Tokenizer, TimeIsLinearInTheLengthOfAWord) {
   constexpr std::int64_t kLetters = 50'000;
   const auto start = std::chrono::steady_clock::now();

@@ -20,16 +20,16 @@ BytePairTokenizer words() {
   return BytePairTokenizer::train(std::vector<std::string>{"one red hat, two red hats", "un chapeau rouge, deux chapeaux rouges"}, {.vocabulary = 300, .special_tokens = Translator::special_tokens()});
 }
 
-// Returns a translator with large random parameters, so that answers differ between texts and lengths differ between beams.
+// Returns a translator with large random parameters: translations differ between texts, and beams have different lengths.
 Translator drawn(DType dtype, std::uint64_t seed) {
   Translator model({.longest = 24, .model_width = 8, .hidden_width = 12, .layers = 2, .heads = 2, .guided_head = 1, .dtype = dtype, .seed = seed}, words());
   test::Random random(seed);
   model.network.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.7, 0.9); });
-  random.fill(model.network.source_embedding.weight.view().select(0, Translator::kEnd), -2, 2.5);  // the embedding of the end token, so that some translations end
+  random.fill(model.network.source_embedding.weight.view().select(0, Translator::kEnd), -2, 2.5);  // a large embedding of the end token lets some translations end
   return model;
 }
 
-// Finds the likeliest tokens with a forward() of the whole text at each step, without a cache, a batch or padding.
+// Translates greedily: calls forward() on the whole text at each step, without a cache, a batch or padding.
 std::vector<std::int64_t> slowly(const Translator& model, std::vector<std::int64_t> source) {
   source.push_back(Translator::kEnd);
   std::vector<std::int64_t> written{Translator::kStart};
@@ -56,7 +56,7 @@ TEST(Translator, BatchesWithACacheAreEachTextAloneWithoutOne) {
     const auto beams = translate_all(model, sources, {.beams = 3});
     for (std::size_t i = 0; i < sources.size(); ++i) EXPECT_EQ(translate_all(model, {sources[i]}, {.beams = 3})[0], beams[i]) << "seed " << seed << ", text " << i;
   }
-  EXPECT_TRUE(ended >= 4 && ended <= 20) << ended;  // of 24 translations; the others are cut off
+  EXPECT_TRUE(ended >= 4 && ended <= 20) << ended;  // translations that end by themselves; the rest of the 24 are cut off at the limit
 }
 
 TEST(Translator, MapsHaveARowForEachTokenAndTheStart) {
@@ -67,7 +67,7 @@ TEST(Translator, MapsHaveARowForEachTokenAndTheStart) {
   EXPECT_EQ(read.attentions.shape(), (Shape{2, 2, t, s}));
   EXPECT_EQ(read.source_attentions.shape(), (Shape{2, 2, s, s}));
   EXPECT_EQ(read.target_attentions.shape(), (Shape{2, 2, t, t}));
-  EXPECT_EQ(test::to_doubles(read.target_attentions)[1], 0) << "the start reads itself alone";
+  EXPECT_EQ(test::to_doubles(read.target_attentions)[1], 0) << "the start token attends only to itself";
   EXPECT_EQ(read.text, "deux chapeaux");
   EXPECT_EQ(read.alignment.size(), 2U);
   // A later token does not change the rows of earlier tokens.

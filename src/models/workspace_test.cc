@@ -14,9 +14,9 @@
 
 namespace {
 
-std::atomic<std::int64_t> large{0};  // bytes in allocations of at least kLarge
+std::atomic<std::int64_t> large{0};  // total bytes of all allocations of at least kLarge bytes
 
-constexpr std::size_t kLarge = 1 << 20;  // bytes; activations of these tests are as large, and packing for one product takes less
+constexpr std::size_t kLarge = 1 << 20;  // activations of these tests are at least this large; memory for packing one product is smaller
 
 void* take(std::size_t bytes, std::size_t alignment) {
   if (bytes >= kLarge) large += static_cast<std::int64_t>(bytes);
@@ -30,7 +30,7 @@ constexpr std::size_t kDefault = alignof(std::max_align_t);
 
 void* operator new(std::size_t bytes) { return take(bytes, kDefault); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
-// Not inlined: otherwise GCC sees a call of operator new paired with free(), and warns.
+// If operator delete were inlined, GCC would warn that memory of operator new is freed with free().
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
@@ -129,7 +129,7 @@ TEST_P(LayerWorkspace, ResultsDoNotDependOnIt) {
     EXPECT_TRUE(test::same_bits(y, expected));
     EXPECT_TRUE(test::same_bits(d_x, expected_d_x));
   }
-  layer.attention.q.weight.data<float>()[0] += 1;  // parameters may change between calls
+  layer.attention.q.weight.data<float>()[0] += 1;  // the parameters may change, because the workspace does not cache them
   Tensor with(DType::f32, x.shape()), without(DType::f32, x.shape());
   layer.forward(x, with, {.workspace = &workspace});
   layer.forward(x, without);

@@ -21,7 +21,7 @@ TEST(MpiAttention, AgreesWithTheReferenceOnRandomProblems) {
     AttentionCase wide = in_float64(c);
     const AttentionOutputs expected = expected_part(wide, part, reference_run(wide), run.queries[rank], run.keys[rank]);
     Tolerances tolerances(c);
-    if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;  // as in src/distributed/attention_test.cc
+    if (info(c.dtype).size == 2 && run.plan.ring_ranks > 1) tolerances.d_bias = tolerances.d_sink;  // src/distributed/attention_test.cc says why
     expect_forward_near(part.outputs, expected, tolerances);
     expect_gradients_near(part.outputs, expected, tolerances);
     if (testing::Test::HasFailure()) break;
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   {
     polyhead::distributed::MpiCommunicator ranks(MPI_COMM_WORLD);
     polyhead::test::communicator = &ranks;
-    // Only rank 0 prints. Failures of the other ranks are counted, not printed.
+    // Only rank 0 prints its failures. Those of the other ranks are only counted.
     if (ranks.rank() != 0) {
       auto& listeners = testing::UnitTest::GetInstance()->listeners();
       auto* const printer = listeners.Release(listeners.default_result_printer());

@@ -54,7 +54,7 @@ std::string error_of(Transfer& transfer) {
   return "";
 }
 
-// Ranks form a circle: each sends to the next and receives from the one before. A rank alone sends to itself.
+// Ranks form a circle: each rank sends to the next one and receives from the previous one. A single rank sends to itself.
 struct Ranks {
   MpiCommunicator& communicator;
   const int rank = communicator.rank(), size = communicator.size(), next = (rank + 1) % size, before = (rank + size - 1) % size;
@@ -72,7 +72,7 @@ void messages_of_all_sizes(const Ranks& ranks) {
   ranks.check(ranks.pass(10, 0) && ranks.pass(10, (1 << 15) - 1), "the lowest and the highest tag");
 }
 
-// Posts receives before the messages are sent, or after their arrival. Waits first for the last message of a tag.
+// Posts receives before the messages are sent, or after they arrived. Waits for the messages of a tag in reverse order.
 void order_and_tags(const Ranks& ranks, bool receives_first) {
   constexpr int kTags = 20, kMessages = 10;
   const auto size_of = [](int tag, int i) { return static_cast<std::size_t>(tag * 1000 + i * 50 + 1); };
@@ -136,7 +136,7 @@ void wrong_sizes(const Ranks& ranks, std::size_t sent_bytes, std::size_t receive
     ranks.check(error.find(peer) != std::string::npos && error == error_of(*receiving), claim);
     try {
       sending->wait(1s);
-    } catch (const Error&) {  // the sender may get an error or not
+    } catch (const Error&) {  // an error at the sender is allowed, too
     }
   }
   MPI_Barrier(MPI_COMM_WORLD);
@@ -219,7 +219,7 @@ void messages_at_the_end_of_a_communicator(const Ranks& ranks) {
   ranks.check(!memory.expired(), "memory that MPI may still read is never freed");
 }
 
-// Tests that a large message moves while the rank computes and calls no MPI function.
+// Tests that a large message moves while the rank computes. Without a progress thread, the rank calls progress() now and then.
 void messages_move_during_a_computation(const Ranks& ranks, bool has_thread) {
   constexpr std::size_t kLarge = 4 << 20;
   const Block sent(kLarge, ranks.rank), received(kLarge);
@@ -271,7 +271,7 @@ void run_all(const Ranks& ranks, bool has_thread) try {
     MpiCommunicator single(MPI_COMM_WORLD);
     wrong_sizes({single}, sent, 8, "a message of another size is an error that names the sender");
   }
-} catch (const std::exception& error) {  // abort: the other ranks wait for this one
+} catch (const std::exception& error) {  // the other ranks wait for this one, so all are aborted
   std::fprintf(stderr, "rank %d: %s\n", ranks.rank, error.what());
   MPI_Abort(MPI_COMM_WORLD, 1);
 }

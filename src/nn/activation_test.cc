@@ -25,7 +25,7 @@ double derivative(Activation activation, double x) {
 }
 
 TEST(Activation, KnownValues) {
-  // Phi(1), Phi(-3) from tables of the normal distribution; the others from their definitions with 17 digits.
+  // Phi(1) and Phi(-3) are from tables of the normal distribution; the other values were computed from the definitions to 17 digits.
   EXPECT_NEAR(value(Activation::gelu, 1), 0.84134474606854293, 1e-15);
   EXPECT_NEAR(value(Activation::gelu, -3), -3 * 0.0013498980316300933, 1e-16);
   EXPECT_NEAR(value(Activation::gelu_tanh, 1), 0.84119199060827676, 1e-15);
@@ -110,7 +110,7 @@ TEST(Activation, Float32IsFloat64Rounded) {
     activate_backward(row.activation, x, ones, d_x);
     activate_backward(row.activation, wide, during_call(Tensor::copy_of(ones, DType::f64)), d_x64);
     for (std::int64_t i = 0; i < 2000; ++i) {
-      // Allows a few roundings of the result, and of the argument times the condition number |x f'(x)|; 0x1p-140 covers float32's subnormals.
+      // The tolerance is a few roundings of the result and of |x f'(x)|, the error that a rounding of the argument causes. 0x1p-140 covers float32's subnormals.
       const double expected = y64.data<double>()[i], condition = std::abs(wide.data<double>()[i] * d_x64.data<double>()[i]);
       EXPECT_NEAR(y.data<float>()[i], expected, 0x1p-24 * 4 * (std::abs(expected) + condition) + 0x1p-140) << x.data<float>()[i];
     }

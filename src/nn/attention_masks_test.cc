@@ -41,7 +41,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsThatAreMaskedReachNoParameter) {
   }
 }
 
-// A key of attention weight 0 is not masked: without a mask its NaN reaches the gradients (IEEE arithmetic).
+// A key whose attention weight is 0 is not masked. NaN in such a key reaches the gradients, because 0 x NaN is NaN.
 TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .seed = 3});
   const Tensor query = Random(1).tensor(DType::f32, {1, 3, 4}), lengths = Tensor::of<std::int64_t>({1}, {2});
@@ -59,7 +59,7 @@ TEST(MultiHeadAttentionMasks, NonFiniteInputsOfKeptKeysReachTheParameters) {
   EXPECT_TRUE(std::isfinite(gradient({.mask = {.key_lengths = lengths}})));
 }
 
-// Packed documents have the bits of each document alone, in the output and in the gradient of the input, also where the batch is cut into chunks.
+// The output and the input gradient of packed documents have the bits of each document alone, also if the batch is cut into chunks.
 TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 2});
   const Tensor x = Random(1).tensor(DType::f32, {30, 40, 64}), d_out = Random(2).tensor(DType::f32, {30, 40, 64});
@@ -99,7 +99,7 @@ TEST(MultiHeadAttentionMasks, DocumentsAreIndependent) {
             "MultiHeadAttention.forward: relative_bias with a global query, which has no position");
 }
 
-// A long document has no keys. It is so long that several threads compute it.
+// One document has no keys, but so many queries that several threads compute it.
 TEST(MultiHeadAttentionMasks, QueriesOfADocumentWithoutKeysGetTheBiasOfTheOutput) {
   constexpr std::int64_t kEmpty = 1016, kQueries = 1024;
   MultiHeadAttention layer({.query_width = 64, .heads = 8, .head_width = 64, .seed = 2});

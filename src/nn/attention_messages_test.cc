@@ -1,4 +1,4 @@
-// Arguments that a layer refuses, with the texts of its messages.
+// Tests which arguments a layer refuses, and the texts of the messages.
 #include <array>
 #include <limits>
 
@@ -67,7 +67,7 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
                                    : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
-      EXPECT_NE(made(!bias, output_bias, right), "");  // the biases of q, k and v are all wrong
+      EXPECT_NE(made(!bias, output_bias, right), "");  // all of q, k and v differ from the configuration
     }
   }
 }
@@ -92,7 +92,7 @@ TEST(MultiHeadAttentionMessages, AnAxisAScaleAndASoftcapThatMeanNothingAreRefuse
   EXPECT_EQ(made([](auto& c) { c.scale = -0.5; }), "");
 }
 
-// With as many sequences as heads, a mask or bias [2,3,3] could differ by sequence or by head.
+// If there are as many sequences as heads, the first dimension of a mask or bias [2,3,3] could be sequences or heads.
 TEST(MultiHeadAttentionMessages, ThreeDimensionsForPairsAreRefused) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .dropout = 0.5, .dtype = DType::f64, .seed = 1});
   const Tensor x = Random(1).tensor(DType::f64, {2, 3, 4}), pairs(DType::boolean, {2, 3, 3}), bias = Random(2).tensor(DType::f64, {2, 3, 3});
@@ -145,7 +145,7 @@ TEST(MultiHeadAttentionMessages, ParametersAreNotTrainedThroughCopiesThatAWorksp
   EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.parameters = &grads}); }),
             "MultiHeadAttention.backward: gradients of parameters that the workspace takes as constant (Parameters::constant); train with a "
             "Workspace of Parameters::may_change");
-  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // no gradient of parameters: as for a frozen layer below a trained one
+  EXPECT_EQ(error_message([&] { layer.backward(saved, out, {.query = d_x}); }), "");  // without gradients of the parameters the call is allowed, as for a frozen layer below a trained one
   layer.forward({.query = x}, out, {}, &saved);
   EXPECT_NE(error_message([&] { layer.backward(saved, out, {.parameters = &grads}, {.workspace = &constant}); }), "");
 }
@@ -177,7 +177,7 @@ TEST(MultiHeadAttentionMessages, APassSavedByALayerOfAnotherStructureIsRefused) 
   EXPECT_EQ(refused([](auto& c) { c.seed = 7, c.dropout = 0.5, c.bias = false; }), "");
 }
 
-// AlphaFold's pair_mask has the layout of the pair tensor [.., i, j, c]. With attention along i, the layout [*,S] is its transpose.
+// AlphaFold's pair_mask [.., i, j] has the layout of the pair tensor [.., i, j, c]. For attention along i, a key mask [*,S] is the transpose of pair_mask.
 TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
   const MultiHeadAttention layer({.query_width = 4, .heads = 2, .global_query = GlobalQuery::masked_mean, .axis = -3, .dtype = DType::f64, .seed = 1});
   Random random(2);

@@ -35,13 +35,13 @@ TEST(MultiHeadAttentionSinks, GradientsAreCentralDifferences) {
 TEST(MultiHeadAttentionSinks, MapsAreOfTheShapeThatIsPromisedAndRowsSumToOneLessTheShareOfTheSink) {
   for (const Setting& setting : settings_with_sinks()) {
     SCOPED_TRACE(setting.name);
-    if (setting.mask && !setting.config.sink) continue;  // rows may be empty
+    if (setting.mask && !setting.config.sink) continue;  // with a mask and no sink, rows may be empty
     Trial run(setting);
     expect_maps_of_whole_rows(run);
   }
 }
 
-// Sink logits give the same results if they are a parameter of the layer or an option of the call: with and without saved activations, in chunks of
+// Sink logits as a parameter of the layer give the same results as sink logits in the options of a call: with and without saved activations, in chunks of
 // sequences, and with a cache.
 TEST(MultiHeadAttentionSinks, ALearnedSinkIsThatOfTheCall) {
   Random random(1);

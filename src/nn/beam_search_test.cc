@@ -78,7 +78,7 @@ void expect_equal(const std::vector<Hypothesis>& found, const std::vector<Hypoth
 }
 
 TEST(BeamSearch, WithBeamsForAllHypothesesFindsTheBestOnes) {
-  constexpr std::int64_t kBeams = 200, kMost = 5;  // 3^4 open hypotheses at most, 283 in all
+  constexpr std::int64_t kBeams = 200, kMost = 5;  // a text has at most 3^4 open hypotheses, and 283 hypotheses in all
   for (const double penalty : {0.0, 1.0, 2.0, -1.0}) {
     SCOPED_TRACE(penalty);
     const Text starts{0, 2, 1};
@@ -122,7 +122,7 @@ TEST(BeamSearch, SequencesDoNotChangeEachOther) {
 }
 
 TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
-  // The end token has probability 0.9 in every step: the hypothesis that ends first is the best, and no open one can become better.
+  // The end token has probability 0.9 in every step. The hypothesis that ends in the first step is therefore the best, and the search must stop there.
   Tensor logits(DType::f64, {1, 2});
   logits.data<double>()[0] = std::log(0.1), logits.data<double>()[1] = std::log(0.9);
   int steps = 0;
@@ -139,7 +139,8 @@ TEST(BeamSearch, StopsWhereNothingCanBecomeBetter) {
 }
 
 TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
-  // The end token has probability 0.55 in the first step and 0.999 in the second. Scores: (log 0.45) / 2 for two tokens is better than log 0.55 for one.
+  // The end token has probability 0.55 in the first step and 0.999 in the second. A text of two tokens has the score (log 0.45) / 2, which is better than
+  // log 0.55, the score of one token.
   Tensor logits(DType::f64, {1, 2});
   double end = 0.55;
   const auto found = beam_search(Text{0},
@@ -153,11 +154,11 @@ TEST(BeamSearch, GoesOnWhileAnOpenHypothesisMayBecomeBetter) {
 }
 
 TEST(BeamSearch, LogitsOfRowsWithoutAnOpenHypothesisAreNotRead) {
-  // In the first step only row 0 is open. One of its three classes is impossible, so two hypotheses continue.
+  // In the first step only row 0 has an open hypothesis. One of its three classes has probability 0, so two hypotheses continue.
   Tensor logits = Tensor::of<double>({3, 3}, {0, -1, -HUGE_VAL, std::nan(""), 0, 0, std::nan(""), 0, 0});
   int steps = 0;
   const auto step = [&](auto, auto) {
-    if (++steps == 2) logits.data<double>()[3] = 0;  // two of three rows are open now
+    if (++steps == 2) logits.data<double>()[3] = 0;  // from now on, two of the three rows have an open hypothesis
     return ConstTensorView(logits);
   };
   EXPECT_EQ(beam_search(Text{0}, step, {.beams = 3, .max_tokens = 2})[0].size(), 3u);

@@ -24,7 +24,7 @@ struct CacheSetting {
   MultiHeadAttentionConfig config;
   Mask mask{.causal = Causal::top_left()};
   std::optional<RotaryEmbeddingConfig> rotary{};
-  std::optional<DType> storage{};  // dtype of the cache; absent: the layer's
+  std::optional<DType> storage{};  // dtype of the cache; absent: that of the layer
   bool alibi = false;
 
   // Checks that `out` has the bits of the whole sequence (docs/promises.md) or, if the cache has a narrower dtype than the layer, nearly the same values.
@@ -128,7 +128,7 @@ TEST_P(CachedAttention, ChunksOfUnequalLengthsAreTheWholeSequence) {
   }
 }
 
-// Each token is rounded separately, so the cache holds the same numbers for every split of the tokens into calls.
+// A cache rounds each token separately, so it holds the same numbers however the tokens are divided into calls.
 TEST_P(CachedAttention, ChunksAreOneChunk) {
   Tensor one(config_.dtype, x_.shape()), out(config_.dtype, x_.shape());
   fed_.feed(x_, {kTokens, kTokens, kTokens}, one);
@@ -137,7 +137,7 @@ TEST_P(CachedAttention, ChunksAreOneChunk) {
   EXPECT_TRUE(same_bits(out, one));
 }
 
-// Beam search: sequence b continues the text of sequence source[b].
+// After reorder(source), as in beam search, sequence b continues the text of sequence source[b].
 TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   Tensor out(config_.dtype, x_.shape()), joined = Tensor::copy_of(x_);
   fed_.feed(x_, {8, 5, 11}, out);
@@ -156,7 +156,7 @@ TEST_P(CachedAttention, ReorderedSequencesGoOnFromTheirSource) {
   }
 }
 
-// Speculative decoding: rejected tokens do not affect later results.
+// After truncate(), as in speculative decoding, the rejected tokens do not affect later results.
 TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
   const Tensor expected = whole(x_);
   Tensor out(config_.dtype, x_.shape()), wrong = Tensor::copy_of(x_);
@@ -168,7 +168,7 @@ TEST_P(CachedAttention, TruncatedTokensLeaveNoTrace) {
 }
 
 TEST(CacheOfALayer, IsUnchangedIfForwardFails) {
-  MultiHeadAttention layer({.query_width = 4, .heads = 2, .scale = 1e300, .seed = 1});  // a scale that the kernels decline in float32
+  MultiHeadAttention layer({.query_width = 4, .heads = 2, .scale = 1e300, .seed = 1});  // float32 kernels refuse this scale
   KeyValueCache cache({.sequences = 2, .kv_heads = 2, .capacity = 4, .head_width = 2});
   Random random(1);
   const Tensor x = random.tensor(DType::f32, {2, 3, 4}), counts = Tensor::of<std::int64_t>({2}, {1, 3});
@@ -246,7 +246,7 @@ TEST(CacheOfALayer, IsRefusedWhereItMeansNothing) {
   Tensor doubles_out(doubles);
   EXPECT_THAT(refused({.query_width = 4, .heads = 2, .dtype = DType::f64}, {}, {.query = doubles}, doubles_out),
               HasSubstr("the cache is float32 and the layer float64; a cache is"));
-  const Tensor bias(DType::f32, {3, 4});  // S is 3 after the append
+  const Tensor bias(DType::f32, {3, 4});  // with the tokens of this call there would be S = 3 keys, so a bias with S = 4 does not fit
   EXPECT_THAT(refused(plain, {.bias = bias}, {.query = x}, out), HasSubstr("bias is [3,4]; it must be [T,S]"));
   EXPECT_THAT(error_message([&] { drawn_layer(plain).forward({.query = x}, out, {.new_tokens = lengths}); }),
               HasSubstr("new_tokens is given without a cache"));

@@ -114,7 +114,7 @@ TEST(CrossEntropy, Float32AndSixteenBitsAreNearFloat64) {
       Tensor d(dtype, logits.shape()), d_wide(DType::f64, logits.shape());
       const CrossEntropyOptions options{.label_smoothing = 0.1, .reduction = LossReduction::sum};
       const double loss = cross_entropy(logits, targets, d, options).loss, expected = cross_entropy(wide, targets, d_wide, options).loss;
-      EXPECT_NEAR(loss, expected, 1e-6 * expected);  // logits are exact in float32
+      EXPECT_NEAR(loss, expected, 1e-6 * expected);  // float32 represents logits of every dtype exactly, so the loss has only the rounding errors of its computation
       EXPECT_TRUE(near(Tensor::copy_of(d, DType::f64), d_wide, tolerance));
     }
   }

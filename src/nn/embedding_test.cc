@@ -45,7 +45,7 @@ TEST(Embedding, InitialisedAsTorch) {
     squares += x * x;
     fourth += x * x * x * x;
   }
-  // Moments 0, 1 and 3 of a normal distribution, within four standard errors (variances 1, 2 and 96).
+  // For a standard normal x, the means of x, x^2 and x^4 are 0, 1 and 3, and the variances are 1, 2 and 96. The tolerance is four standard errors.
   EXPECT_LT(std::abs(sum / 5000), 4 / std::sqrt(5000.0));
   EXPECT_NEAR(squares / 5000, 1, 4 * std::sqrt(2 / 5000.0));
   EXPECT_NEAR(fourth / 5000, 3, 4 * std::sqrt(96 / 5000.0));
@@ -58,7 +58,7 @@ TEST(Embedding, GradientsAreCentralDifferences) {
       Random random(static_cast<std::uint64_t>(width));
       Embedding embedding(random.tensor(DType::f64, {6, width})), grads(random.tensor(DType::f64, {6, width}));
       const Shape y_shape = test::joined(shape, {width});
-      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some ids occur twice, the last one never
+      const StridedTensor ids = random.strided(DType::i64, shape, 0, 4);  // some of the 6 ids occur twice; id 5 never occurs
       const StridedTensor d_y = random.strided(DType::f64, y_shape), y = random.empty_strided(DType::f64, y_shape);
       embedding.backward(ids, d_y, {&grads});
       test::expect_gradients(

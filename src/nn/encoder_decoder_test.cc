@@ -84,7 +84,7 @@ TEST(EncoderDecoder, IsItsParts) {
   EXPECT_TRUE(near(logits, expected, 1e-13));
   model.encode(texts.source, encoded, {.source_mask = texts.mask()});
   EXPECT_TRUE(near(encoded, memory, 1e-13));
-  // Attention weights for the source: rows sum to 1, and padding gets none.
+  // The rows of cross-attention weights sum to 1, and padding tokens of the source have weight 0.
   Tensor map(DType::f64, {2, 2, 3, 3});
   for (const DecoderLayer::Saved& layer : saved.decoder.layers) {
     attention_map(layer.cross_attention.maps(), map, layer.cross_attention.sdpa);
@@ -101,7 +101,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   const EncoderDecoder model(config);
   double squares = 0;
   for (const double x : test::to_doubles(model.source_embedding.weight)) squares += x * x;
-  EXPECT_NEAR(squares / 500, 1, 0.05);  // a row has 64 elements of deviation 1/8
+  EXPECT_NEAR(squares / 500, 1, 0.05);  // the sum of squares of an embedding is near 1: it has 64 elements of standard deviation 1/8
   std::map<std::vector<double>, std::string> seen;
   model.visit([&](const std::string& name, const Tensor& tensor) {
     if (tensor.shape().size() < 2) return;
@@ -110,7 +110,7 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// Decodes with a cache: two tokens first, then one token at a time, then with greedy_tokens().
+// Decodes with a cache, first two tokens at once and then one token at a time; at last chooses tokens with greedy_tokens().
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {
@@ -138,7 +138,7 @@ TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   }
 }
 
-// With as many beams as there are open texts, beam search must find the best of all texts. The expected scores come from forward passes over whole texts.
+// If there are as many beams as open texts, beam search must find the best of all texts. The expected scores come from forward passes over whole texts.
 TEST(EncoderDecoder, BeamSearchFindsTheBestText) {
   const Texts texts;
   constexpr std::int64_t kBeams = kCount * kCount, kStart = 1, kLength = 3;

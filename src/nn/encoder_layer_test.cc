@@ -12,7 +12,7 @@ using test::error_message;
 using test::Random;
 using test::same_bits;
 
-// Fills all parameters with random numbers: initialised norms and biases are ones and zeros, which could hide a missing gradient.
+// Fills all parameters with random numbers. The initial ones and zeros of norms and biases could hide a missing gradient.
 template <class Module>
 void scramble(Module& module, Random& random) {
   module.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, 0.2, 1.0); });
@@ -22,7 +22,7 @@ EncoderLayerConfig tiny(Activation activation = Activation::gelu, NormPosition p
   return {.width = 6, .heads = 2, .hidden_width = 5, .activation = activation, .norm_position = position, .epsilon = 1e-3, .dtype = DType::f64, .seed = 0};
 }
 
-// Checks the gradients of a layer or a stack with dropout, in training.
+// Checks the gradients of a layer or a stack in training mode with dropout.
 template <class Layer>
 void expect_central_differences(Layer layer, std::size_t count, std::uint64_t seed) {
   Random random(seed);
@@ -111,7 +111,7 @@ TEST(EncoderLayer, WithoutANormTheAttentionReadsItsInput) {
   }
 }
 
-// MPNet has one table for all layers: its gradient is the sum of the layers' gradients.
+// backward of one layer computes the gradient of a relative bias. A stack refuses to, because its layers share the bias.
 TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   Random random(12);
   EncoderLayer layer(tiny());
@@ -135,7 +135,7 @@ TEST(EncoderLayer, ARelativeBiasHasTheGradientOfCentralDifferences) {
   EXPECT_THAT(error_message([&] { stack.backward(of_stack, d_y, {.x = d_x, .relative_bias = d_table}); }), testing::HasSubstr("a relative bias is computed for one layer only"));
 }
 
-// Computes the formulas of the header from the layer's parts.
+// The outputs must follow from encoder_layer.h's formulas, computed with the norms, the attention and the feed-forward network of the layer.
 TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
   Random random(9);
   for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
@@ -165,7 +165,8 @@ TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
 }
 
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
-  // With all parameters 0 except the last bias of the feed-forward part, a pre-norm layer gives x + 1 / (1 - p) or x.
+  // All parameters are 0 except one bias, which is 1: that of attention's output or that of the feed-forward network's output. With dropout p, each element of
+  // the output is then x + 1 / (1 - p) or x.
   EncoderLayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
   EncoderLayer layer(config);
   layer.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
@@ -182,7 +183,7 @@ TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
   EXPECT_FALSE(same_bits(run(true, 1), run(true, 2)));
   const Tensor x(DType::f32, {8, 64});
   Tensor y(DType::f32, {8, 64});
-  layer.forward(x, y);  // evaluation
+  layer.forward(x, y);  // the default mode is evaluation, so nothing is dropped
   for (const double value : test::to_doubles(y)) EXPECT_EQ(value, 1);
 }
 
@@ -267,7 +268,7 @@ TEST(EncoderLayer, ResultsDoNotDependOnStrides) {
   EXPECT_TRUE(strided_y.padding_is_intact() && strided_d_x.padding_is_intact());
 }
 
-// Compares evaluation in chunks with a pass with `saved`, which is not cut into chunks.
+// Compares evaluation in chunks with a pass that stores `saved`, and is therefore not cut into chunks.
 TEST(EncoderLayer, EvaluationInPartsHasTheBitsOfTheWhole) {
   Random random(8);
   for (const NormKind norm : {NormKind::layer_norm, NormKind::rms_norm}) {

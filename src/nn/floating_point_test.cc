@@ -1,4 +1,4 @@
-// Floating-point exceptions (docs/promises.md): no operation raises an exception flag or a trap of the caller, whatever masked lanes compute.
+// Tests that no operation sets a floating-point exception flag of the caller or traps (docs/promises.md), whatever masked vector lanes compute.
 #include <gtest/gtest.h>
 
 #include <cfenv>
@@ -31,7 +31,7 @@ using test::Random;
 
 constexpr int kFlags = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
 
-// A call and the inputs that it keeps alive. The call must not raise flags; the code that makes its inputs may.
+// A call of the library with its name. `run` must not set exception flags; the code that makes the inputs may.
 struct Call {
   std::string name;
   std::function<void()> run;
@@ -48,7 +48,7 @@ void expect_no_flags(const std::vector<Call>& calls) {
   std::feclearexcept(FE_ALL_EXCEPT);
 }
 
-// Adds all passes of attention and the operations on maps for a case.
+// Appends to `calls` all passes of attention, and the operations on maps, for a case.
 void add_passes(const std::string& name, AttentionCase& drawn, Random& random, std::list<test::SecondCase>& kept, std::vector<Call>& calls) {
   test::SecondCase& s = kept.emplace_back(test::SecondCase{.c = std::move(drawn), .tangents = {}, .forward = {}});
   AttentionCase& c = s.c;
@@ -83,7 +83,7 @@ void add_passes(const std::string& name, AttentionCase& drawn, Random& random, s
                    }});
 }
 
-// Random problems, and problems whose computation involves infinities: rows without keys, a bias of -infinity, widths of 0, several key splits.
+// Returns calls for random problems, and for problems whose computation involves infinities: rows without keys, a bias of -infinity, widths of 0, key splits.
 std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   std::vector<Call> calls;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -128,7 +128,7 @@ std::vector<Call> attention_calls(std::list<test::SecondCase>& kept) {
   return calls;
 }
 
-// Layers, losses and optimizers, on finite numbers of any size.
+// Returns calls of layers, losses and optimizers with finite inputs of any magnitude.
 std::vector<Call> layer_calls(std::list<Tensor>& kept) {
   std::vector<Call> calls;
   Random random(7);
@@ -192,7 +192,7 @@ std::vector<Call> layer_calls(std::list<Tensor>& kept) {
 
 class FloatingPoint : public testing::Test {
  protected:
-  // Calls f with each instruction set and with one thread and several.
+  // Calls f for each instruction set, with one thread and with several threads.
   template <class F>
   static void for_each_way(const F& f) {
     const test::ThreadCount restored;

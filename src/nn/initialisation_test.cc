@@ -10,11 +10,11 @@ namespace {
 
 using test::error_message;
 
-// A language model with a gate in the attention and in the feed-forward network.
+// The parts of a language model whose attention and feed-forward network have gates.
 struct InitialisedModel : Module<InitialisedModel> {
   EncoderLayer layer{{.width = 64, .heads = 4, .seed = 1}};
   LayerNorm norm{{.width = 64}};
-  Linear output{{.in_width = 64, .out_width = 100, .seed = 1}};  // logits
+  Linear output{{.in_width = 64, .out_width = 100, .seed = 1}};  // computes logits
 
   InitialisedModel() {
     layer.attention = MultiHeadAttention({.query_width = 64, .heads = 4, .gate = Gate::sigmoid, .seed = 3});

@@ -19,7 +19,7 @@ using test::Random;
 using test::same_bits;
 using testing::HasSubstr;
 
-// A token [K,1,W] in the dtype of a cache, and its scales [K,1].
+// The keys or the values of one token, [K,1,W] in the dtype of a cache, and their scales [K,1].
 struct Token {
   Token(ConstTensorView x, DType dtype) {
     if (dtype != DType::i8) {
@@ -32,7 +32,7 @@ struct Token {
   Tensor elements, scales;
 };
 
-// Sequences as lists of tokens.
+// The sequences that a cache should hold, as lists of tokens.
 struct Lists {
   std::vector<std::vector<Token>> keys, values;
 
@@ -159,7 +159,7 @@ TEST(KeyValueCache, HoldsWhatRandomCallsLeave) {
 TEST(KeyValueCache, LivesOnTheCallersMemory) {
   Random random(1);
   Tensor keys(DType::f32, {2, 6, 3, 4}), values(DType::f32, {2, 3, 6, 5});
-  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]: tokens before heads in memory
+  const TensorView swapped = keys.view().transpose(1, 2);  // [2,3,6,4]; in memory, the axis of tokens lies before the axis of heads
   const Tensor k = random.tensor(DType::f32, {2, 3, 2, 4}), v = random.tensor(DType::f32, {2, 3, 2, 5});
   const std::int64_t lengths[] = {1, 3};
   KeyValueCache cache(swapped, values, lengths);
@@ -184,7 +184,7 @@ TEST(KeyValueCache, LivesOnTheCallersMemory) {
               HasSubstr("one of lengths is 7; it must lie in [0,capacity] = [0,6]"));
 }
 
-// Chunks of unequal lengths attended through causal_mask() equal one causal call over each whole sequence, bit for bit.
+// Chunks of unequal lengths, attended with the mask of causal_mask(), give the bits of one causal call over each whole sequence.
 TEST(KeyValueCache, CausalMaskIsThatOfTheWholeSequence) {
   Random random(5);
   const Tensor q = random.tensor(DType::f64, {2, 4, 9, 8}), k = random.tensor(DType::f64, {2, 2, 9, 8}),

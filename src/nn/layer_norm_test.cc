@@ -18,7 +18,7 @@ using test::same_bits;
 using test::StridedTensor;
 
 TEST(LayerNorm, RowOfKnownMeanAndVariance) {
-  // Mean 5 and variance 4: (2, 4, 4, 4, 5, 5, 7, 9) is the textbook's example.
+  // The row (2, 4, 4, 4, 5, 5, 7, 9) has mean 5 and variance 4.
   const LayerNorm norm(Tensor::of<double>({8}, {1, 1, 1, 1, 1, 1, 1, 10}), Tensor::of<double>({8}, {0, 0, 0, 0, 0, 0, 0, 3}), 0);
   Tensor y(DType::f64, {8});
   norm.forward(during_call(Tensor::of<double>({8}, {2, 4, 4, 4, 5, 5, 7, 9})), y);
@@ -28,7 +28,7 @@ TEST(LayerNorm, RowOfKnownMeanAndVariance) {
 TEST(LayerNorm, EpsilonIsAddedToTheVariance) {
   const LayerNorm norm({.width = 2, .epsilon = 3, .dtype = DType::f64});
   Tensor y(DType::f64, {2});
-  norm.forward(during_call(Tensor::of<double>({2}, {-1, 1})), y);  // variance 1
+  norm.forward(during_call(Tensor::of<double>({2}, {-1, 1})), y);  // this row has variance 1
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {-0.5, 0.5}), 1e-15));
 }
 
@@ -47,7 +47,7 @@ TEST(LayerNorm, LargeOffsetDoesNotCancel) {
   for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] += 1000;
   LayerNorm({.width = 384}).forward(x, y);
   LayerNorm({.width = 384, .dtype = DType::f64}).forward(during_call(Tensor::copy_of(x, DType::f64)), y64);
-  // Both passes read the same x. The float32 mean of about 1000 is off by a few times 1000 * 2^-24 = 6e-5, and the result is divided by a deviation of 0.58.
+  // The float32 mean, about 1000, has an error of a few times 1000 * 2^-24 = 6e-5. The differences from the mean are divided by 0.58, the standard deviation.
   EXPECT_TRUE(near(y, y64, 1e-3));
 }
 
@@ -92,7 +92,7 @@ TEST(LayerNorm, InputGradientCanBeAdded) {
 TEST(LayerNorm, ParameterGradientsSumOverAllRows) {
   Random random(5);
   const LayerNorm norm(random.tensor(DType::f64, {3}), random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the size of the chunks that threads take
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes chunks of 128 rows
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     LayerNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

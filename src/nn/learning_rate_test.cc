@@ -14,7 +14,7 @@ TEST(LearningRate, WarmupIsLinearAndThenTheCosineFalls) {
   const WarmupCosine schedule{.peak = 0.8, .last = 0.2, .warmup_steps = 4, .total_steps = 10};
   const double expected[] = {0.2, 0.4, 0.6, 0.8, 0.5 + 0.3 * std::cos(M_PI / 6), 0.65, 0.5, 0.35, 0.5 - 0.3 * std::cos(M_PI / 6), 0.2, 0.2};
   for (int step = 1; step <= 11; ++step) EXPECT_NEAR(warmup_cosine(step, schedule), expected[step - 1], 1e-15) << step;
-  EXPECT_NEAR(warmup_cosine(1, {.peak = 1, .total_steps = 2}), 0.5, 1e-15);  // without warm-up the first step is on the cosine
+  EXPECT_NEAR(warmup_cosine(1, {.peak = 1, .total_steps = 2}), 0.5, 1e-15);  // without warm-up the cosine begins at the first step
 }
 
 TEST(LearningRate, NoamRisesToTheWarmupAndFallsAsTheRoot) {

@@ -39,7 +39,7 @@ TEST(Linear, InitialisedAsTorch) {
       squares += x * x;
     }
     const auto count = static_cast<double>(tensor->numel());
-    // Mean 0 and variance bound^2/3 of a uniform distribution, within four standard errors.
+    // A uniform distribution on [-bound, bound] has mean 0 and variance bound^2 / 3. The tolerance is four standard errors.
     EXPECT_LT(std::abs(sum / count), 4 * bound / std::sqrt(3 * count));
     EXPECT_NEAR(squares / count, bound * bound / 3, 4 * bound * bound * std::sqrt(4.0 / 45 / count));
   }
@@ -47,7 +47,7 @@ TEST(Linear, InitialisedAsTorch) {
   EXPECT_FALSE(same_bits(linear.weight, Linear({.in_width = 64, .out_width = 500, .seed = 8}).weight));
 }
 
-// A module with random parameters.
+// Returns a linear layer with random parameters.
 Linear random_linear(Random& random, std::int64_t in, std::int64_t out, bool bias) {
   return {random.tensor(DType::f64, {out, in}), bias ? random.tensor(DType::f64, {out}) : Tensor()};
 }
@@ -85,14 +85,15 @@ TEST(Linear, BackwardWritesOnlyWhatIsWanted) {
   Tensor d_x(DType::f64, {4, 3}), added = start;
   Linear grads = zeros_like(linear), only_grads = random_linear(random, 3, 2, true);
   linear.backward(x, d_y, {.x = d_x, .parameters = &grads});
-  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x may be absent: it is needed for the parameters' gradients only
-  linear.backward(x, d_y, {.parameters = &only_grads});              // replaces earlier values
+  linear.backward({}, d_y, {.x = added, .x_write = Write::add});  // x may be absent: only the parameters' gradients need x
+  linear.backward(x, d_y, {.parameters = &only_grads});              // overwrites the earlier gradients
   for (std::int64_t i = 0; i < 12; ++i) EXPECT_DOUBLE_EQ(added.data<double>()[i], start.data<double>()[i] + d_x.data<double>()[i]);
   EXPECT_TRUE(same_bits(only_grads.weight, grads.weight));
   EXPECT_TRUE(same_bits(only_grads.bias, grads.bias));
 }
 
-// As in IEEE arithmetic, 0 x NaN is NaN. Attention removes masked rows before it calls Linear::backward.
+// 0 x NaN is NaN, so NaN in x reaches the weight's gradient even if d_y of that row is 0. Attention therefore removes masked rows before it calls
+// Linear::backward.
 TEST(Linear, ANonFiniteRowReachesTheGradientOfTheWeightEvenIfItsOwnGradientIsZero) {
   const Linear linear({.in_width = 2, .out_width = 2, .seed = 1});
   const Tensor x = Tensor::of<float>({2, 2}, {1, 2, std::nanf(""), 3}), d_y = Tensor::of<float>({2, 2}, {1, 1, 0, 0});
@@ -118,7 +119,7 @@ TEST(Linear, SixteenBitStorageRoundsOnce) {
 TEST(Linear, WidthsOfZeroAreRefused) {
   EXPECT_EQ(error_message([] { Linear linear{LinearConfig{.seed = 1}}; }), "Linear: in_width is 0 and out_width 0; both must be at least 1");
   EXPECT_NE(error_message([] { Linear linear({.in_width = 3, .seed = 1}); }), "");
-  static_assert(!std::is_default_constructible_v<LinearConfig>);  // a seed has no default
+  static_assert(!std::is_default_constructible_v<LinearConfig>);  // the seed must be given
 }
 
 TEST(Linear, ErrorsSayWhatWasGivenAndWhatIsAllowed) {

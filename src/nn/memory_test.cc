@@ -1,4 +1,5 @@
-// Tests that attention with pair bias allocates a block of the bias and some pieces of z beyond its inputs and outputs, but not the bias [*,N,T,S].
+// Tests that attention with pair bias never allocates the whole bias [*,N,T,S]: beyond inputs and outputs it allocates one block of the bias and some pieces
+// of z.
 #include <gtest/gtest.h>
 
 #include "polyhead/nn/pair_bias.h"
@@ -14,7 +15,7 @@ using test::Random;
 
 constexpr std::int64_t kHeads = 16, kKeys = 128, kWidth = 8, kPairWidth = 16, kBlock = 2 << 20, kPiece = 256 << 10;
 
-// The peaks of allocated memory, in bytes. z is one row of pairs that all queries and structures share through strides of 0.
+// Peaks of allocated memory, and the size of a whole bias, in bytes. z is one row of pairs that all queries and structures share through strides of 0.
 struct Peaks {
   std::int64_t forward, backward, bias;
 };

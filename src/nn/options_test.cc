@@ -1,4 +1,4 @@
-// A plain value must not convert to a struct of options: without NamedMembers GCC takes it for the struct's first member.
+// Tests that a plain value does not convert to a struct of options. Without NamedMembers, GCC would use the value for the struct's first member.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -27,7 +27,7 @@ POLYHEAD_TAKES(d_gradients);
 POLYHEAD_TAKES(causal);
 POLYHEAD_TAKES(scale);
 
-// Values from which the first members of these structs could be made.
+// Checks that Options{.member = value} does not compile for values of types that first members of the structs have.
 #define POLYHEAD_REFUSES_VALUES(Options, member)                                                                                             \
   static_assert(!takes_##member<Options, double> && !takes_##member<Options, int> && !takes_##member<Options, bool>);                        \
   static_assert(!takes_##member<Options, std::int64_t> && !takes_##member<Options, std::optional<std::int64_t>>);                            \
@@ -48,7 +48,7 @@ POLYHEAD_REFUSES_VALUES(nn::DecoderOptions, memory_mask);
 static_assert(!takes_attention<nn::DecoderOptions, Mask>);
 static_assert(!takes_causal<Mask, bool> && !takes_causal<Mask, int> && !takes_causal<Mask, std::int64_t>);
 
-// The same expressions with the right types compile.
+// With the right types, Options{.member = value} compiles.
 static_assert(takes_dropout<SdpaOptions, Dropout> && takes_mask<SdpaOptions, Mask> && takes_window<Mask, Window> && takes_relative_bias<SdpaOptions, RelativeBias>);
 static_assert(takes_rotary<nn::AttentionOptions, nn::Rotary> && takes_attention<nn::DecoderOptions, nn::AttentionOptions> && takes_causal<Mask, Causal>);
 static_assert(takes_scale<SdpaOptions, double> && takes_tangents<SdpaJvp, SdpaTangents>);

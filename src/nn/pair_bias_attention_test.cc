@@ -20,7 +20,7 @@ PairBias random_pair(Random& random, DType dtype, std::int64_t width, std::int64
           Linear(random.tensor(dtype, {heads, width}), bias ? random.tensor(dtype, {heads}) : Tensor())};
 }
 
-// The inputs and results of a call of attention with pair bias. z has extents of 1 where samples share it.
+// The inputs and results of a call of attention with pair bias. z has extent 1 in leading dimensions whose entries share z.
 struct PairCase {
   PairBias pair;
   Tensor q, k, v, z, keep, d_out;
@@ -41,7 +41,7 @@ struct PairCase {
     if (masked) {
       keep = random.tensor(DType::boolean, with(lead, {keys}));
       empty_rows = random.pick({EmptyRows::zero, EmptyRows::uniform, EmptyRows::unmasked});
-      if (keep.numel() > 0 && random.coin()) fill(keep.view().reshape({keep.numel() / keys, keys}).select(0, 0), 0);  // a sequence without a key
+      if (keep.numel() > 0 && random.coin()) fill(keep.view().reshape({keep.numel() / keys, keys}).select(0, 0), 0);  // a sequence all of whose keys are masked
     }
     out = Tensor(dtype, d_out.shape()), lse = Tensor(accumulation_dtype(dtype), q.shape().first(q.shape().size() - 1));
     d_q = zeros_like(q), d_k = zeros_like(k), d_v = zeros_like(v), d_z = zeros_like(z), d_pair = zeros_like(pair);
@@ -70,7 +70,7 @@ struct PairCase {
   }
 };
 
-// Returns the output in float64, computed by the formula of polyhead/nn/pair_bias.h. Tensors are contiguous.
+// Computes the output in float64 by the formula of polyhead/nn/pair_bias.h. All tensors must be contiguous.
 std::vector<double> formula(const PairCase& c) {
   const std::int64_t lead = c.q.numel() / std::max<std::int64_t>(c.q.extent(-3) * c.q.extent(-2) * c.q.extent(-1), 1);
   const std::int64_t N = c.q.extent(-3), T = c.q.extent(-2), S = c.k.extent(-2), H = c.q.extent(-1), V = c.v.extent(-1), C = c.pair.pair_width();
@@ -122,7 +122,7 @@ PairCase small_case(Random& random, DType dtype) {
   return {random, dtype, lead, z_lead, random.integer(1, 4), random.integer(0, 9), random.integer(0, 9), random.integer(1, 9), random.integer(1, 20), random.coin()};
 }
 
-// Returns cases that are cut into several blocks of queries, each of several pieces; some pieces hold only some keys of a row.
+// Returns cases that are cut into several blocks of queries, and each block into several pieces. Some pieces hold only a part of the keys of a row.
 std::vector<PairCase> large_cases(Random& random, DType dtype) {
   std::vector<PairCase> cases;
   cases.emplace_back(random, dtype, Shape{2, 2}, Shape{2, 1}, 16, 75, 530, 8, 4, true);
@@ -216,7 +216,7 @@ TEST(PairBiasAttention, GradientsOfHeadsAndPairsAreCentralDifferences) {
   }
 }
 
-// The pairs of a masked key are not read.
+// z of pairs whose key is masked is not read, so it may be NaN.
 TEST(PairBiasAttention, AMaskedKeyMayBeNaN) {
   Random random(5);
   PairCase c(random, DType::f32, {2}, {2}, 3, 6, 7, 4, 5, true);

@@ -15,7 +15,7 @@ using test::Random;
 TEST(SinusoidalPositions, AreTheFormula) {
   Tensor table(DType::f64, {2, 4});
   sinusoidal_positions(table);
-  // Frequencies 1 and 10000^(-2/4) = 1/100.
+  // For width 4 the frequencies are 1 and 10000^(-2/4) = 1/100.
   EXPECT_TRUE(near(table, Tensor::of<double>({2, 4}, {0, 1, 0, 1, std::sin(1), std::cos(1), std::sin(0.01), std::cos(0.01)}), 1e-15));
   Tensor later(DType::f64, {1, 4});
   sinusoidal_positions(later, 1);
@@ -26,7 +26,7 @@ TEST(SinusoidalPositions, AreTheFormula) {
 }
 
 TEST(SinusoidalPositions, AShiftIsARotation) {
-  // (sin, cos) at p + k equals (sin, cos) at p, rotated by k times the frequency, as section 3.5 of the paper says.
+  // (sin, cos) at position p + k is (sin, cos) at position p, rotated by k times the frequency ("Attention Is All You Need", section 3.5).
   Tensor table(DType::f64, {30, 2}), later(DType::f64, {30, 2});
   sinusoidal_positions(table);
   sinusoidal_positions(later, 7);

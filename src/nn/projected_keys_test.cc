@@ -116,7 +116,7 @@ TEST(ProjectedKeys, StorageThatDoesNotFitIsRefused) {
   EXPECT_THAT(message(added, stored), testing::HasSubstr("projected_key is int8 with add_bias_kv or add_zero_attn"));
 }
 
-// Gradients that are not requested are not computed: they need no memory, and the others have the same bits.
+// Gradients that are not requested are not computed and need no memory. The requested gradients have the same bits.
 TEST(ProjectedKeys, GradientsThatNobodyWantsAreNotComputed) {
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 1});
   Random random(2);

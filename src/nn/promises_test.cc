@@ -13,7 +13,7 @@ using test::for_each_instruction_set;
 using test::Random;
 using test::same_bits;
 
-// A random causal layer, x [B,T,E], and the layer's output from one call.
+// A causal layer with random parameters, an input x [B,T,E], and the layer's output for x from one call.
 class RandomLayer {
  public:
   RandomLayer(Random& random, DType dtype, std::int64_t tokens)
@@ -42,7 +42,7 @@ class RandomLayer {
     EXPECT_TRUE(same_bits(through_a_cache(random, 1, most, config_.dtype), whole_)) << "chunks of at most " << most;
   }
 
-  // A narrower cache rounds each token separately, so one call with all tokens gives the bits of many calls.
+  // A cache with a narrower dtype rounds each token separately, so one call with all tokens gives the bits of many calls.
   void in_chunks_of_a_narrow_cache(Random& random, std::int64_t most) {
     if (config_.dtype == DType::f64) return;
     const DType storage = random.pick({DType::bf16, DType::f16, DType::i8});

@@ -15,14 +15,14 @@ using test::same_bits;
 using test::StridedTensor;
 
 TEST(RMSNorm, RowOfKnownMeanSquare) {
-  // The mean of 9 and 49, plus 7, is 36; the mean is not subtracted.
+  // For x = (3, -7) and epsilon = 7, the mean square plus epsilon is (9 + 49) / 2 + 7 = 36, so x is divided by 6. The mean of x is not subtracted.
   const RMSNorm norm(Tensor::of<double>({2}, {1, 6}), 7);
   Tensor y(DType::f64, {2});
   norm.forward(during_call(Tensor::of<double>({2}, {3, -7})), y);
   EXPECT_TRUE(near(y, Tensor::of<double>({2}, {0.5, -7}), 1e-15));
 }
 
-// Gemma's files hold weight - 1.
+// Gemma's files store the weight minus 1, so a norm may add an offset to its weight.
 TEST(RMSNorm, AnOffsetIsAddedToTheWeight) {
   EXPECT_EQ(test::to_doubles(RMSNorm({.width = 2, .weight_offset = 1}).weight), std::vector<double>(2));
   for (const DType dtype : {DType::f64, DType::f32}) {
@@ -95,7 +95,7 @@ TEST(RMSNorm, BitsDoNotDependOnThreads) {
 TEST(RMSNorm, WeightGradientSumsOverAllRows) {
   Random random(5);
   const RMSNorm norm(random.tensor(DType::f64, {3}), 1e-5);
-  for (const std::int64_t rows : {127, 128, 129, 300}) {  // around the size of the chunks that threads take
+  for (const std::int64_t rows : {127, 128, 129, 300}) {  // a thread computes chunks of 128 rows
     SCOPED_TRACE(rows);
     const Tensor x = random.tensor(DType::f64, {rows, 3}), d_y = random.tensor(DType::f64, {rows, 3});
     RMSNorm grads = zeros_like(norm), one = zeros_like(norm), sum = zeros_like(norm);

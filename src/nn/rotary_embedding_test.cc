@@ -1,4 +1,4 @@
-// Compares rotary tables with numbers that the published code computes (transformers, modeling_rope_utils.py), and with the formulas written in another way.
+// Compares rotary tables with numbers that modeling_rope_utils.py of transformers computed, and with other forms of the formulas.
 #include "polyhead/nn/rotary_embedding.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST(RotaryEmbedding, NtkKeepsTheHighestFrequencyAndScalesTheLowest) {
   EXPECT_NEAR(embedding.frequencies()[7], plain.frequencies()[7] / 8, 1e-18);
 }
 
-// Frequencies of Llama 3.1: a base of 500,000, a factor of 8, an original length of 8192, here with R = 8.
+// The config of Llama 3.1 has base 500,000, factor 8 and original length 8192. Here the rotated width is 8.
 TEST(RotaryEmbedding, Llama3) {
   const RotaryEmbeddingConfig config{
       .width = 8, .base = 500'000, .scaling = RotaryScaling::llama3, .factor = 8, .original_max_position_embeddings = 8192};
@@ -70,7 +70,7 @@ TEST(RotaryEmbedding, LongropeDividesEachFrequencyByItsOwnFactor) {
   RotaryEmbeddingConfig config{
       .width = 8, .scaling = RotaryScaling::longrope, .factor = 32, .original_max_position_embeddings = 4096, .factors = {1, 2, 4, 10}};
   expect_frequencies(config, {1, 0.05, 0.0025, 0.0001});
-  EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), std::sqrt(1 + 5.0 / 12), 1e-15);  // powers of two: ln 32 / ln 4096 = 5 / 12
+  EXPECT_NEAR(RotaryEmbedding(config).attention_factor(), std::sqrt(1 + 5.0 / 12), 1e-15);  // 32 = 2^5 and 4096 = 2^12, so ln 32 / ln 4096 = 5 / 12
   config.attention_factor = 1.25;
   EXPECT_EQ(RotaryEmbedding(config).attention_factor(), 1.25);
 }

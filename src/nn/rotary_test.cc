@@ -13,7 +13,7 @@ using test::same_bits;
 
 TEST(Rotary, GradientsAreCentralDifferences) {
   for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
-    for (const std::int64_t features : {4, 6}) {  // rotates a part of the 6 features, and all
+    for (const std::int64_t features : {4, 6}) {  // rotates 4 of the 6 features of a head, or all 6
       for (const bool added : {false, true}) {
         SCOPED_TRACE(std::to_string(static_cast<int>(order)) + " " + std::to_string(features) + (added ? " with added keys" : ""));
         Trial run({"rotary",
@@ -36,7 +36,7 @@ TEST(Rotary, GradientsAreCentralDifferences) {
   }
 }
 
-// RoFormer, eq. 34, for one head: pair i at position t is rotated by t theta_i, so shifting all positions does not change scores.
+// For one head: pair i of the features at position t is rotated by t theta_i (RoFormer, eq. 34), so shifting all positions does not change scores.
 TEST(Rotary, RotatesPairsOfBothOrdersAndScoresDependOnDistances) {
   const auto [cos, sin] = rotary_tables({2}, 4);
   const auto rotated = [&, &c = cos, &s = sin](RotaryOrder order) {
@@ -101,7 +101,7 @@ TEST(Rotary, WrongTablesAreSaidInNumbers) {
             start + " positions with a global query, which has no position");
 }
 
-// Tests tables that the loop reads in place, converted tables, strided tables, and features with gaps between them.
+// Tests tables that are read in place, tables that are converted first, tables with strides, and inputs whose features are not contiguous.
 TEST(Rotary, TablesOfEveryTypeAndStrideAreRead) {
   for (const RotaryOrder order : {RotaryOrder::halves, RotaryOrder::pairs}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {

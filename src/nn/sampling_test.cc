@@ -62,11 +62,11 @@ TEST(Sampling, SharesAreTheProbabilities) {
   };
   expect({.seed = 1}, {{0, p[0]}, {1, p[1]}, {2, p[2]}, {3, p[3]}, {4, p[4]}});
   expect({.top_k = 2, .seed = 2}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
-  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // tokens 3 and 4 are equally likely: the first one is kept
+  expect({.top_k = 4, .seed = 3}, {{0, 8.0 / 15}, {1, 4.0 / 15}, {2, 2.0 / 15}, {3, 1.0 / 15}});  // tokens 3 and 4 are equally likely; top_k = 4 keeps token 3, the first of them
   expect({.top_p = 0.5, .seed = 4}, {{0, 1}});
   expect({.top_p = 0.51, .seed = 5}, {{0, 2.0 / 3}, {1, 1.0 / 3}});
-  expect({.top_k = 3, .top_p = 0.7, .seed = 6}, {{0, 2.0 / 3}, {1, 1.0 / 3}});  // 4/7 + 2/7 of what top_k leaves
-  expect({.temperature = 0.5, .top_k = 2, .seed = 7}, {{0, 0.8}, {1, 0.2}});     // 0.25 : 0.0625
+  expect({.top_k = 3, .top_p = 0.7, .seed = 6}, {{0, 2.0 / 3}, {1, 1.0 / 3}});  // top_k leaves 4/7, 2/7 and 1/7; the first two sum to more than 0.7
+  expect({.temperature = 0.5, .top_k = 2, .seed = 7}, {{0, 0.8}, {1, 0.2}});     // squared probabilities 0.25 and 0.0625 are 4 : 1
   expect({.temperature = 1e-3, .seed = 8}, {{0, 1}});
 }
 
@@ -116,7 +116,7 @@ TEST(Sampling, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([&] { greedy_tokens(logits, ints); }), "greedy_tokens: tokens is int32; it must be int64, as the other tensors");
   EXPECT_EQ(error_message([&] { greedy_tokens(nan, tokens); }), "greedy_tokens: row 1 of logits holds NaN or infinity");
   EXPECT_EQ(error_message([&] { greedy_tokens(none, one); }), "greedy_tokens: row 0 of logits is -infinity throughout; no token is possible");
-  EXPECT_THAT(values(tokens), ElementsAre(0, 0));  // nothing was written
+  EXPECT_THAT(values(tokens), ElementsAre(0, 0));  // a refused call writes nothing
 }
 
 }  // namespace

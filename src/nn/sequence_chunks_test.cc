@@ -16,7 +16,7 @@ using test::same_bits;
 
 struct Call {
   const char* name;
-  Shape query;  // inputs have width 64
+  Shape query;  // shape of the queries; inputs have width 64
   int axis = -2;
   std::int64_t keys = 0;  // 0: self-attention
 
@@ -39,7 +39,7 @@ Shape sequences_of(const Call& call) {
 
 class SequencesOf : public testing::TestWithParam<Call> {
  protected:
-  // Compares evaluation in chunks with the whole, with these options. Returns the number of chunks.
+  // Compares evaluation in chunks with evaluation as a whole, for these options. Returns the number of chunks.
   std::int64_t compare(const MultiHeadAttentionConfig& config, const AttentionOptions& options, std::uint64_t seed) {
     Random random(seed);
     const Call& call = GetParam();
@@ -107,7 +107,7 @@ TEST_P(SequencesOf, ErrorsComeBeforeAnythingIsWritten) {
   Random random(4);
   const MultiHeadAttention layer(config(Gate::none));
   const Tensor query = random.tensor(DType::f32, GetParam().query);
-  Tensor lengths(DType::i64, lead());  // the last length is wrong
+  Tensor lengths(DType::i64, lead());  // the last length is invalid
   lengths.data<std::int64_t>()[numel(lead()) - 1] = queries() + 1;
   Tensor out(DType::f32, layer.output_shape({.query = query}));
   fill(out, 7);

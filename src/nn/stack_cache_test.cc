@@ -94,7 +94,7 @@ TEST(StackCache, AnEncoderIsToldWhetherTokensAttendToLaterOnes) {
     of_layer.cache = &one;
     EXPECT_EQ(error_message([&] { encoder.layers[0].forward(x, y, of_layer); }), "EncoderLayer" + message.substr(7));
   }
-  // With one token at a time, attend_later_tokens makes no difference.
+  // If each call has one token, there are no later tokens in it, so attend_later_tokens changes nothing.
   EncoderCache cache(encoder, {.sequences = 2, .capacity = 3});
   encoder.forward(part(x, 1), part(y, 1), cache);
 
@@ -136,7 +136,7 @@ TEST(StackCache, APreNormStackWithoutItsFinalNormIsRefused) {
   encoder.forward(x, y);
   decoder.forward(x, memory, y);
   encoder.final_norm = {};
-  encoder.layers[1].norm_position = NormPosition::post;  // then the last layer normalises, and no final_norm is needed
+  encoder.layers[1].norm_position = NormPosition::post;  // a last layer with a norm at its end needs no final_norm
   encoder.forward(x, y);
 }
 
@@ -178,7 +178,7 @@ TEST(StackCache, EachBeamOfADecoderIsThatBeamAlone) {
         cache = DecoderCache(decoder, spoilt, {.beams = kBeams, .capacity = kLength, .memory_mask = mask});
       }
       for (DecoderLayer& layer : decoder.layers) fill(layer.cross_attention.k.weight, test::kNaN), fill(layer.cross_attention.v.weight, test::kNaN);
-      std::vector<Tensor> texts;  // for each row: [tokens,E]
+      std::vector<Tensor> texts;  // the text [tokens,E] of each row
       for (std::int64_t r = 0; r < kRows; ++r) texts.push_back(Tensor::copy_of(prefill.view().select(0, r)));
       Tensor y = rows_like(prefill);
       decoder.forward(prefill, y, cache);
@@ -232,7 +232,7 @@ TEST(StackCache, ErrorsSayWhatWasGivenAndLeaveTheCacheAsItWas) {
             "KeyValueCache.append: sequence 0 has 2 tokens and gets 3; the capacity is 4");
   const auto first = [](auto& tensor) { return tensor.view().slice(1, 0, 1); };
   Encoder other = encoder;
-  other.layers[1].attention.config.kv_heads = 1;  // the second layer refuses this, after the first one has appended its keys
+  other.layers[1].attention.config.kv_heads = 1;  // with this setting, the second layer refuses the call after the first layer has appended its keys
   EXPECT_NE(error_message([&] { other.forward(first(x), first(y), cache); }), "");
   EXPECT_NE(error_message([&] { encoder.forward(first(x), first(y), cache, {.mode = Mode::training}); }).find("a cache in training"), std::string::npos);
   EXPECT_EQ(cache.length(0), 2);

@@ -28,7 +28,7 @@ constexpr std::size_t kOfAttention = 64 << 10, kOfLayers = 256 << 10;
 constexpr std::size_t kOfAttention = 1 << 20, kOfLayers = 2 << 20;
 #endif
 
-// Returns the bytes of stack that a thread uses while it calls f. It fills the stack with a pattern first and then counts the changed bytes.
+// Returns the bytes of stack that a thread uses while it calls f. The stack is filled with a pattern first; afterwards the changed bytes are counted.
 std::size_t stack_of(const std::function<void()>& f) {
   constexpr std::size_t kSize = 3 << 20;
   constexpr unsigned char kPaint = 0xa5;
@@ -49,7 +49,7 @@ std::size_t stack_of(const std::function<void()>& f) {
   return kSize - static_cast<std::size_t>(std::find_if(first, first + kSize, [](unsigned char byte) { return byte != kPaint; }) - first);
 }
 
-// Runs calls on a thread, with the arguments outside of that thread's stack, and keeps the largest use of stack.
+// Runs calls on a new thread and keeps the largest use of stack. Arguments lie outside of that thread's stack.
 class Measure {
  public:
   template <class F>
@@ -62,7 +62,7 @@ class Measure {
   std::size_t most_ = 0;
 };
 
-// Measures forward and backward pass with all gradients, forward mode, second derivatives and maps.
+// Measures the forward pass, the backward pass with all gradients, forward mode, second derivatives and maps.
 void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measure) {
   Random random(1);
   const Shape shape{1, 4, length, 64}, keys{1, 2, length, 64};
@@ -87,7 +87,7 @@ void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measu
   measure([&] { attention_map(maps, weights, plain); });
 }
 
-// Measures a step of training, and evaluation.
+// Measures a training step and an evaluation.
 void train(DType dtype, Executor* executor, Measure& measure) {
   const EncoderLayerConfig config{.width = 64, .heads = 4, .activation = Activation::silu, .gated = true, .norm = NormKind::rms_norm, .norm_position = NormPosition::pre, .dropout = 0.1,
                                   .attention_dropout = 0.1, .dtype = dtype, .seed = 1};

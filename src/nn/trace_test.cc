@@ -82,7 +82,7 @@ TEST(Trace, HasTheShapesOfTheTutorialWithHeadsBesideTheBatch) {
   EXPECT_EQ(find(steps, TraceKind::output_projection).shape(), Shape({2, 10, 100}));
 }
 
-// Returns layers that have each optional part alone or several parts together, and calls with masks and biases.
+// Returns layers with one optional setting each, layers with several of these settings, and calls with masks and biases.
 std::vector<Problem> sweep() {
   std::vector<Problem> list;
   const auto add = [&](const auto& change) { change(list.emplace_back()); };
@@ -166,7 +166,7 @@ Tensor multiply_heads(ConstTensorView a, ConstTensorView b, bool transposed) {
   return Tensor::of<double>(shape, std::span<const double>(result));
 }
 
-// Recomputes every step from the values of the steps before it.
+// Recomputes the values of every step from the values of earlier steps.
 TEST(Trace, StepsFollowFromEachOther) {
   int number = 0;
   for (Problem& p : sweep()) {
@@ -293,7 +293,7 @@ TEST(Trace, CountsThePairsOfAMaskAndTheRowsWithoutAKey) {
   EXPECT_TRUE(counts.shared_by_heads);
 }
 
-// The step that shows the bias ignores the mask, but uses the distances that the mask's diagonals and documents give.
+// The values of the bias step are not masked. Their distances still follow from the diagonals and documents of the mask.
 TEST(Trace, ARelativeBiasKeepsItsDistancesWithoutTheMask) {
   const MultiHeadAttention layer({.query_width = 8, .heads = 2, .dtype = DType::f64, .seed = 2});
   const Tensor x = test::Random(1).tensor(DType::f64, {2, 5, 8}), slopes = Tensor::of<double>({2}, {0.5, 2}),

@@ -1,5 +1,5 @@
-// Tests forward mode and the gradient of the backward pass: compares them with differences of the naive formula over random problems, and with central
-// differences of sdpa_forward and sdpa_backward for every input.
+// Tests sdpa_jvp and sdpa_backward_backward. Over random problems they are compared with differences of the naive formula, and for every input with central
+// differences of sdpa_forward and sdpa_backward.
 #include "support/second_derivatives.h"
 
 #include "support/gradients.h"

@@ -63,7 +63,7 @@ TEST_P(DiagonalOffsetsOf, EachSequenceEqualsItAloneBitForBit) {
   }
 }
 
-// New queries continue sequences of 3, 0 and 5 keys. The last query attends to all keys, as at the bottom right of a causal mask.
+// New queries continue sequences of 3, 0 and 5 keys. The last query of a sequence attends to all of its keys, as with Causal::bottom_right().
 TEST_P(DiagonalOffsetsOf, ContinueSequencesOfUnequalLengths) {
   Random random(3);
   constexpr std::int64_t kNew = 2, kKeys = 7;

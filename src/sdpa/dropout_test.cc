@@ -54,7 +54,7 @@ TEST_P(DroppedProbabilities, GeneratedBitsAreTheOnesThatForwardUses) {
   Tensor keep(DType::boolean, c.sizes.pairs()), folded(DType::boolean, {4, 2, 4, 6});
   dropout_keep_bits(0.5, 99, keep);
   dropout_keep_bits(0.5, 99, folded);
-  EXPECT_TRUE(same_bits(keep.view().reshape(folded.shape()), folded)) << "b counts all leading dimensions";
+  EXPECT_TRUE(same_bits(keep.view().reshape(folded.shape()), folded)) << "leading dimensions [2,2] must have the same bits as [4]";
   c.options.dropout.keep = keep;
   const AttentionOutputs given = c.make_outputs();
   c.run(given);

@@ -113,7 +113,7 @@ TEST_P(MapGradientsOf, AreCentralDifferences) {
     RelativeBias& relative = c.options.relative_bias;
     const TensorView bias = own(c.options.bias), sink = own(c.options.sink), of_distance = own(relative.slopes ? relative.slopes : relative.table);
     const Tensor d_map = random.tensor(DType::f64, c.sizes.pairs()), d_lse = random.tensor(DType::f64, c.sizes.lse());
-    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";  // lse of an empty row is infinite
+    const bool of_lse = c.options.dropout.p == 0 && std::string_view(setting.name) != "empty rows";  // the lse of an empty row is -infinity and has no differences
     Gradients found(c);
     attention_map_backward(c.maps(), found.of(d_map, of_lse ? ConstTensorView(d_lse) : ConstTensorView()), c.options, value_of(c));
     Tensor map(DType::f64, c.sizes.pairs()), out(DType::f64, c.sizes.out()), lse(DType::f64, c.sizes.lse());

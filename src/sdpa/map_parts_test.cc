@@ -60,7 +60,7 @@ TEST_P(MapParts, WindowsAreTheBandAroundTheDiagonalOfEachDocument) {
       const std::int64_t i = index % width, t = index / width % z.queries, head = index / width / z.queries;
       const auto [first_query, first_key] = document_start(m.c.options.mask, t);
       documents += first_query > 0;
-      // A key of another document has probability 0.
+      // Columns of the window that lie in another document have probability 0.
       const std::int64_t s = first_key + t - first_query + first + i;
       EXPECT_NEAR(got[at], s >= first_key && s < z.keys ? m.p(head, t, s) : 0, 1e-13) << t << " " << i;
     }

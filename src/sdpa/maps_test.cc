@@ -131,7 +131,7 @@ TEST_P(TopKeys, AreTheLargestFirstWithTiesToTheSmallerKey) {
     }
     if (HasFailure()) return;
   }
-  const Tensor same(DType::f32, {1, 2, 3});  // two equal keys
+  const Tensor same(DType::f32, {1, 2, 3});  // both keys are equal, so both have probability 1/2
   Tensor p(DType::f32, {1, 2, 2}), key(DType::i64, {1, 2, 2});
   attention_top_keys({.q = same, .k = same}, p, key);
   EXPECT_THAT(to_doubles(key), testing::ElementsAre(0, 1, 0, 1));

@@ -42,7 +42,7 @@ struct Writable {
   }
 };
 
-// Returns the pairs whose values the formula uses: attended pairs, and whole empty rows if empty_rows lets them attend to every key.
+// Returns which pairs (query, key) affect the output: attended pairs, and all pairs of an empty row if empty_rows lets such a row attend to every key.
 std::vector<bool> used_pairs(const AttentionCase& c) {
   std::vector<bool> used = full_matrices(c.q, c.k, c.v, c.d_out, c.options).keep;
   const auto keys = static_cast<std::ptrdiff_t>(c.sizes.keys);
@@ -53,7 +53,7 @@ std::vector<bool> used_pairs(const AttentionCase& c) {
   return used;
 }
 
-// Returns the elements of the relative bias that no used pair reads.
+// Returns the elements of the relative bias that no pair of `used` reads.
 std::vector<std::int64_t> unused_elements(const AttentionCase& c, const std::vector<bool>& used) {
   const RelativeBias& bias = c.options.relative_bias;
   const std::int64_t per_head = bias.slopes ? 1 : bias.table.extent(1);

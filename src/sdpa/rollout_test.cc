@@ -61,7 +61,7 @@ TEST_P(Rollout, IsTheProductOfTheLayersMatrices) {
     }
     std::vector<std::int64_t> queries;
     for (std::int64_t i = random.integer(0, 5); i > 0; --i) queries.push_back(random.integer(0, z.queries - 1));
-    if (random.integer(0, 2) == 0) {  // all queries, in another order
+    if (random.integer(0, 2) == 0) {  // choose all queries, in reversed order
       queries.resize(static_cast<std::size_t>(z.queries));
       for (std::size_t r = 0; r < queries.size(); ++r) queries[r] = z.queries - 1 - static_cast<std::int64_t>(r);
     }

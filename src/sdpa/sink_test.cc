@@ -136,7 +136,7 @@ TEST_P(Sinks, ARowWithoutKeysBelongsToItsSink) {
     AttentionCase c = case_of(random, DType::f32, sizes, GetParam());
     c.options.sink = c.keep(random.tensor(DType::f32, {3}, -50, 50));
     Tensor bias(DType::f32, {9, keys});
-    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have scores of -infinity only, query 4 has no key
+    if (keys > 0) fill(bias.view().slice(0, 0, 4), -kInfinity);  // queries 0 to 3 have only scores of -infinity; query 4 has no key
     const Tensor lengths = Tensor::of<std::int32_t>({2, 9}, {70, 70, 70, 70, 0, 70, 70, 70, 70, 70, 70, 70, 70, 0, 70, 70, 70, 70});
     if (keys > 0) c.options.mask.key_lengths = lengths;
     c.options.bias = bias;

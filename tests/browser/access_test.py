@@ -7,7 +7,8 @@ import re
 
 from session import axe_violations, pixels_of, reload, run, title
 
-# Sets of axe-core's rules, each of which takes about half of the time: a dark page differs from a light one in its colours only, a small one in everything else.
+# Sets of axe-core's rules. COLOURS and OTHERS each take half as long as ALL. A dark page differs from a light page in its colours only, so COLOURS is enough for the
+# dark page; a small page has the same colours, so OTHERS is enough for the small page.
 ALL, COLOURS, OTHERS = {}, {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}, {"rules": {"color-contrast": {"enabled": False}}}
 
 
@@ -30,7 +31,7 @@ def style(session, selector, name):
 
 
 def check_axe(checks, session, choose, rules=ALL):
-    """In every state of the page."""
+    """Brings the page into each of its states; axe-core must find no violation of `rules` in any of them."""
     def clean(state):
         wrong = [f"{one['id']}: {one['nodes'][0]['html'][:120]} {one['nodes'][0]['failureSummary'][:200]}" for one in axe_violations(session.page, rules)]
         checks.that(not wrong, f"axe-core finds nothing: {state}", wrong)

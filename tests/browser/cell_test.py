@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The computation of one weight: the numbers on the page, recomputed in float64, give the attention weight and the head's output.
+"""The page shows how one attention weight is computed: its numbers, recomputed in float64, give the attention weight and the head's output.
 
     cell_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -13,7 +13,7 @@ import xml.etree.ElementTree as xml
 from session import reload, run, title
 
 TOLERANCE = 1e-5
-HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # of the page of arrays; two heads share a key/value head
+HEADS, QUERIES, KEYS, WIDTH, VALUES = 4, 5, 7, 6, 3  # sizes of the page that is made from random arrays; two query heads share a key/value head
 SCALE = 0.21
 
 
@@ -22,7 +22,7 @@ def number(text):
 
 
 def table(session, selector):
-    """The rows of a table's body as lists of texts."""
+    """Returns the rows of a table's body as lists of texts."""
     return session.page.locator(f"{selector} tbody tr").evaluate_all("(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))")
 
 
@@ -33,7 +33,7 @@ def softmax(scores):
 
 
 def worked(session):
-    """The panel's numbers, and the same numbers recomputed from it: {name: (shown, computed)}."""
+    """Returns {name: (number that the panel shows, the same number recomputed from the panel's inputs)}."""
     features = [[float(x) for x in row[1:]] for row in table(session, ".features")]
     steps = {row.get_attribute("data-step"): (row.locator("th").text_content(), number(row.locator("output").text_content())) for row in session.page.locator(".steps tbody tr").all()}
     rows = table(session, ".softmax")
@@ -76,7 +76,7 @@ def check_model(checks, session, choose):
 
 
 def check_kept(checks, session, choose):
-    """Pinned by keys, kept in the address, moved with the head."""
+    """A cell can be pinned with the arrow keys; the address keeps the pinned cell; it stays pinned when another head is opened."""
     page, expected = session.page, session.expected
     session.open(1, 2)
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
@@ -122,14 +122,14 @@ def floats(values):
 
 
 class Arrays:
-    """Attention computed here from random q, k, v, bias and mask, for a page of any arrays."""
+    """Random q, k, v, bias and mask, and the attention weights computed from them, for a page that is made from arrays."""
 
     def __init__(self, seed):
         draw = random.Random(seed)
         take = lambda *shape: [struct.unpack("f", struct.pack("f", draw.gauss(0, 1)))[0] for _ in range(math.prod(shape))]
         self.q, self.k, self.v = [take(QUERIES, WIDTH) for _ in range(HEADS)], [take(KEYS, WIDTH) for _ in range(HEADS // 2)], [take(KEYS, VALUES) for _ in range(HEADS // 2)]
         self.bias = [take(QUERIES, KEYS) for _ in range(HEADS)]
-        self.attend = [float(s != 2 and t != 4) for t in range(QUERIES) for s in range(KEYS)]  # key 2 is masked, and all keys of query 4
+        self.attend = [float(s != 2 and t != 4) for t in range(QUERIES) for s in range(KEYS)]  # key 2 is masked for all queries, and query 4 may attend to no key
         self.weights, self.outputs = [], []
         for head in range(HEADS):
             rows = [softmax([self.score(head, t, s) for s in range(KEYS)]) for t in range(QUERIES)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lines of several heads at once, each head in its colour.
+"""The view "lines" shows several heads at once, and draws the lines of each head in the head's colour.
 
     colours_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -11,7 +11,7 @@ from session import reload, run, title
 
 
 def lines_of(session):
-    """colour -> how many lines the figure has of it, and the heads' names with their colours."""
+    """Returns {colour: number of lines of this colour in the exported figure}, and {text in the figure, such as a head's name: its colour}."""
     session.page.locator("#export summary").click()
     with session.page.expect_download() as waiting:
         session.page.locator('[data-export="svg"]').click()

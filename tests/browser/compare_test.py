@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two heads side by side and their difference: of one text, of two texts, of two pages.
+"""The view "compare" shows two heads and their difference. The heads may be of one text, of two texts or of two pages.
 
     compare_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -13,12 +13,12 @@ import xml.etree.ElementTree as xml
 
 from session import divergence, encoded, pixels_of, reload, run, title, variant
 
-EACH = 7.7e-6  # the error of a weight in 16 bits
+EACH = 7.7e-6  # error of an attention weight that is stored in 16 bits
 HOSTILE = ["[CLS]", "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\u202eabc", '"><b>', "&lt;", "{{data}}", "__proto__", "'", "\\u003c", "[SEP]"]
 
 
 class Maps:
-    """map(layer, head) -> rows, of the test's own arrays."""
+    """The attention maps of the test's arrays. With shift=n, each head has the map of the head n places later."""
 
     def __init__(self, expected, shift=0):
         self.expected, self.shift = expected, shift
@@ -39,7 +39,7 @@ def weights_of(maps):
 
 
 def add_texts(expected):
-    """Text 1: the same extents, other words, the heads moved on by five. Text 2: two words less."""
+    """Returns an edit that adds two texts: text 1 has as many words, other words, and in each head the map of the head five places later; text 2 has two words less."""
     def edit(data):
         first = data["texts"][0]
         other = json.loads(json.dumps(first))
@@ -65,13 +65,13 @@ def hover(session, pane, row, column):
 
 
 def told(session):
-    """A, B and A − B of the headline."""
+    """Returns the numbers A, B and A − B of the headline, or the headline if it does not have them."""
     numbers = re.search(r"A ([\d.]+) · B ([\d.]+) · A − B ([−+]?[\d.]+)( \(B: .* → .*\))?$", session.text("#readout"))
     return [float(one.replace("−", "-")) for one in numbers.groups()[:3]] if numbers else session.text("#readout")
 
 
 def check_cells(checks, session, choose, mine, theirs, other, what):
-    """Headlines, lists and colours of the difference agree with the arrays."""
+    """The headline, the lists and the colours that show the difference of the two heads agree with the arrays."""
     maps = Maps(session.expected)
     wrong = []
     for row, column in choose.cells(5):
@@ -106,7 +106,7 @@ def check_cells(checks, session, choose, mine, theirs, other, what):
 
 
 def check_heads(checks, session, choose):
-    """The page offers the most similar head, allows any other, can swap A and B, and keeps both in the address."""
+    """The page offers the most similar heads, lets the reader choose any other head, can swap A and B, and keeps both in the address."""
     expected, page, maps = session.expected, session.page, Maps(session.expected)
     mine = choose.heads(1)[0]
     session.open(*mine)
@@ -115,7 +115,7 @@ def check_heads(checks, session, choose):
     nearest = sorted(distances, key=lambda place: distances[place])
     offered = [tuple(map(int, one.split("."))) for one in page.locator(".near button").evaluate_all("(all) => all.map((one) => one.dataset.other)")]
     bits = [float(one.split()[-1]) for one in page.locator(".near button").all_text_contents()]
-    alike = all(abs(distances[one] - distances[other]) < 1e-3 for one, other in zip(offered, nearest))  # two may be equally alike
+    alike = all(abs(distances[one] - distances[other]) < 1e-3 for one, other in zip(offered, nearest))  # two heads may be equally similar, in either order
     checks.that(len(offered) == 5 and alike and all(abs(x - distances[place]) < 0.0055 for x, place in zip(bits, offered)), f"the most alike heads of {mine}: {offered}", (nearest[:5], bits))
     checks.that(session.text(".pane.b h3") == f"B: {title(*offered[0])}", "the most alike head is B at first", session.text(".pane.b h3"))
     check_cells(checks, session, choose, mine, offered[0], maps, f"{mine} and {offered[0]}")
@@ -194,7 +194,7 @@ def check_texts(checks, session, choose):
 
 
 def check_file(checks, session, choose, other, folder):
-    """A page opened by the file chooser and by a drop; files that are none are refused by name."""
+    """A second page can be opened with the file chooser or dropped; a file that is no page of polyhead is refused with its name."""
     page = session.page
     alerts = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
@@ -208,7 +208,7 @@ def check_file(checks, session, choose, other, folder):
         data["texts"][0]["weights"] = weights_of(Maps(session.expected, 5))
     variant(other, edit, hostile)
     page.locator("#other-file").set_input_files(hostile)
-    page.locator(".pane.b .told", has_text="hostile").wait_for()  # the pane is there before the file is read
+    page.locator(".pane.b .told", has_text="hostile").wait_for()  # the pane appears before the file is read, so wait for the file's name
     checks.that(session.text(".pane.b h3") == f"B: {title(*mine)}" and "<b>hostile.html" in session.text(".pane.b .told"), "a page opened: its head is B", session.text(".pane.b .told"))
     check_cells(checks, session, choose, mine, mine, Maps(session.expected, 5), "two pages")
     labels = page.locator(".pane.b .queries .label").all_text_contents()
@@ -257,7 +257,7 @@ def check_export(checks, session, choose):
     checks.that(len(rows) == 1 + session.expected.rows * session.expected.columns and worst < EACH + 1e-6, f"CSV: A, B and A − B of every pair, error at most {worst:.1e}", rows[:2])
 
 
-# How dichromats see colours (Machado, Oliveira, Fernandes 2009, severity 1), on linear RGB.
+# Matrices on linear RGB that simulate how people without one kind of cone see colours (Machado, Oliveira, Fernandes 2009, severity 1).
 BLIND = {
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The map of distances between heads agrees with the arrays, similar heads are neighbours in it, and a click compares two heads.
+"""The map of distances between heads agrees with the arrays; its order puts similar heads beside each other; a click on a cell compares two heads.
 
     distances_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -40,7 +40,7 @@ def check_numbers(checks, session, choose, table):
     with page.expect_download() as waiting:
         page.locator('[data-export="csv"]').click()
     rows = list(csv.reader(io.StringIO(pathlib.Path(waiting.value.path()).read_text(encoding="utf-8-sig"))))
-    # 16 bits are off by 7.7e-6 for each weight; the slope of the divergence is log2 of a ratio of weights.
+    # A weight stored in 16 bits has an error of 7.7e-6. The derivative of the divergence by a weight is the log2 of a ratio of weights, so errors grow to less than 5e-4.
     worst = max(abs(float(rows[i + 1][j + 1]) - table[i][j]) for i in range(len(table)) for j in range(len(table)))
     checks.that(len(rows) == len(table) + 1 and worst < 5e-4, f"{len(table)} x {len(table)} distances, error at most {worst:.1e} bits")
     wrong = []
@@ -90,12 +90,12 @@ def check_click(checks, session, choose, table):
 
 
 def check_order(checks, session, groups, order):
-    """Heads of each planted group stand beside each other."""
+    """Heads that plant() gave the same pattern are beside each other in the ordered map."""
     page = session.page
     shown(session)
     labels = lambda: page.locator("#distances .queries .label").all_text_contents()
     heads = session.expected.heads
-    checks.that(labels() == [f"{at // heads}·{at % heads}" for at in range(len(groups))], "by layer at first")
+    checks.that(labels() == [f"{at // heads}·{at % heads}" for at in range(len(groups))], "heads are ordered by layer at first")
     page.locator("#order").check()
     places = [int(layer) * heads + int(head) for layer, head in (label.split("·") for label in labels())]
     found = [groups[at] for at in places]
@@ -111,7 +111,7 @@ def check_order(checks, session, groups, order):
 
 
 def plant(generator, expected, groups):
-    """Each head is the pattern of its group with some noise."""
+    """Returns an edit that gives each head the attention map of its group, with some noise."""
     def rows():
         return [[generator.random() ** 4 for _ in range(expected.columns)] for _ in range(expected.rows)]
     patterns = {group: rows() for group in set(groups)}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The files that the page writes hold what is on screen: figures with words, legend and the head's name, numbers, paper.
+"""The files that the page exports, and its printed form, hold what is on the screen: words, legend, the head's name, numbers.
 
     export_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

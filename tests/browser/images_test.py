@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An image beside its patches, and tokens that are whole sentences.
+"""The page shows an image beside its tinted patches, and texts whose tokens are whole sentences.
 
     images_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -12,9 +12,9 @@ from sides_test import Made, check_access
 
 PATCHES = ["[CLS]"] + [f"{row},{column}" for row in range(1, 4) for column in range(1, 3)]
 SENTENCES = [f"{start} of this small text, which is long enough to be cut." for start in ("The first sentence", "Another one", "The end")]
-SIZE = (6, 8)  # of the image: 3 x 2 patches of 2 x 4 pixels
+SIZE = (6, 8)  # height and width of the image, which has 3 x 2 patches of 2 x 4 pixels
 
-# Place among the shown ones, and colour, of each square of the patches, as the browser draws them.
+# Returns [index, row, column, colour, is it framed?] of each patch of the at-th grid, from the boxes that the browser draws.
 SQUARES = """(at) => [...document.querySelectorAll('.read-body .patches')[at].querySelectorAll('.piece')].map((piece) => {
   const box = piece.getBoundingClientRect(), whole = piece.parentElement.getBoundingClientRect();
   return [Number(piece.dataset.index), Math.floor((box.top + box.height / 2 - whole.top) / whole.height * 3), Math.floor((box.left + box.width / 2 - whole.left) / whole.width * 2),
@@ -37,7 +37,7 @@ def check_patches(checks, session, digit, greys):
         checks.that(places == [(1 + 2 * row + column, row, column) for row in range(3) for column in range(2)], f"patches row by row: {what}", places)
     shown = pixels_of(page.locator(".patches img"))[::4]
     checks.that(shown == greys, "the image has its pixels", (shown, greys))
-    # Centre of the image's patch 3 (row 1, column 0): clicked in the image itself.
+    # Click patch 3 (row 1, column 0) at its centre, in the image and not in the grid beside it.
     page.locator(".patches img").locator("xpath=following-sibling::*[3]").click()
     ramp = pixels_of(page.locator("#legend"))
     wrong = []
@@ -78,7 +78,7 @@ def check_patches(checks, session, digit, greys):
     for width in (390, 768, 1280):
         session.resize(width)
         session.drawn()
-        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # at one moment
+        boxes = page.locator(".read-body .patches").evaluate_all("(both) => both.map((one) => one.getBoundingClientRect().toJSON())")  # both boxes at the same moment
         fits = page.evaluate("document.documentElement.scrollWidth <= innerWidth") and all(box["x"] >= 0 and box["x"] + box["width"] <= width and box["width"] > 100 for box in boxes)
         checks.that(fits and boxes[0]["y"] == boxes[1]["y"], f"{width} pixels: both are beside each other", boxes)
 

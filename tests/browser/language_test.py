@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page in Chinese shows no English except the words of the text, and the page in English no Chinese.
+"""In Chinese, the page shows no English except the words of the model and of its texts; in English, it shows no Chinese.
 
     language_test.py PAGE.html ARRAYS.safetensors [--seed N]
 
@@ -11,10 +11,10 @@ import re
 
 from session import reload, run
 
-# Names of formats, keys, languages and people, which are the same in Chinese.
+# Names of file formats, keys of the keyboard, languages and people are not translated.
 NAMES = {"SVG", "PNG", "CSV", "JavaScript", "NaN", "Esc", "Enter", "Home", "End", "Language", "English", "Jensen", "Shannon", "Abnar", "Zuidema", "rollout", "softmax", "exp"}
 
-# Every text that is visible or that a tooltip or screen reader says, but for words of the reader and of the model.
+# Returns all visible texts, and those of tooltips and screen readers, without the words that come from the reader or the model.
 TEXTS = """() => {
   const texts = [];
   for (const element of document.querySelectorAll('body, body *')) {
@@ -28,7 +28,7 @@ TEXTS = """() => {
 
 
 def states(session):
-    """Yields the name of each state that a reader brings the page into."""
+    """Brings the page into one state after the other, and yields the name of each."""
     page = session.page
     yield "all heads"
     page.locator("#export summary").click()
@@ -90,7 +90,7 @@ def states(session):
 
 
 def own_words(session):
-    """Words that come from the reader or the model."""
+    """Returns the words that come from the reader or the model, and so may be English in a Chinese page."""
     words = set(re.findall(r"[A-Za-z]+", f"{session.expected.data['title']} {session.expected.data['model']}"))
     for text in session.expected.data["texts"]:
         for side in ("queries", "keys"):
@@ -99,7 +99,7 @@ def own_words(session):
 
 
 def left_in(texts, words):
-    """The texts with a word of two or more Latin letters that is not among `words`."""
+    """Returns the texts that contain a word of two or more Latin letters that is not in `words`."""
     return [text for text in texts if any(word not in words for word in re.findall(r"[A-Za-z]{2,}", text))]
 
 
@@ -124,7 +124,7 @@ def check_english(checks, session):
 
 
 def several_texts(data):
-    """Adds what one text of English words does not have: unknown tokens, words of several pieces, segments, known links, masked keys, sets of maps, another text."""
+    """Adds unknown tokens, words of several pieces, segments, known links, masked keys, sets of maps and a second text: for each of them the page shows further texts."""
     text = data["texts"][0]
     text["queries"].update(unknown=[[2, "狐狸"], [5, "犬"]], segment=[0] * 6 + [1] * (len(text["queries"]["pieces"]) - 6))
     text["queries"]["pieces"][4] = "##fox"
@@ -137,7 +137,7 @@ def several_texts(data):
 
 
 def check_several(checks, session):
-    """What the page says of several texts and sets of maps, of unknown tokens and of merged words."""
+    """The page is also in Chinese where it speaks of several texts, sets of maps, unknown tokens and merged words."""
     page, words = session.page, NAMES | own_words(session) | {"red", "language", "test", "py", "polyhead"}
 
     def read(state):
@@ -172,7 +172,7 @@ def check_several(checks, session):
 
 
 def check_files(checks, session):
-    """What Export writes is in the page's language."""
+    """Exported files are in the language of the page."""
     page, words = session.page, NAMES | own_words(session)
 
     def written(kind):
@@ -191,7 +191,7 @@ def check_files(checks, session):
 
 
 def check_width(checks, session):
-    """Chinese words are wider than English ones of as many characters; a figure has room for them."""
+    """Chinese characters are wider than Latin letters; all words of an exported figure must lie inside the figure."""
     page = session.page
     for address in ("", "#layer=1&head=3", "#layer=1&head=3&view=lines"):
         page.goto("about:blank")
@@ -212,7 +212,7 @@ def check_width(checks, session):
 
 
 def check_switch(checks, session):
-    """The reader's choice in the menu changes all texts at once, and the address keeps it."""
+    """Choosing a language in the menu changes all texts at once, and the address keeps the language."""
     page = session.page
     session.open(0, 5)
     session.hover(2, 3)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The strongest links of each row, and words merged from pieces.
+"""The page can show only the strongest links of each row, and can merge pieces into words.
 
     links_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -12,7 +12,7 @@ WORDS = ["[CLS]", "the₁", "quick", "brown", "the₂", "lazy", "[SEP]"]
 
 
 def strongest(weights, part):
-    """The places of the largest weights that together cover part of the sum."""
+    """Returns the places of the largest weights, as many as are needed to cover `part` of their sum."""
     kept, covered = [], 0
     for place in sorted(range(len(weights)), key=lambda place: -weights[place]):
         if covered >= part * sum(weights):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The small picture of a matrix that does not fit: its frame is what is visible, a click or a drag moves it, and it is hidden where all fits.
+"""If a matrix does not fit on the screen, a minimap shows all of it. A frame in the minimap marks the visible part, and a click or a drag moves the frame.
 
     minimap_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 from session import pixels_of, reload, run
 
-# The frame as shares of the small picture, and the visible part of the cells as shares of all, from boxes on the screen.
+# [left, top, width, height] of the frame as shares of the minimap, and of the visible part of the matrix as shares of the matrix. Both must agree.
 FRAME = """() => {
   const whole = document.querySelector('#minimap canvas').getBoundingClientRect(), frame = document.querySelector('.minimap-frame').getBoundingClientRect();
   return [(frame.left - whole.left) / whole.width, (frame.top - whole.top) / whole.height, frame.width / whole.width, frame.height / whole.height];
@@ -23,7 +23,7 @@ def visible(session):
 
 
 def same(session, checks, claim):
-    session.settled()  # the scroll event comes in the next frame
+    session.settled()  # the page handles the scrolling only in the next animation frame
     frame, seen = session.page.evaluate(FRAME), session.page.evaluate(VISIBLE)
     checks.that(max(abs(a - b) for a, b in zip(frame, seen)) < 0.03, claim, (frame, seen))
     return seen

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens the page as a notebook shows it, in <iframe srcdoc>, and clicks in it: in Chromium, and in Firefox if it is installed.
+"""Opens the page in <iframe srcdoc>, as a notebook shows it, and clicks in the page: in Chromium, and in Firefox if it is installed.
 
     notebook_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -12,7 +12,7 @@ import time
 
 from session import Checks, Choose, Expected, parsed, started_browser, title
 
-# As Page._repr_html_ (python/polyhead/_view.py) writes it. A notebook that does not trust its output adds the sandbox.
+# The iframe that Page._repr_html_ (python/polyhead/_view.py) writes. A notebook that does not trust its output adds a sandbox.
 FRAME = '<!doctype html><meta charset="utf-8"><h1>Notebook</h1><iframe srcdoc="{}" style="width:100%;height:720px;border:0" title="attention" {}></iframe>'
 HOVER = """() => {
   const cells = document.querySelector('.cells'), box = cells.getBoundingClientRect(), side = box.width / %d;
@@ -76,7 +76,7 @@ def check_firefox(checks, path, expected, choose):
     except ImportError:
         print("skip Firefox: the package marionette-driver is not installed")
         return
-    driver = Marionette(bin=firefox, headless=True, gecko_log=str(path.with_name("firefox.log")))  # else it is left in the current folder
+    driver = Marionette(bin=firefox, headless=True, gecko_log=str(path.with_name("firefox.log")))  # by default Firefox writes its log into the current folder
     try:
         driver.start_session()
         driver.navigate(path.as_uri())
@@ -86,7 +86,7 @@ def check_firefox(checks, path, expected, choose):
         until = lambda holds, seconds=60: Wait(driver, timeout=seconds).until(lambda _: holds())  # Firefox handles a click after the call returns
 
         def press(selector, holds):
-            for _ in range(5):  # a click that comes while the frame still changes its height meets another place
+            for _ in range(5):  # while the iframe still changes its height, a click may hit another element: try again
                 find(selector).click()
                 try:
                     return until(holds, 4)
@@ -107,7 +107,7 @@ def check_firefox(checks, path, expected, choose):
         press("#back", lambda: not find("#head").is_displayed())
         checks.that(True, "Firefox: Lines and Back do what they say")
         heights = "return [document.documentElement.scrollHeight, frameElement.clientHeight]"
-        for _ in range(20):  # the frame follows the page when both are laid out
+        for _ in range(20):  # the iframe takes the height of the page some time after the layout
             inner, outer = driver.execute_script(heights)
             if inner <= outer <= inner + 1:  # Firefox rounds half pixels
                 break

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Opens a viewer page from disk in headless Chromium and holds what it shows against the arrays it was made from.
+"""Opens a viewer page from disk in headless Chromium and compares what the page shows with the arrays it was made from.
 
     page_test.py PAGE.html ARRAYS.safetensors [--text N] [--max-bytes N] [--seed N]
 
-ARRAYS holds `attentions`, float32 [layers, heads, T, S], of the page's text N. Needs Chromium (CHROMIUM names another one than the one on
-the path) and the PyPI package playwright, which drives it; nothing is downloaded.
+ARRAYS holds `attentions`, float32 [layers, heads, T, S], of the page's text N. The test needs the PyPI package playwright and Chromium, which is
+found on the path or named by the variable CHROMIUM. Nothing is downloaded.
 """
 import json
 import re
@@ -18,7 +18,7 @@ def check_grid(checks, session, choose):
     checks.that(session.page.locator(".thumb.mean").count() == expected.layers + expected.wholes, "a mean for each layer, one of all, and the rollout")
     checks.that(session.page.locator(".thumb:not([aria-label])").count() == 0, "every thumbnail has a label")
     if max(expected.rows, expected.columns) > 96:
-        return  # pooled: no longer one pixel for a cell
+        return  # larger thumbnails are pooled: a pixel stands for several cells
     for layer, head in choose.heads(4):
         pixels = pixels_of(session.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"] img'))
         darkness = [(765 - sum(pixels[i:i + 3])) * (pixels[i + 3] > 0) for i in range(0, len(pixels), 4)]  # exactly 0 is transparent
@@ -54,7 +54,7 @@ def check_hover(checks, session, choose):
 
 
 def check_pinned(checks, session, choose):
-    """The pinned pair keeps headline and lists while the pointer is elsewhere, and nothing moves."""
+    """When a pair is pinned, headline and lists stay those of the pair while the pointer moves, and the layout does not change."""
     expected, page = session.expected, session.page
     layer, head = choose.heads(1)[0]
     session.open(layer, head)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which heads link two words: the ranked list, each head's mean weight at that distance, and the faded thumbnails.
+"""The reader chooses two words; the page ranks the heads by their attention weight from one word to the other, beside each head's mean weight at that distance.
 
     pair_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -8,7 +8,7 @@ from session import ABSOLUTE, RELATIVE, reload, run, title
 
 
 def usual(expected, layer, head, row, column):
-    """The mean weight at the same distance from other words, special tokens aside unless one of the pair is special."""
+    """Returns a head's mean weight of all other pairs at the same distance. Pairs with special tokens are left out unless the chosen pair has one."""
     special = set() if {row, column} & set(expected.queries["special"]) else set(expected.queries["special"])
     places = [t for t in range(expected.rows) if t != row and 0 <= t + column - row < expected.columns and not {t, t + column - row} & special]
     weights = [expected.weight(layer, head, t, t + column - row) for t in places]
@@ -16,7 +16,7 @@ def usual(expected, layer, head, row, column):
 
 
 def listed(page):
-    """(layer, head, weight, usual or None, whether marked) of each line."""
+    """Returns (layer, head, weight, mean weight at that distance or None, text of the mark) of each line."""
     lines = page.locator("#link-list li").evaluate_all("""(lines) => lines.map((line) => [Number(line.dataset.layer), Number(line.dataset.head), line.querySelector('.number').textContent,
         line.querySelector('.mark')?.textContent ?? ''])""")
     return [(layer, head, float(text.replace("≈", "").split(" · ")[0]), float(text.replace("≈", "").split("usual ")[1]) if "usual" in text else None, mark) for layer, head, text, mark in lines]
@@ -57,7 +57,7 @@ def check_pair(checks, session, choose):
 
 
 def check_diagonal(checks, session, choose):
-    """A head that looks one token back from every word is marked at that distance, and not at another."""
+    """If every word of a head attends to the previous token, the head is marked for pairs at this distance and not for others."""
     page = session.page
     for column, wanted in ((3, "mostly looks 1 token back"), (2, "")):
         page.locator("#link-query").select_option("4")
@@ -89,7 +89,7 @@ def check_cross(checks, session, choose):
 
 
 def check_shared(checks, session, choose):
-    """Special tokens shared out: the list has the weights divided by the row's sum over the words."""
+    """When the weights of special tokens are shared out, the list has each weight divided by the sum of its row's weights of words."""
     expected, page = session.expected, session.page
     words = [s for s in range(expected.columns) if s not in expected.queries["special"]]
     row, column = choose.random.sample(words, 2)
@@ -99,7 +99,7 @@ def check_shared(checks, session, choose):
     page.locator("#link-query").select_option(str(row))
     page.locator("#link-key").select_option(str(column))
     lines = listed(page)
-    # Shown with two digits, of a quotient of numbers with an error of 7.7e-6 each: a row that gives words little keeps few of them.
+    # The page shows two digits of a quotient of numbers that have an error of 7.7e-6. If a row gives words only a small weight, the quotient has a large relative error.
     near = lambda shown, wanted, least: abs(shown - wanted) <= RELATIVE * wanted + 7.7e-6 * (1 + len(words)) / least
     wrong = [(line, share(*line[:2], row, column)) for line in lines if not near(line[2], share(*line[:2], row, column), total(*line[:2], row))]
     checks.that(len(lines) == expected.layers * expected.heads and not wrong, f"{expected.pair(row, column)}: every head with its weight, special tokens shared out", wrong[:3])
@@ -112,7 +112,7 @@ def check_shared(checks, session, choose):
 
 
 def check_first(checks, session, choose):
-    """The address opens the pair before any map is decoded: single weights are read from the codes."""
+    """An address with a pair shows the list before any whole map is decoded: the page decodes single weights only."""
     expected, page = session.expected, session.page
     row, column = choose.cells(1)[0]
     # Each reading of this clock advances it by 1 s. The page therefore exceeds its time budget at once and draws no thumbnail before the next frame.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A page of pooled maps shows the arrays' blocks, names the tokens of each block, says what a cell is, and leaves out what blocks do not tell.
+"""A page of pooled maps shows the blocks of the arrays, names the tokens of each block, says what a cell means, and leaves out what blocks cannot show.
 
     pooled_test.py PAGE.html ARRAYS.safetensors [--seed N]
 
@@ -22,7 +22,7 @@ WORDS = ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", 
 
 
 class Pooled:
-    """What the page must show, from the numbers alone. Block i of n tokens in `count` blocks begins at token floor(i n / count)."""
+    """Random pooled maps, and what the page must show of them. If n tokens are pooled to `count` blocks, block i begins at token floor(i n / count)."""
 
     def __init__(self, seed, kind, tokens=65536, blocks=512, keys=None):
         self.random = random.Random(seed)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The text itself, tinted by what a word looks at or by who looks at it.
+"""The view "read" shows the text. Each word is tinted by its attention weight from the chosen word, or to the chosen word.
 
     read_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -16,7 +16,7 @@ CHINESE = "每个词看其他词。"
 HOSTILE = ["first", "\u202eabc", "after", "<img src=x onerror=alert(1)>", "</p><script>alert(2)</script>", "&lt;", "\u2067x", "__proto__", '"', "{{data}}", "last"]
 BYTES = ["Don", "'t", "Ġlook", "Ġback", ",", "Ġsaid", "ĠOr", "pheus", ".", "Ċ", "He"]
 
-# [index, background, chosen?] of each word of a paragraph.
+# Returns [index, background colour, is it chosen?] of each word of a paragraph.
 WORDS = """(paragraph) => [...paragraph.querySelectorAll('.piece')].map(
     (piece) => [Number(piece.dataset.index), getComputedStyle(piece).backgroundColor, piece.classList.contains('lit')])"""
 
@@ -27,7 +27,7 @@ def colours(session):
 
 
 def wrong_tints(ramp, words, weight):
-    """Words whose background is not that of the square root of their weight; 16 bits and rounding move it by one level at most."""
+    """Returns the words with a wrong background. The right colour is at the level 255 sqrt(weight) of the legend; the error of 16 bits and of rounding is at most one level."""
     wrong = []
     for index, background, _ in words:
         shown, level = tuple(map(int, re.findall(r"\d+", background)[:3])), round(255 * weight(index) ** 0.5)
@@ -125,7 +125,7 @@ def check_keys(checks, session, choose):
 
 
 def check_spelling(checks, session, text, pieces):
-    """The words are those of the text, with its spaces, case and direction."""
+    """Although tokens are pieces, the view shows the text as it was written, with its spaces, its case and its direction."""
     session.open(0, 0)
     session.page.locator('[data-view="read"]').click()
     shown = text_of(session).evaluate("(p) => { const copy = p.cloneNode(true); copy.querySelectorAll('.special').forEach((chip) => chip.remove()); return copy.textContent.replaceAll('\\u200b', ''); }")
@@ -147,7 +147,7 @@ def check_hostile(checks, session):
 
 
 def check_two(checks, session, choose):
-    """Queries and keys that are different words."""
+    """If queries and keys are different texts, the view shows both, and a word of one text tints the words of the other."""
     expected, page = session.expected, session.page
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
@@ -195,7 +195,7 @@ def spelled(text, pieces):
 
 
 def of_length(count):
-    """One head of one layer with `count` words, each of which looks at itself."""
+    """Returns an edit to a page with one head of one layer and `count` words, each of which attends only to itself."""
     def edit(data):
         codes = b"".join(struct.pack("<H", 65534 if t == s else 0) for t in range(count) for s in range(count))
         data["encoding"] = "linear16"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rollout over all layers: its numbers, where it is shown, and where it is left out.
+"""Attention rollout over all layers has the right numbers, and is left out where it has no meaning.
 
     rollout_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -11,7 +11,7 @@ from session import ABSOLUTE, reload, run
 
 
 def rollout(expected):
-    """Rows of A_L … A_1, each A half the mean over heads and half the identity (Abnar and Zuidema 2020), in float64 from the arrays."""
+    """Returns the rows of the product A_L … A_1 in float64, where A_l is half the mean of the layer's heads plus half the identity (Abnar and Zuidema 2020)."""
     size = expected.rows
     product = [[float(t == s) for s in range(size)] for t in range(size)]
     for layer in range(expected.layers):
@@ -70,7 +70,7 @@ def rounds(test):
         text["weights"], text["layers"] = text["weights"][:1], 1
         text.pop("vectors", None)
 
-    def long(text, size=794):  # 2 layers * 794^3 products
+    def long(text, size=794):  # rollout would take 2 layers * 794^3 multiplications
         codes = ("AQAA" * (size * size * 2 // 3 + 1))[:-(-size * size * 2 // 3) * 4]
         padding = -(size * size * 2) % 3
         text.update(layers=2, heads=1, weights=[[codes[:len(codes) - padding] + "=" * padding]] * 2, queries={"pieces": [f"w{i}" for i in range(size)], "special": [], "unknown": []})

@@ -1,4 +1,4 @@
-"""Reads one float32 tensor of a safetensors file with the standard library alone."""
+"""Reads one float32 tensor of a safetensors file, with Python's standard library only."""
 import array
 import json
 import struct
@@ -6,7 +6,7 @@ import sys
 
 
 def read_float32(path, name):
-    """Returns (values as an array, row major; shape as a list)."""
+    """Returns (values in row-major order, shape)."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

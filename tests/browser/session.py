@@ -1,4 +1,4 @@
-"""Helpers of the tests of the page: a tab with the page open, the expected contents, and the list of checks."""
+"""Helpers of the tests of the viewer's page: Session, a tab with the page open; Expected, the expected contents; Checks, which counts the checks."""
 import argparse
 import base64
 import contextlib
@@ -22,8 +22,8 @@ except ImportError:
     sys.exit("the tests of the page need the Python packages playwright and axe-playwright-python: pip install playwright axe-playwright-python")
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script', re.S)
-ABSOLUTE = 0.5e-4 + 7.7e-6   # rounding to four decimals, and the error of 16 bits (include/polyhead/viewer.h)
-RELATIVE = 0.05 + 0.026      # rounding to two digits, and the error of 8 bits
+ABSOLUTE = 0.5e-4 + 7.7e-6   # error of four decimals, plus that of weights stored in 16 bits (include/polyhead/viewer.h)
+RELATIVE = 0.05 + 0.026      # relative error of two digits, plus that of weights stored in 8 bits
 
 # The pixels of a canvas or image, read from a copy so that the page's own canvas keeps its place on the graphics card. They leave the browser in base64:
 # Playwright wraps every number of an array in an object of its own, which takes seconds for a canvas.
@@ -67,7 +67,7 @@ class Expected:
         self.keys = entry.get("keys", self.queries)
         self.weights, (self.layers, self.heads, self.rows, self.columns) = read_float32(arrays, "attentions")
         self.approximate = self.data["encoding"] != "linear16"
-        self.wholes = 1 + (self.layers > 1 and self.keys is self.queries)  # the mean of all heads, and the rollout
+        self.wholes = 1 + (self.layers > 1 and self.keys is self.queries)  # number of maps over all layers: the mean of all heads and, if there is one, the rollout
 
     @classmethod
     def of(cls, arguments):
@@ -82,7 +82,7 @@ class Expected:
 
     @staticmethod
     def word(side, index):
-        """A word that occurs more than once has its number as a subscript."""
+        """Returns a word as the page shows it: if the word occurs several times, with the number of this occurrence as a subscript."""
         words = [piece.strip() or "␣" for piece in side["pieces"]]
         if words.count(words[index]) == 1:
             return words[index]
@@ -106,8 +106,8 @@ class Checks:
 
 
 def reload(page):
-    """Reloads once the address has the page's state, and the browser has heard of it."""
-    # The page writes it up to 100 ms later. Only a later timer of the page itself is sure to come after that one on a busy machine.
+    """Waits until the address holds the state of the page and the browser knows this address, then reloads."""
+    # The page updates its address in a timer of up to 100 ms. On a busy machine, only a longer timer inside the page is sure to fire after that timer.
     address = page.evaluate("new Promise((written) => setTimeout(() => written(location.href), 150))")
     page.wait_for_url(lambda url: url == address)
     page.reload()
@@ -118,7 +118,7 @@ class Session:
 
     def __init__(self, browser, path, expected, address="", drawn=True, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, "color_scheme": "light", **options})
-        self.context.set_default_timeout(300000)  # milliseconds; a guard only, so that a busy machine passes
+        self.context.set_default_timeout(300000)  # in milliseconds; so long that tests pass on a busy machine
         self.page = self.context.new_page()
         self.expected = expected
         self.complaints, self.requests = [], []
@@ -132,15 +132,15 @@ class Session:
             self.drawn()
 
     def drawn(self):
-        """Waits until the last thumbnail is drawn."""
+        """Waits until all thumbnails are drawn."""
         self.page.wait_for_function("() => [...document.querySelectorAll('.thumb img')].every((image) => image.naturalWidth > 0)", timeout=600000)
 
     def settled(self):
-        """Waits until nothing has moved from one frame to the next."""
+        """Waits until two animation frames have the same layout."""
         self.page.evaluate(SETTLED)
 
     def resize(self, width, height=800):
-        """Gives the window another size and waits until the page has fitted itself to it."""
+        """Changes the size of the window and waits until the page has adapted to the new size."""
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.wait_for_function("([width, height]) => innerWidth === width && innerHeight === height", arg=[width, height])
         self.settled()
@@ -152,7 +152,7 @@ class Session:
         self.page.locator(f'.thumb[data-layer="{layer}"][data-head="{head}"]').click()
 
     def hover(self, row_place, column_place):
-        """Points at the middle of a cell, given by its place among those shown, after bringing it into view."""
+        """Scrolls a cell into view and moves the pointer to its middle. The cell is given by its row and column among the cells that are shown."""
         self.settled()  # otherwise the cell may move before the pointer arrives
         x, y = self.page.evaluate("""([row, column]) => {
           const stage = document.querySelector('#stage'), cells = document.querySelector('.cells');
@@ -174,7 +174,7 @@ class Session:
         return self.page.locator("#readout .weight").text_content()
 
     def right(self, layer, head, row, column):
-        """True if the headline names this pair and its weight; else a text that says what is wrong."""
+        """Returns "" if the headline names this pair and its weight, otherwise a text that says what is wrong."""
         headline, wanted = self.text("#readout"), self.expected.weight(layer, head, row, column)
         pair = " ".join(self.expected.pair(row, column).split())
         if not headline.startswith(pair + " "):
@@ -192,7 +192,7 @@ def check_quiet(checks, session, where):
 
 
 def axe_violations(page, options=None):
-    """What axe-core finds. Its half a megabyte is read once for a document, and only what is wrong leaves the browser."""
+    """Returns the violations that axe-core finds. The script of axe-core, half a megabyte, is sent to each document only once."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(Axe().axe_script)
     return page.evaluate("(options) => axe.run(options).then((results) => results.violations)", {"resultTypes": ["violations"], **(options or {})})
@@ -205,7 +205,7 @@ def title(layer, head):
 
 
 def variant(page, edit, path):
-    """Writes a page like `page` with other data: edit() changes the decoded JSON. Returns its path."""
+    """Writes a copy of `page` to `path` with other data: edit() changes the decoded JSON. Returns `path`."""
     html = page.read_text(encoding="utf-8")
     data = json.loads(DATA.search(html).group(1))
     edit(data)
@@ -215,12 +215,12 @@ def variant(page, edit, path):
 
 
 def encoded(weights):
-    """As viewer/encoding.h describes 16 bits."""
+    """Encodes weights in 16 bits, as viewer/encoding.h describes."""
     return base64.b64encode(struct.pack(f"<{len(weights)}H", *(0 if w == 0 else 1 + round(w * 65533) for w in weights))).decode()
 
 
 def divergence(p, q):
-    """Jensen-Shannon divergence in bits: the mean of both rows' relative entropies to their mean."""
+    """Returns the Jensen-Shannon divergence of two rows in bits: the mean of the relative entropies of the rows to the mean row."""
     p, q = ([one / math.fsum(row) for one in row] for row in (p, q))
     middle = [(a + b) / 2 for a, b in zip(p, q)]
     relative = lambda row: math.fsum(one * math.log2(one / m) for one, m in zip(row, middle) if one > 0)
@@ -237,14 +237,14 @@ def find_chromium():
 
 @contextlib.contextmanager
 def started_browser():
-    # Chromium's own sandbox cannot start for root, as in a container.
+    # Chromium's sandbox does not work for root, who often runs tests in a container.
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright, contextlib.closing(playwright.chromium.launch(executable_path=find_chromium(), args=flags)) as browser:
         yield browser
 
 
 def parsed(doc, *options):
-    """PAGE, ARRAYS and --seed of the command line, and further (name, keywords)."""
+    """Parses the command line: PAGE, ARRAYS, --text, --seed, and further options as (name, keywords of add_argument)."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("page", type=pathlib.Path)
     parser.add_argument("arrays", type=pathlib.Path)
@@ -266,12 +266,12 @@ class Test:
         self.choose = Choose(arguments.seed, self.expected)
 
     def made(self, edit, name=None):
-        """Options of a tab with a page of other data: edit() changes the decoded JSON."""
+        """Returns the options of a tab that opens a copy of the page with other data: edit() changes the decoded JSON."""
         return {"path": variant(self.page, edit, self.folder / (name or f"{len(list(self.folder.iterdir()))}.html"))}
 
 
 def run_checks(arguments, checks, browser, rounds):
-    """Each of `rounds` is (name, check, arguments of it, options of the tab); a check gets checks, a new session, and its arguments."""
+    """Runs all rounds. A round is (name, check, arguments, options of the tab); check(checks, session, *arguments) is called with a new session."""
     expected = Expected.of(arguments)
     for name, check, rest, tab in rounds:
         session = Session(browser, expected=expected, **{"path": arguments.page, **tab})
@@ -286,7 +286,7 @@ def run_checks(arguments, checks, browser, rounds):
 
 
 def run(doc, rounds, *options):
-    """Runs a test file: rounds(Test) gives the rounds of run_checks(). `options`: as of parsed()."""
+    """Runs a test file. rounds(test) returns the rounds for run_checks(); `options` are further command-line options for parsed()."""
     arguments = parsed(doc, *options)
     with tempfile.TemporaryDirectory() as folder, started_browser() as browser:
         test = Test(arguments, pathlib.Path(folder))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tabs of several sets of maps, blocks of a pair, known links, masked keys, gates and names of axes.
+"""A page with several sets of maps has a tab for each set. Also tested: the blocks of a pair of texts, known links, masked keys, gates and names of axes.
 
     sides_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -12,7 +12,7 @@ import struct
 from session import Expected, axe_violations, pixels_of, reload, run
 
 SURE, POSSIBLE = [(1, 1), (2, 3), (3, 2)], [(3, 4), (4, 5)]
-WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # links of special tokens, which are outlined but do not count
+WITH_SPECIAL = SURE + [(0, 0), (4, 6)]  # and two links of special tokens: the page outlines them, but its alignment error rate leaves them out
 SPECIAL_ROWS, SPECIAL_COLUMNS, MASKED = [0], [0, 6], [5]
 GERMAN, ENGLISH = ["<s>", "Katzen", "saßen", "auf", "Matten"], ["<s>", "Cats", "on", "sat", "the", "mats", "</s>"]
 
@@ -22,7 +22,7 @@ def codes(numbers):
 
 
 class Made(Expected):
-    """A set of maps of this test."""
+    """A set of random attention maps, and the contents that the page must show of it."""
 
     def __init__(self, source, index, queries, keys, layers, heads):
         self.text, self.queries, self.keys = index, {"pieces": queries}, {"pieces": keys or queries}
@@ -41,7 +41,7 @@ class Made(Expected):
 
 
 def error_rate(cross, layer, head):
-    """Och and Ney 2003, of the links from each word to its word with the largest weight, special ones left out."""
+    """Returns the alignment error rate (Och and Ney 2003). A head links each word to the word with the largest weight; special tokens are left out."""
     own = set()
     for t in set(range(cross.rows)) - set(SPECIAL_ROWS):
         own.add((t, max(set(range(cross.columns)) - set(SPECIAL_COLUMNS), key=lambda s: cross.weight(layer, head, t, s))))
@@ -137,12 +137,12 @@ def check_masked(checks, session, sets):
     checks.that([[round(at), round(part)] for at, part in boxes] == [[5, 1]], "a masked key is shaded from top to bottom", boxes)
     check_access(checks, session, "a map with known links and a masked key")
     struck = [label.text_content() for label in page.locator(".keys .label.blocked").all()]
-    checks.that(struck == [ENGLISH[5]] and page.locator("#blocked-legend").is_visible(), "its word is struck through, and the legend tells", struck)
+    checks.that(struck == [ENGLISH[5]] and page.locator("#blocked-legend").is_visible(), "the masked key's word is struck through, and the legend explains it", struck)
 
 
 def check_layer(checks, session, sets, gates, choose):
     page, (_, _, biased, plain) = session.page, sets
-    head, t = 1, choose.random.randrange(6)  # not the first, which a strip without heads would show
+    head, t = 1, choose.random.randrange(6)  # not head 0: a gate strip that ignored the head would show head 0
     session.open(0, head)
     axes = page.locator(".strip-corner").text_content()
     checks.that(axes == "residue j →residue i ↓", "the axes have their names", axes)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Special tokens shown, faded, hidden, and shared out: only the last changes a number, and the page says so.
+"""Special tokens can be shown, faded, hidden, or their weights shared out over the words. Only sharing out changes numbers, and the page says so.
 
     special_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures over several texts are their means and standard deviations, and heads are sorted and filtered by the mean.
+"""Over several texts, the page shows the mean and the standard deviation of each measure, and sorts and filters heads by the mean.
 
     spread_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -15,7 +15,7 @@ from session import reload, run
 
 
 def texts_of(expected):
-    """Of each text that add_texts() makes, what measured() asks for."""
+    """Returns the expected contents of the page's text and of the two texts that add_texts() adds, in the form that measured() reads."""
     other, less = copy.copy(expected), copy.copy(expected)
     other.weight = lambda layer, head, t, s: Maps(expected, 5).row(layer, head, t)[s]
     less.weight = expected.weight
@@ -25,7 +25,7 @@ def texts_of(expected):
 
 
 def of_text(one, layer, head):
-    """A text without separators does not have that measure."""
+    """Returns the measures of one text. The measure "separators" is left out if the text has no separators."""
     return {name: value for name, value in measured(one, layer, head).items() if name != "separators" or any(s > 0 for s in one.queries["special"])}
 
 

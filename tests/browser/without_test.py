@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Heads that were switched off when the page was made have their change as a badge, in the open head, the export and its address; the page says what it means.
+"""When the page was made, heads were switched off one at a time; the page shows how much the model's result changes without each head, and says what that means.
 
     without_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
@@ -75,7 +75,7 @@ def check_words(checks, session, wanted):
 
 
 def check_measure(checks, session, changes):
-    """Numbers of another measure have its name and its unit, and are shown as they are."""
+    """If the page names another measure of the change, its numbers are shown unchanged, with the given name and unit."""
     page = session.page
     place = min(changes, key=changes.get)
     spoken = page.locator(f'.thumb[data-layer="{place[0]}"][data-head="{place[1]}"]').get_attribute("aria-label")
@@ -86,7 +86,7 @@ def check_measure(checks, session, changes):
     checks.that(f"<i>loss added {changes[place]:.3g} nats" in badges, "an open head has it", badges)
     page.locator("#menu summary").click()
     page.locator('#menu [data-dialog="about"]').click()
-    checks.that(not page.locator("#without-note").is_visible(), "nothing is said of a cosine")
+    checks.that(not page.locator("#without-note").is_visible(), "the explanation of the cosine is not shown")
 
 
 def rounds(test):

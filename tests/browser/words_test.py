@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the page says about words: pieces of every kind of tokenizer, repeated and unknown ones, masked cells, pages from plain arrays.
+"""The page shows the words of every kind of tokenizer, repeated and unknown words, masked cells, and pages made from plain arrays.
 
     words_test.py PAGE.html ARRAYS.safetensors [--seed N]
 
@@ -48,7 +48,7 @@ def check_one(checks, session):
 
 
 def check_masked(checks, session, rows):
-    """Cells above the diagonal are exactly 0, cell (2, 1) is too small for 16 bits but is not masked."""
+    """Cells above the diagonal are exactly 0, so they are masked. The weight of cell (2, 1) is too small for 16 bits, but it is not masked."""
     session.open(0, 0)
     pixels = pixels_of(session.page.locator(".cells canvas"))
     alpha = lambda row, column: pixels[(row * rows + column) * 4 + 3]

@@ -81,12 +81,12 @@ class Attend(ProgramTest):
                 case = json.loads(expected.pop("__metadata__")["case"])
                 parameters = ["--parameters", path] if case["op"] == "layer" else []
                 result, actual = self.attend(*parameters, "--tensors", path, "--attention-weights", "--gradients", *options_of(case))
-                self.assertEqual(result.stderr, b"")  # in particular no note about an unused tensor
+                self.assertEqual(result.stderr, b"")  # there must be no note, for example about an unused tensor
                 results = {name for name in expected if name in ("out", "attention_weights", "lse") or name.startswith("d_") and name != "d_out"}
                 self.assertEqual(set(actual) - {"__metadata__"}, results | {"lse"})
                 of_all_gradients = max(largest(expected[name]) for name in results if name.startswith("d_"))
                 for name in results:
-                    # A gradient that is zero in exact arithmetic (a bias of the keys moves whole rows of scores) is rounding noise in both.
+                    # Some gradients are 0 in exact arithmetic: a bias of the key projection adds the same number to all scores of a row. Both results then hold only rounding noise.
                     noise = name.startswith("d_") and largest(expected[name]) < 1e-13 * of_all_gradients
                     self.assert_close(name, actual[name], expected[name], of_all_gradients if noise else None)
 
@@ -206,7 +206,7 @@ class Attend(ProgramTest):
                 merged.append([])
                 for head in range(heads):
                     mine = turn(q[t][head * width:(head + 1) * width], t)
-                    exps = [math.exp(sum(a * b for a, b in zip(mine, k[s])) / math.sqrt(width)) for s in range(t + 1)]  # causal
+                    exps = [math.exp(sum(a * b for a, b in zip(mine, k[s])) / math.sqrt(width)) for s in range(t + 1)]  # the mask is causal: query t attends to keys 0..t
                     merged[-1] += [sum(e * v[s][i] for s, e in enumerate(exps)) / sum(exps) for i in range(width)]
             return (1, tokens, inputs), [x for row in project(merged, "o_proj") for x in row]
 
@@ -292,14 +292,14 @@ class Attend(ProgramTest):
             self.assertAlmostEqual(a, e, delta=1e-4)
 
     def test_documents_equal_each_document_alone(self):
-        def tensor(first, rows):  # [1,2,rows,4]: rows `first`.. of two heads
+        def tensor(first, rows):  # returns rows [first, first + rows) of two heads: [1,2,rows,4]
             return "F32", (1, 2, rows, 4), [math.sin(1.7 * (40 * head + 4 * (first + row) + i)) for head in range(2) for row in range(rows) for i in range(4)]
 
         def attend(name, ranges, *options, **more):
             path = self.folder / f"{name}.safetensors"
             save_safetensors(path, {**{x: tensor(100 * i + first, rows) for i, (x, (first, rows)) in enumerate(zip("qkv", ranges))}, **more})
             shape, out = self.attend("--tensors", path, "--causal", "bottom_right", *options)[1]["out"]
-            return [list(out[4 * row:4 * row + 4]) for row in range(shape[1] * shape[2])]  # two heads of `rows` rows
+            return [list(out[4 * row:4 * row + 4]) for row in range(shape[1] * shape[2])]  # the rows of head 0, then those of head 1
 
         queries, keys = (0, 2, 5), (0, 3, 7)
         whole = ((0, 5), (0, 7), (0, 7))
@@ -329,7 +329,7 @@ class Attend(ProgramTest):
             save_safetensors(path, {"q": tensor(5), "k": tensor(7), "v": tensor(7), **more})
             return self.attend("--tensors", path, *options)[1]["out"]
 
-        lists = [[[0, 2], [-1, 1], [-1, -1]], [[1, 1], [2, 0], [0, 1]]]  # 3 blocks of 2 queries, 3 blocks of 3 keys
+        lists = [[[0, 2], [-1, 1], [-1, -1]], [[1, 1], [2, 0], [0, 1]]]  # block lists for 3 blocks of 2 queries and 3 blocks of 3 keys; -1 means no block
         pairs = [int(s // 3 in lists[head][t // 2]) for head in range(2) for t in range(5) for s in range(7)]
         listed = {"blocks": ("I32", (2, 3, 2), [block for head in lists for row in head for block in row])}
         self.assertEqual(attend("lists", "--block-size", "2,3", **listed), attend("pairs", attend=("BOOL", (2, 5, 7), pairs)))
@@ -401,8 +401,8 @@ class Attend(ProgramTest):
         save_safetensors(path, {name: ("F32", (1, count, 1), [0.0] * count) for name in "qkv"})
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number):
-                command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--attention-weights"]  # 36 MB, which takes a moment
-                # A background shell starts programs with SIGINT ignored.
+                command = [BINARY, "attend", "--tensors", path, "-o", self.folder / "out.safetensors", "--attention-weights"]  # the attention weights are 36 MB, so writing takes long enough to be interrupted
+                # If the test runs in the background of a shell, the program would inherit that SIGINT is ignored.
                 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
                                            preexec_fn=lambda number=number: signal.signal(number, signal.SIG_DFL))
                 deadline = time.monotonic() + 600

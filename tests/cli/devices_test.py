@@ -9,7 +9,7 @@ class Devices(ProgramTest):
     def test_json_agrees_with_the_system(self):
         told = json.loads(self.succeeds("devices", "--json").stdout)
         self.assertEqual(told["usable"], len(os.sched_getaffinity(0)))
-        architecture = os.environ.get("POLYHEAD_TEST_ARCHITECTURE", os.uname().machine)  # under an emulator the program's architecture differs from the system's
+        architecture = os.environ.get("POLYHEAD_TEST_ARCHITECTURE", os.uname().machine)  # under an emulator the program has another architecture than the system
         self.assertEqual(told["architecture"].replace("-", "_"), architecture)
         self.assertGreaterEqual(told["threads"], 1)
         self.assertIn("reference", told["backends"])

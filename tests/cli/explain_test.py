@@ -76,7 +76,7 @@ class Explain(ProgramTest):
 
     def test_large_problems_take_neither_memory_nor_time(self):
         began = time.monotonic()
-        told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # 275 GB for each tensor
+        told = self.explain("--q", "8,64,1048576,128", "--k", "8,64,1048576,128")  # each tensor would have 275 GB
         self.assertIn("T 1048576", told["problem"])
         self.assertLess(time.monotonic() - began, 60)
 

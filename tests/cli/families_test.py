@@ -1,5 +1,5 @@
-"""view, trace and inspect on folders of other encoder families. Each folder holds the numbers of the tiny BERT under the family's names, so that
-BERT's results are the ones to expect; tests/python/test_encoders.py compares the families with transformers."""
+"""Tests view, trace and inspect on folders of other encoder families. Each folder holds the parameters of the tiny BERT under the family's names, so results must be
+those of the tiny BERT. tests/python/test_encoders.py compares the families with transformers."""
 import json
 import unittest
 
@@ -47,7 +47,7 @@ class Families(ProgramTest):
         super().setUp()
         self.tensors = tiny_model.tensors()
         self.tensors["embeddings.token_type_embeddings.weight"] = ("F32", (2, WIDTH), [0.0] * (2 * WIDTH))
-        for layer in range(1, LAYERS):  # as in ALBERT, whose layers share their parameters
+        for layer in range(1, LAYERS):  # all layers of this BERT have the same parameters, because ALBERT's layers share theirs
             for name in list(self.tensors):
                 if name.startswith("encoder.layer.0."):
                     self.tensors[name.replace(".0.", f".{layer}.", 1)] = self.tensors[name]
@@ -95,7 +95,7 @@ class Families(ProgramTest):
                 self.assertIn(family, self.succeeds("inspect", model).stdout.decode())
 
     def test_heads_are_switched_off_as_in_bert(self):
-        """In ALBERT of one layer alone, although layers share their parameters."""
+        """A head can be switched off in one layer, also in ALBERT, whose layers share their parameters."""
         changes = [json.loads(self.succeeds("view", model, "--text", TEXT, "--json", "--without", "all").stdout)["texts"][0]["without"] for model in (self.bert, self.family("albert"))]
         self.assertEqual(len(changes[0]), LAYERS * HEADS)
         for bert, albert in zip(*changes):
@@ -109,7 +109,7 @@ class Families(ProgramTest):
         _, _, rows, columns = attentions[0]
         cell = json.loads(self.succeeds("trace", model, "--text", TEXT, "--cell", "1,1,3,2", "--json").stdout)
         self.assertAlmostEqual(cell["weight"], attentions[1][((1 * HEADS + 1) * rows + 3) * columns + 2], delta=1e-6)
-        self.assertAlmostEqual(cell["bias"], self.bias[1 * HEADS + 1], delta=1e-6)  # the key before the query: bucket 1
+        self.assertAlmostEqual(cell["bias"], self.bias[1 * HEADS + 1], delta=1e-6)  # the key is one token before the query, which is bucket 1 of MPNet's bias
         self.assertAlmostEqual(cell["score"], cell["dot"] * cell["scale"] + cell["bias"], delta=1e-6)
         self.assertIn("the relative bias", self.succeeds("trace", model, "--text", TEXT, "--cell", "1,1,3,2").stdout.decode())
         steps = self.succeeds("trace", model, "--text", TEXT, "--layer", "1").stdout.decode()

@@ -89,7 +89,7 @@ class Inspect(ProgramTest):
         self.fails(1, "inspect", text, mentions=["notes.txt"])
 
     def test_a_pipe_in_a_models_folder_is_refused(self):
-        for name in ("config.json", "model.safetensors", "vocab.txt"):  # a pipe without a writer: opening it would wait forever
+        for name in ("config.json", "model.safetensors", "vocab.txt"):  # opening a pipe that has no writer would wait forever, so it must be refused
             with self.subTest(name):
                 model = tiny_model.write(self.folder / name)
                 (model / name).unlink()

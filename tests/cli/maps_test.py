@@ -1,4 +1,4 @@
-"""polyhead maps: attention maps of q and k, compared with a softmax that is written in this file."""
+"""Compares the attention maps that `polyhead maps` computes from q and k with a softmax that is written in this file."""
 import json
 import math
 import random
@@ -16,7 +16,7 @@ def numbers(*shape):
 
 
 def weights_of(q, k, attends):
-    """p[b][n][t][s] of one layer, given flat q [B,N,T,H] and k [B,K,T,H]."""
+    """Returns the attention weights p[b][n][t][s] of one layer from the flat lists q [B,N,T,H] and k [B,K,T,H]."""
     def row(values, *index):
         at = 0
         for i, extent in zip(index, (1, KV_HEADS if values is k else HEADS, QUERIES), strict=True):

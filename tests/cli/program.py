@@ -19,14 +19,14 @@ DATA = Path(os.environ.get("POLYHEAD_TEST_DATA", Path(__file__).parent.parent / 
 
 
 def environment(**changes):
-    """A plain environment without the caller's terminal settings. A value of None removes a variable."""
+    """Returns the environment for the program: the caller's, without settings of a terminal, with `changes`. A change of value None is left out."""
     result = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "COLORTERM", "TERM")}
     result.update({k: v for k, v in changes.items() if v is not None})
     return result
 
 
 def limited(memory=None, processors=1):
-    """A preexec_fn that limits the address space, and also the processors, because each thread takes address space for its stack and scratch."""
+    """Returns a preexec_fn that limits the address space, and also the processors, because each thread takes address space for its stack and scratch memory."""
     def limit():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
         if memory is not None:
@@ -36,12 +36,12 @@ def limited(memory=None, processors=1):
 
 
 def run(*arguments, stdin=b"", env=None, **options):
-    """Standard output and error come back as bytes."""
+    """Runs the program. stdout and stderr of the result are bytes."""
     return subprocess.run([BINARY, *map(os.fspath, arguments)], input=stdin, capture_output=True, env=environment(**(env or {})), timeout=1200, **options)
 
 
 def run_on_terminal(*arguments, columns=80, env=None):
-    """(status, what was written to stdout, what was written to stderr), each of the two is a separate terminal."""
+    """Runs the program with stdout and stderr on two terminals. Returns (exit status, text on stdout, text on stderr)."""
     import fcntl
     import termios
     out, out_end = pty.openpty()
@@ -59,7 +59,7 @@ def run_on_terminal(*arguments, columns=80, env=None):
         for end in select.select(list(open_ends), [], [], 1)[0]:
             try:
                 piece = os.read(end, 65536)
-            except OSError:  # the program has closed its side
+            except OSError:  # the program has closed its end of the terminal
                 piece = b""
             if piece:
                 texts[end] += piece
@@ -76,7 +76,7 @@ def without_escapes(text):
 
 
 class ProgramTest(unittest.TestCase):
-    """Each test has a separate empty folder, self.folder."""
+    """Base class of tests of the program. self.folder is an empty folder for each test."""
     maxDiff = None
 
     def setUp(self):
@@ -90,7 +90,7 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def fails(self, status, *arguments, mentions=(), **options):
-        """One sentence on stderr, nothing on stdout, and no file that was not there."""
+        """Runs the program, which must exit with `status`, write one line to stderr and nothing to stdout, and leave no new file. Returns the line."""
         before = sorted(self.folder.rglob("*"))
         result = run(*arguments, **options)
         said = result.stderr.decode()

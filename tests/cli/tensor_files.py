@@ -1,4 +1,4 @@
-"""safetensors and npz without any package."""
+"""Reads and writes safetensors files, and reads npz files, with Python's standard library only."""
 import ast
 import json
 import struct
@@ -10,7 +10,7 @@ CODES = {"F32": "f", "F64": "d", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
 
 
 def save_safetensors(path, tensors, metadata=None):
-    """tensors: name -> (dtype, shape, flat list)"""
+    """Writes a file. `tensors` is {name: (dtype, shape, flat list)}."""
     header, body = {}, b""
     if metadata:
         header["__metadata__"] = metadata
@@ -24,7 +24,7 @@ def save_safetensors(path, tensors, metadata=None):
 
 
 def load_safetensors(path):
-    """name -> (shape, array); the metadata under '__metadata__'"""
+    """Returns {name: (shape, values)}, and the metadata under the name '__metadata__'."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])
@@ -39,8 +39,8 @@ def load_safetensors(path):
 
 
 def adapted(path, folder):
-    """A copy of a golden vector as the program expects it: `weights` are attention_weights, and the mask and bias of a layer, which are
-    [*,T,S] and [first of *,N,T,S] in the vectors, have all dimensions of [*,N,T,S]."""
+    """Copies a golden vector and changes it to the form that the program reads. The tensor `weights` becomes `attention_weights`. A layer's mask [*,T,S] and bias, which has
+    only the first of the dimensions *, get all dimensions of [*,N,T,S]."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + length])

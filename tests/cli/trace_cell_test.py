@@ -1,4 +1,4 @@
-"""trace --cell: the numbers of one attention weight, compared with a forward pass in float64 that is written in this file."""
+"""Compares the numbers that `polyhead trace --cell` prints for one attention weight with a forward pass in float64 that is written in this file."""
 import json
 import math
 import re
@@ -15,8 +15,8 @@ HEAD_WIDTH = WIDTH // HEADS
 
 
 class Forward:
-    """The encoder of Devlin et al. 2018 for TEXT: q, k, v [layer][head][token][feature], weights and outputs of the heads, x of the
-    last layer. off: (layer, head) whose output is zero."""
+    """A forward pass of the encoder of Devlin et al. 2018 for TEXT. Holds q, k, v [layer][head][token][feature], the attention weights and outputs of the heads, and x, the
+    output of the last layer. off: a (layer, head) whose output is set to 0."""
 
     def __init__(self, off=None):
         arrays = {name: (shape, values) for name, (_, shape, values) in tiny_model.tensors().items()}
@@ -59,7 +59,7 @@ class Forward:
 
 
 def numbers_of(text):
-    """Parses the printed numbers: [(q, k, product)], the steps, [(score, exp, weight)], [output]."""
+    """Parses the printed numbers. Returns [(q, k, product)], the steps of the score, [(score, exp, weight)] of the keys, and the output."""
     parts = re.split(r"\n\d\. [^\n]*(?:\n(?!feature|step|key)[^\n]+)*\n", text)
     rows = lambda part: [[float(x) for x in re.findall(r"-?\d+\.\d+", line)] for line in part.splitlines()[1:] if line.strip()]
     return rows(parts[1]), [line[-1] for line in rows(parts[2])], rows(parts[3])[:-1], [line[-1] for line in rows(parts[4])]

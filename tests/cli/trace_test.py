@@ -17,7 +17,7 @@ def flat(values):
 
 class Trace(ProgramTest):
     def trace(self, *arguments):
-        """name of a step -> the step, in order"""
+        """Returns {name of a step: the step}, in the order of the steps."""
         told = json.loads(self.succeeds("trace", *arguments, "--json").stdout)
         return {step["step"]: step for step in told["steps"]}
 
@@ -61,7 +61,7 @@ class Trace(ProgramTest):
         self.assertIn("5  in the source: reshape(1,3,2,3)  [1,3,2,3]\n  [0,0]\n  10 11 12\n  13 14 15\n", text)
         self.assertIn("W_q.weight  [6,6]\n  1 0 0 0 0 0\n  0 1 0 0 0 0\n", text)
         self.assertNotIn("in the source", self.succeeds("trace", "--layer", "torch", "--values").stdout.decode())
-        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # its code has three dimensions
+        self.assertNotIn("in the source", self.succeeds("trace", "--layer", "d2l", "--shape", "2,3,4,100").stdout.decode())  # d2l's code takes three dimensions only, so the steps of a layer with four cannot show that code
 
     def test_the_steps_of_alphafolds_code(self):
         steps = self.trace("--layer", "alphafold", "--c-in", "6", "--c", "3", "--n-head", "2", "--attn-dim", "-3", "--gated", "--parameters", "identity", "--count-from", "0", "--shape", "2,4,5,6", "--values")
@@ -77,7 +77,7 @@ class Trace(ProgramTest):
         columns = self.trace("--layer", "alphafold", "--attn-dim", "-3", "--is-global", "--shape", "2,7,5,8")
         self.assertEqual([(part["code"], part["shape"]) for part in columns["split k"]["source"]], [("movedim(-3,-2)", [2, 5, 7, 6]), ("unsqueeze(-3)", [2, 5, 1, 7, 6])])
         self.assertEqual(columns["split k"]["shape"], [2, 5, 1, 7, 6])
-        front = self.trace("--layer", "alphafold", "--attn-dim", "1", "--shape", "2,7,5,8")  # counted from the front
+        front = self.trace("--layer", "alphafold", "--attn-dim", "1", "--shape", "2,7,5,8")  # axis 1, counted from the front
         self.assertEqual(front["split q"]["source"][0]["code"], "movedim(-3,-2)")
 
     def test_a_layer_of_a_model_on_a_sentence(self):
@@ -120,7 +120,7 @@ class Trace(ProgramTest):
     def test_every_listed_layer_can_be_traced_and_is_listed_with_its_arguments(self):
         listed = json.loads(self.succeeds("trace", "--list", "--json").stdout)["layers"]
         text = self.succeeds("trace", "--list").stdout.decode()
-        self.assertGreaterEqual(len(listed), 12)  # the rows of the table of sources, self and cross attention apart
+        self.assertGreaterEqual(len(listed), 12)  # each source in the table of layouts, self- and cross-attention counted separately
         help_text = self.succeeds("trace", "--help").stdout.decode()
         for layer in listed:
             with self.subTest(layer["layer"]):
@@ -178,7 +178,7 @@ class Trace(ProgramTest):
             with self.subTest(name):
                 path = adapted(VECTORS / f"{name}.safetensors", self.folder)
                 result = self.succeeds("trace", "--parameters", path, "--input", path, "--values", "--json", *options)
-                self.assertEqual(result.stderr, b"")  # in particular no note about an unused parameter of the layer
+                self.assertEqual(result.stderr, b"")  # there must be no note, for example about an unused parameter of the layer
                 steps = {step["step"]: step for step in json.loads(result.stdout)["steps"]}
                 _, expected = load_safetensors(path)["out"]
                 actual = flat(list(steps.values())[-1]["values"])
@@ -229,7 +229,7 @@ class Trace(ProgramTest):
                 with self.subTest(layer["layer"], columns=columns):
                     text = self.succeeds("trace", "--layer", layer["layer"], "--length", "3", env={"COLUMNS": str(columns)}).stdout.decode()
                     for line in text.split("\n"):
-                        self.assertTrue(len(line) <= columns or len(line.split()) == 1, line)  # a word that is longer is not broken
+                        self.assertTrue(len(line) <= columns or len(line.split()) == 1, line)  # a single word may be longer than the line
 
     def test_errors_are_one_sentence(self):
         self.fails(2, "trace", mentions=["--layer", "--parameters"])
@@ -276,7 +276,7 @@ class Trace(ProgramTest):
 
     @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
     def test_memory_that_runs_out_in_a_destructor_ends_in_a_sentence(self):
-        # This output needs 400 MiB. Below that the lists fail to grow, and the destructor of nlohmann::json allocates and fails too, unless the last list to grow
+        # This output needs 400 MiB. With less memory the lists cannot grow, and the destructor of nlohmann::json, which allocates, fails, too, unless the last list to grow
         # was a large one: so several limits.
         ended = 0
         for limit in (192, 224, 240, 262, 272):

@@ -1,4 +1,4 @@
-"""Training and trying models of images and of texts: files in, folders and answers out."""
+"""Tests that `polyhead train` makes models of images and of texts from files, and that the program runs these models."""
 import json
 import os
 import math
@@ -13,7 +13,7 @@ from program import BINARY, ProgramTest, environment
 
 
 def write_quarters(path, count=60):
-    """Images whose bright quarter is their class."""
+    """Writes images in four classes: the class says which quarter of the image is bright."""
     draw = random.Random(1)
     labels = [draw.randrange(4) for _ in range(count)]
     pixels = [float(draw.randrange(8) + (8 if row // 2 * 2 + column // 2 == label else 0)) for label in labels for row in range(4) for column in range(4)]
@@ -53,7 +53,7 @@ class Train(ProgramTest):
         self.fails(2, "try", "digits", "--score", self.data, "--model", self.folder / "model", "-o", self.folder / "other.html", mentions=["-o and --score cannot be combined"])
 
     def page(self, *arguments):
-        """The data of the page."""
+        """Returns the decoded data element of a page."""
         path = self.folder / "page.html"
         self.assertIn(b"page.html", self.succeeds("try", *arguments, "-o", path).stderr)
         return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', path.read_text(encoding="utf-8"), re.S).group(1))
@@ -105,7 +105,7 @@ class Train(ProgramTest):
         self.train("whole", "--steps", "300")
         command = ["train", "digits", "--data", str(self.data), "-o", str(self.folder / "parts"), "--steps", "300"]
         process = subprocess.Popen([BINARY, *command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-        process.stdout.readline()  # the first validation
+        process.stdout.readline()  # wait for the first validation
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=600)[1].decode()
         self.assertEqual(process.returncode, 1, error)
@@ -291,7 +291,7 @@ class Heads(ProgramTest):
         command = ["train", "heads", "-o", str(self.folder / "heads"), "--steps", "1", "--threads", "1", "--json"]
         process = subprocess.Popen([BINARY, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True)
         run = json.loads(process.stdout.readline())
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C: both processes get it
+        os.killpg(process.pid, signal.SIGINT)  # as with Ctrl-C, both processes receive the signal
         error = process.communicate(timeout=600)[1].decode()
         self.assertEqual(process.returncode, 1, error)
         self.assertIn("the same command goes on from there", error)

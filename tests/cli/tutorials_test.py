@@ -1,4 +1,4 @@
-"""Runs each command of docs/tutorials.md that needs no file and no model of the reader's."""
+"""Runs the commands of docs/tutorials.md, except those that need a file or a model which the reader has to provide."""
 import re
 import shlex
 import unittest

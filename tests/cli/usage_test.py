@@ -1,4 +1,4 @@
-"""Arguments, help and streams."""
+"""Tests how the program handles arguments, help, stdin, stdout and stderr."""
 import os
 import re
 import signal
@@ -9,7 +9,7 @@ from program import BINARY, ProgramTest, environment, run, run_on_terminal
 import tiny_model
 
 def commands():
-    """As the program's own help lists them."""
+    """Returns the commands that the program's help lists."""
     text = run("--help").stdout.decode()
     names = re.findall(r"^  (\w+)  ", text[text.index("\nCommands:"):text.index("\nOptions:")], re.M)
     assert len(names) >= 6, text
@@ -128,7 +128,7 @@ class Streams(ProgramTest):
     def test_a_closed_pipe_ends_quietly(self):
         model = tiny_model.write(self.folder / "model")
         for arguments in (("--help",), ("inspect", model), ("inspect", model, "--json"), ("view", model, "--text", "the fox")):
-            for ignored in (False, True):  # shells keep the default of SIGPIPE, Python programs ignore it
+            for ignored in (False, True):  # shells start programs with the default action of SIGPIPE, Python programs ignore SIGPIPE
                 with self.subTest(arguments, ignored=ignored):
                     reader, writer = os.pipe()
                     os.close(reader)

@@ -1,4 +1,4 @@
-"""Bad models, bad texts and bad output paths: one sentence, the right status, nothing left behind."""
+"""For bad models, texts and output paths, `polyhead view` must print one sentence, exit with the right status, and leave no file behind."""
 import contextlib
 import json
 import os
@@ -67,7 +67,7 @@ class Models(Errors):
         self.refuses("--text", "a", mentions=["model.safetensors"])
 
     def test_a_file_that_is_shortened_while_it_is_read_is_an_error(self):
-        # The model is loaded when the note about the text is written, and its weights are read after it: a full pipe holds the program there.
+        # The program maps the model, then prints a note about the text, then reads the model's weights. A full pipe stops the program at the note, so the file can be changed.
         weights = self.model / "model.safetensors"
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
@@ -119,7 +119,7 @@ class Models(Errors):
         for text in ("", "the\nfox\n", "\n".join(tiny_model.WORDS + ["the"])):
             (self.model / "vocab.txt").write_text(text)
             self.refuses("--text", "a", mentions=["vocab", str(self.model)])
-        (self.model / "vocab.txt").write_text("\n".join(tiny_model.WORDS + ["another"]))  # its id has no row in the weights
+        (self.model / "vocab.txt").write_text("\n".join(tiny_model.WORDS + ["another"]))  # the word's id has no row in the embedding
         self.refuses("--text", "another")
 
 
@@ -144,11 +144,11 @@ class Texts(Errors):
         self.refuses("--file", self.folder, mentions=["cannot read"])
 
     def test_a_source_without_end_is_refused(self):
-        limit = 1 << 30  # of address space: without a bound the program ends for want of memory, with another sentence
+        limit = 1 << 30  # limit of the address space: a program that read without a bound would run out of memory, with another message
         options = {} if HAS_ASAN else {"preexec_fn": limited(limit)}
         self.refuses("--file", "/dev/zero", mentions=["/dev/zero", "longer than 64 MiB"], **options)
         self.refuses("-", stdin=b"\n" * ((64 << 20) + 1), mentions=["standard input is longer than 64 MiB"])
-        self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # the bound itself is allowed
+        self.refuses("-", stdin=b"\n" * (64 << 20), mentions=["no text"])  # a text as long as the bound is allowed
 
     def test_texts_from_one_place_only(self):
         self.refuses("-", "--text", "a", status=2)
@@ -168,7 +168,7 @@ class Outputs(Errors):
         self.refuses("--text", "a", "--arrays", self.folder / "none" / "a.npz", mentions=["a.npz"])
 
     def test_an_output_that_cannot_be_written_is_told_before_the_texts_are_read(self):
-        # Standard input never ends: only a check beforehand can answer.
+        # Standard input never ends here, so the program must check the output path before it reads the text.
         reader, writer = os.pipe()
         began = time.monotonic()
         process = subprocess.run([BINARY, "view", str(self.model), "-", "-o", str(self.folder / "none" / "p.html")], stdin=reader,
@@ -182,10 +182,10 @@ class Outputs(Errors):
         self.refuses("--text", "a", "-o", self.folder, mentions=[str(self.folder)])
 
     def test_a_folder_that_takes_no_files(self):
-        self.refuses("--text", "a", "-o", "/proc/polyhead.html", mentions=["/proc/polyhead.html"])  # for the superuser as well
+        self.refuses("--text", "a", "-o", "/proc/polyhead.html", mentions=["/proc/polyhead.html"])  # nobody can write this path, not even root
 
     def test_a_file_beyond_the_limit_of_file_sizes_is_an_error(self):
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # ulimit -f: by default its signal ends a program
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # like `ulimit -f`: by default, the signal SIGXFSZ ends a program that exceeds the limit
         page = self.folder / "p.html"
         self.refuses("--text", "the fox " * 20, "-o", page, mentions=["p.html", "File too large"], preexec_fn=limit)
         for name in ("a.npz", "a.safetensors"):
@@ -199,7 +199,7 @@ class Outputs(Errors):
         self.assertEqual(page.read_text(), "old")
 
     def test_more_weights_than_a_page_holds_are_refused_before_the_model_runs(self):
-        texts = (b"fox " * 62 + b"\n") * 4097  # 4097 * 2 layers * 2 heads * 64 * 64 weights, 2^26 and 16384
+        texts = (b"fox " * 62 + b"\n") * 4097  # 4097 texts * 2 layers * 2 heads * 64 * 64 weights are 2^26 + 16384, more than a page may hold
         self.refuses("-", "-o", self.folder / "p.html", stdin=texts, mentions=["67108864", "67125248", "4097 texts"])
 
     def test_an_output_never_replaces_what_is_read(self):
@@ -221,7 +221,7 @@ class Outputs(Errors):
     @unittest.skipIf(HAS_ASAN, "AddressSanitizer reserves more than any limit")
     def test_more_arrays_than_there_is_memory_are_refused_before_the_model_runs(self):
         limit = 1 << 30
-        texts = (b"fox " * 62 + b"\n") * 16000  # each 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes
+        texts = (b"fox " * 62 + b"\n") * 16000  # each text has 2 layers * 2 heads * 64 * 64 weights and 64 * 8 hidden numbers, of 4 bytes each
         self.refuses("-", "--arrays", self.folder / "a.npz", stdin=texts, mentions=["16000 texts", "1.1 GB of memory"],
                      preexec_fn=limited(limit))
 

@@ -1,4 +1,4 @@
-"""A trained model on real sentences agrees with another implementation. Needs POLYHEAD_MINILM_DIR."""
+"""Compares the results of a trained model on real sentences with those of another implementation. Needs POLYHEAD_MINILM_DIR."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ from program import BINARY, DATA, ProgramTest, environment, limited
 from tensor_files import load_safetensors
 
 FOX = "The quick brown fox jumps over the lazy dog"
-TOLERANCE = 1e-5  # absolute, float32
+TOLERANCE = 1e-5  # largest absolute difference of two float32 implementations
 
 
 def model_folder():
@@ -41,13 +41,13 @@ class MiniLm(ProgramTest):
                 if name.startswith("ids"):
                     self.assertEqual(found[name][1], values)
                     continue
-                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # NaN is far from everything
+                far = [(a, b) for a, b in zip(found[name][1], values, strict=True) if not abs(a - b) <= TOLERANCE]  # written so that NaN is too far from every number
                 self.assertEqual(far[:5], [])
 
     def test_tokens_agree_on_every_awkward_text(self):
         cases = json.loads((DATA / "minilm" / "tokens.json").read_text())
         self.assertEqual(len(cases), 48)
-        # An argument cannot hold U+0000, and a line of a file cannot hold a line end: pass each text in the way that it allows.
+        # An argument cannot contain U+0000, and a line of a file cannot contain a line end. So texts without U+0000 are arguments, and the others are lines of a file.
         lines = [case for case in cases if "\0" in case["text"]]
         words = [case for case in cases if "\0" not in case["text"]]
         given = [word for case in words for word in ("--text", case["text"])]
@@ -69,7 +69,7 @@ class MiniLm(ProgramTest):
         self.assertLess(page.stat().st_size, 400_000)
         without = page.stat().st_size
         self.succeeds("view", self.model, "--text", FOX, "-o", page)
-        vectors = 3 * 11 * 6 * 384 * 4  # q, k and v of 11 tokens in 6 layers of 384, float32
+        vectors = 3 * 11 * 6 * 384 * 4  # q, k and v of 11 tokens in 6 layers of width 384, in float32
         self.assertLess(page.stat().st_size, without + 4 / 3 * vectors + 100_000)
 
     @unittest.skipIf(b"__asan_init" in pathlib.Path(BINARY).read_bytes(), "AddressSanitizer's shadow memory would count")

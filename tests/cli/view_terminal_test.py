@@ -1,4 +1,4 @@
-"""The map in the terminal: forms for each width, colour only where it is wanted, progress only where it is seen."""
+"""Tests the map that `polyhead view` draws in a terminal: its forms for different widths, colour only if it is wanted, progress only on a terminal."""
 import unittest
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""What `polyhead view` gives for a small model: JSON, page, arrays, several texts."""
+"""Tests what `polyhead view` writes for a small model: JSON, pages, arrays, several texts."""
 import json
 import re
 import unittest
@@ -210,7 +210,7 @@ class Files(ViewTest):
         def texts(*arguments):
             page = self.succeeds("view", self.model, "--text", "the fox", "--text", "the quick brown fox", *arguments, "-o", "-").stdout.decode()
             return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page, re.S).group(1))["texts"]
-        numbers = [3 * 2 * tokens * tiny_model.WIDTH for tokens in (4, 6)]  # of q, k and v in two layers
+        numbers = [3 * 2 * tokens * tiny_model.WIDTH for tokens in (4, 6)]  # numbers of q, k and v in two layers, for texts of 4 and 6 tokens
         kept = lambda *arguments: [("vectors" in text, round(text.get("left_out", 0) * 3e6 / 16)) for text in texts(*arguments)]
         self.assertEqual(kept(), [(True, 0), (True, 0)])
         self.assertEqual(kept("--vector-megabytes", "0.0015"), [(True, 0), (False, numbers[1])])

@@ -1,4 +1,5 @@
-"""view --without: how much a head changes a text's embedding, compared with a forward pass in float64 in which that head's output is zero."""
+"""`polyhead view --without` prints how much a text's embedding changes without a head. The change is compared with that of a forward pass in float64 in which the head's
+output is zero."""
 import json
 import math
 import re
@@ -18,7 +19,7 @@ def embedding(off=None):
 
 
 def changes():
-    """(layer, head) -> 1 - cosine of the embeddings with and without."""
+    """Returns {(layer, head): 1 - cosine of the embeddings with and without the head}."""
     whole = embedding()
     return {(layer, head): 1 - sum(a * b for a, b in zip(whole, embedding((layer, head)))) for layer in range(LAYERS) for head in range(HEADS)}
 

@@ -1,8 +1,9 @@
-"""Runs every line of a document's sh blocks that begins with 'polyhead', as it stands, in a folder that has the files which it names.
+"""Runs the commands of a document: in its sh blocks, every line that begins with 'polyhead', unchanged, in a folder with the files that the commands read.
 
     python3 tests/docs/commands.py DOCUMENT PROGRAM
 
-MODEL_DIR is the model of POLYHEAD_MINILM_DIR, or a tiny one; ENGINE is an empty file, compressed. Prints what fails and closes with 'N passed, N failed', counted in lines.
+In that folder, MODEL_DIR is the model of POLYHEAD_MINILM_DIR, or else a tiny model; ENGINE is a compressed empty file. Prints the commands that fail, and at last
+'N passed, N failed', the numbers of lines.
 """
 import gzip
 import os
@@ -35,7 +36,7 @@ with tempfile.TemporaryDirectory() as name:
     for file in ("layer.safetensors", "in.safetensors"):
         shutil.copy(tests / "golden/vectors/torch_mha_cross.safetensors", folder / file)
     shutil.copy(tests / "golden/vectors/sdpa_plain.safetensors", folder / "qk.safetensors")
-    (folder / "ENGINE").write_bytes(gzip.compress(b""))  # a page is written, and would say that the engine does not run
+    (folder / "ENGINE").write_bytes(gzip.compress(b""))  # enough to write a live page, although the engine would not run
     before = {path.name for path in folder.iterdir()}
     environment = os.environ | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
     for line in lines:

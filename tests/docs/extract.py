@@ -1,4 +1,4 @@
-"""Writes the code blocks of one language in a document into a file, so that they are compiled as they stand.
+"""Writes the code blocks of one language in a document into a file, unchanged, so that they can be compiled.
 
     python3 tests/docs/extract.py DOCUMENT LANGUAGE OUTPUT
 """

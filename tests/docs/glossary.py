@@ -1,9 +1,9 @@
-"""Holds public names and texts against docs/glossary.md: a word in the column "retires" is used nowhere that a user of polyhead looks.
+"""Checks that public names and texts use no word of the column "retires" of docs/glossary.md.
 
     python3 tests/docs/glossary.py [REPOSITORY]
 
-Words are compared without case; `_`, `-`, a space and a change of case all separate words, and a plural s is the same word. A word that the
-glossary marks *(name)* is looked for in names only. Prints each use and closes with 'N passed, N failed', counted in retired words.
+Upper and lower case are equal. Words are separated by `_`, `-`, a space or a change of case. A word with a plural s is the same word. A word that the
+glossary marks *(name)* may not be in names, but may be in other texts. Prints each use, and at last 'N passed, N failed', the numbers of retired words.
 """
 import ast
 import html.parser
@@ -17,7 +17,7 @@ STRING = r'"(?:[^"\\\n]|\\.)*"'
 
 
 def rows(text, last_column):
-    """Cells of the rows of all tables whose last column has this title."""
+    """Yields the cells of each row of the tables whose last column has this title."""
     inside = False
     for line in text.splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -30,7 +30,7 @@ def rows(text, last_column):
 
 
 def words(text):
-    """Lower case, one space between words: 'KeyRange key_range' -> ' key range  key range '."""
+    """Returns the text in lower case, with a space between words: 'KeyRange key_range' -> 'key range key range'."""
     text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     return re.sub(r"[_-]", " ", text).lower()
 
@@ -49,7 +49,7 @@ def strings_of_js(text):
 
 
 class Labels(html.parser.HTMLParser):
-    """The texts of a page, and the attributes that are shown or read aloud."""
+    """Collects the texts of an HTML page, and the attributes that are shown or read aloud."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ def labels(text):
 
 
 def python_names(text):
-    """Public names and the arguments of public functions."""
+    """Returns public names and the arguments of public functions of a Python module."""
     def public(body, inside=""):
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (not node.name.startswith("_") or node.name in ("__init__", "__call__")):
@@ -103,7 +103,7 @@ def files(*patterns):
 
 
 def places():
-    """(where, text, whether it holds names only)."""
+    """Yields (file, text to search, does the text consist of names only?)."""
     for path in files("include/polyhead/**/*.h"):
         yield path, path.read_text(), False
         yield path, without_comments(path.read_text()), True
@@ -129,7 +129,7 @@ def main():
     stay = sorted((phrase for cells in rows(glossary, "whose") for phrase in re.findall(r"`([^`]+)`", cells[0])), key=len, reverse=True)
     if not retired:
         sys.exit("docs/glossary.md retires no word")
-    # What stays is taken out before a line is searched.
+    # Names that the glossary lists as exceptions are removed before a line is searched.
     excused = re.compile("|".join(rf"(?<![a-z0-9]){re.escape(words(name))}(?![a-z0-9])" for name in stay) or r"(?!)")
     searched = [(path.relative_to(ROOT), [excused.sub(" ", words(line)) for line in text.splitlines()], only_names) for path, text, only_names in places()]
     failed = 0

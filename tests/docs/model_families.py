@@ -1,4 +1,4 @@
-"""Writes docs/model-families.md, the table of the families of models, from what the program says; tests/cli/inspect_test.py compares.
+"""Writes docs/model-families.md, the table of the families of models that the program lists. tests/cli/inspect_test.py compares the page with the program.
 
     python3 tests/docs/model_families.py PROGRAM --write
 """

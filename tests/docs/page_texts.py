@@ -1,9 +1,9 @@
-"""Holds the page's texts to their Chinese: each text has a line in viewer/script/chinese.js, and each line a text.
+"""Checks the Chinese texts of the viewer's page: each text of the page has a line in viewer/script/chinese.js, and each line belongs to a text.
 
     python3 tests/docs/page_texts.py [REPOSITORY]
 
-Texts are the first arguments of say(), sayParts() and sayOn(), and in page.html what is not marked translate="no". Closes with 'N passed, N failed',
-counted in texts and lines.
+Texts are the first arguments of say(), sayParts() and sayOn(), and all texts of page.html that are not marked translate="no". At last prints 'N passed, N failed',
+the numbers of texts and lines.
 """
 import html.parser
 import json
@@ -14,7 +14,8 @@ import sys
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]) / "viewer"
 TABLE = "script/chinese.js"
 CALL = re.compile(r'(?<!function )\bsay(?:Parts|On)?\(\s*("(?:[^"\\]|\\.)*"(?=\s*[,)]))?')
-# A sentence or title in a string that say() does not get: a word with a capital letter and a small word, or a full stop behind a word.
+# A string that looks like a sentence or a title must be an argument of say(). PROSE finds a capitalised word before another word, a word with a full stop, and two
+# words around a small word such as "of".
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`|\'(?:[^\'\\\n]|\\.)*\'')
 PROSE = re.compile(r"[A-Z][a-z]+ [a-z]{2,}|[a-z]{2,}\.( |$)|[a-z]{2,} (of|to|the|is|are|and|at|in|with|from|by) [a-z]{2,}")
 ATTRIBUTES = {"title", "aria-label", "placeholder"}
@@ -60,7 +61,7 @@ def main():
         said = set()
         for call in CALL.finditer(source):
             if call.group(1) is None:
-                wrong.append(f"{where(call.start())}: say() gets something other than one string in double quotes")
+                wrong.append(f"{where(call.start())}: the first argument of say() is not one string in double quotes")
             else:
                 said.add(call.start(1))
                 used.setdefault(json.loads(call.group(1)), where(call.start()))

@@ -1,9 +1,9 @@
-"""Holds the documents to the tree: each path of the repository that a document or a comment names exists.
+"""Checks that each path of the repository which a document or a comment names exists.
 
     python3 tests/docs/paths.py [REPOSITORY]
 
-In documents: links, and whatever begins with a top-level folder or, in backticks, names a file beside the document; `*`, `**` and `{a,b}` are
-expanded. In sources: paths that begin with docs/. Prints each path that leads nowhere and closes with 'N passed, N failed', counted in paths.
+In documents these are links, paths that begin with a top-level folder, and names of files in backticks; `*`, `**` and `{a,b}` are expanded. In sources
+these are paths that begin with docs/. Prints each path that does not exist, and at last 'N passed, N failed', the numbers of paths.
 """
 import itertools
 import pathlib
@@ -17,7 +17,7 @@ SUFFIXES = r"(?:cc|h|py|js|md|sh|cmake|json|html|css|txt)"
 
 
 def alternatives(path):
-    """'a.{h,cc}' -> 'a.h', 'a.cc'."""
+    """Expands braces: 'a.{h,cc}' -> ['a.h', 'a.cc']."""
     parts = [part.split(",") if i % 2 else [part] for i, part in enumerate(re.split(r"\{([^}]*)\}", path))]
     return ["".join(choice) for choice in itertools.product(*parts)]
 
@@ -28,7 +28,7 @@ def exists(path, folder):
 
 
 def paths_of_document(text):
-    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)  # code and drawings name files of the reader
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)  # code and drawings may name files that the reader has
     yield from re.findall(PATH, text)
     yield from (target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target and not target.startswith("#"))
     yield from re.findall(rf"`((?:\.\./)*(?:\w+/)*\w[\w*]*\.{SUFFIXES})`", text)
@@ -37,7 +37,7 @@ def paths_of_document(text):
 def documents():
     folders = [ROOT / name for name in FOLDERS.split("|")]
     found = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.md"))]
-    found.remove(ROOT / "docs/mutants.md")  # a table of the last run; tests/mutants/run.py --check holds the list itself to the sources
+    found.remove(ROOT / "docs/mutants.md")  # the last run of the mutants wrote this page, so its paths may be old; tests/mutants/run.py --check compares the mutants themselves with the sources
     yield from ((path, set(paths_of_document(path.read_text()))) for path in sorted(found))
     for folder in folders:
         for path in sorted(folder.rglob("*")):

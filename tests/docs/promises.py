@@ -1,8 +1,8 @@
-"""Holds docs/promises.md to the tests: each test that it names, as `Suite.Name` or `Suite.*`, exists.
+"""Checks that each test which docs/promises.md names, as `Suite.Name` or `Suite.*`, exists.
 
     python3 tests/docs/promises.py [REPOSITORY]
 
-Prints each name without a test and closes with 'N passed, N failed', counted in names.
+Prints each name without a test, and at last 'N passed, N failed', the numbers of names.
 """
 import pathlib
 import re

@@ -1,8 +1,8 @@
-"""Holds README.zh-CN.md to README.md: the same headings by level, the same code but for comments, the same names and numbers in each section.
+"""Checks that README.zh-CN.md follows README.md: both have headings of the same levels and, in each section, the same code except comments, names and numbers.
 
     python3 tests/docs/readme_chinese.py [REPOSITORY]
 
-Closes with 'N passed, N failed', counted in sections.
+At last prints 'N passed, N failed', the numbers of sections.
 """
 import pathlib
 import re
@@ -11,12 +11,12 @@ from collections import Counter
 
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
 COMMENTS = {"cpp": r"\s*//.*", "python": r"\s*#.*", "sh": r"\s+#.*"}
-LINKS = r"\[(?:English|中文)\]\(README[^)]*\)"  # each page names the other
+LINKS = r"\[(?:English|中文)\]\(README[^)]*\)"  # each README links to the other
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 
 
 def sections(name):
-    """For each heading what both languages have in common: kind -> Counter."""
+    """Yields, for each heading, what must be equal in both languages: {kind: Counter}."""
     parts = re.split(r"^(#+) .*\n", re.sub(LINKS, "", (ROOT / name).read_text()), flags=re.M)[1:]
     for level, body in zip(parts[::2], parts[1::2]):
         prose = BLOCK.sub("", body)

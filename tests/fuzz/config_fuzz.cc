@@ -1,4 +1,4 @@
-// A config.json; after a NUL byte generation_config.json; after another one preprocessor_config.json. Every family's reader sees them in one folder.
+// The input is a config.json, a NUL byte, a generation_config.json, a NUL byte and a preprocessor_config.json. The readers of all families read a folder with these files.
 #include <unistd.h>
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// Removed at the end of the process. In memory where the system has such a folder.
+// The folder, in memory if the system has /dev/shm. It is removed at the end of the process.
 struct Folder {
   std::filesystem::path path = std::filesystem::path(std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp") / ("polyhead_config_fuzz_" + std::to_string(::getpid()));
   Folder() { std::filesystem::create_directories(path); }

@@ -12,7 +12,7 @@
 
 namespace polyhead::io {
 
-// A layer that loads must store.
+// If a layer can be loaded, storing the layer must succeed.
 inline void store_what_loads(TensorFile& file, const LoadAttention& options) {
   const AttentionParameters parameters = load_attention(file, options);
   try {

@@ -1,4 +1,4 @@
-// A tokenizer.json, a NUL byte, and a text to split with it and to decode.
+// The input is a tokenizer.json, a NUL byte, and a text, which the tokenizer encodes and decodes.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// One query over two keys, worked out by hand: scores 0 and log 3, so the weights are 1/4 and 3/4.
+// Attention of one query over two keys. The scores are 0 and log 3, so the attention weights are 1/4 and 3/4.
 #include <polyhead/polyhead.h>
 #include <polyhead/version.h>
 

@@ -1,8 +1,8 @@
-"""A program that calls sdpa_forward alone has no kernels of other operations, and is small.
+"""Checks that a program which calls only sdpa_forward contains no kernels of other operations, and is small.
 
     python3 tests/install/smallest.py NM STRIP PROGRAM BYTES
 
-BYTES: the most that it may have without its symbols; 0: any.
+BYTES: largest allowed size of the program without its symbols; 0: no limit.
 """
 import os
 import re
@@ -18,7 +18,7 @@ def main():
     symbols = subprocess.run([nm, "-C", program], capture_output=True, text=True, check=True).stdout
     tables = set(re.findall(r"polyhead::cpu::\w+::(\w+_kernels)\b", symbols))
     if not tables >= WANTED:
-        sys.exit(f"{program} has the tables {sorted(tables)}; it must have {sorted(WANTED)}, or this test sees nothing")
+        sys.exit(f"{program} has the tables {sorted(tables)}; it must have {sorted(WANTED)}, or this test does not find kernels at all")
     if tables - WANTED:
         sys.exit(f"{program} calls sdpa_forward alone and has the kernels of other operations: {sorted(tables - WANTED)}")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Holds what the shared libraries export against the list in symbols.txt.
+"""Compares the symbols that the shared libraries export with the list in symbols.txt.
 
     python3 tests/install/symbols.py [--write] LIST LIBRARY...
 
-One line per name, without parameters, below the name of its library. Inline functions and template instances are left out: each program
-compiles its own. So are symbols of other libraries. A library that is not given is not compared. --write makes the list of those given anew, to
-be read before it is committed.
+The list has the name of a library and below it one line for each name, without parameters. Inline functions and template instances are left out, because each
+program compiles its own. Symbols of other libraries are left out, too. Only the given libraries are compared. --write replaces the list by that of the given
+libraries; read it before you commit it.
 """
 import pathlib
 import re
@@ -18,7 +18,7 @@ path = pathlib.Path(path)
 
 
 def exported(library):
-    """Names of functions and variables, and of classes with a vtable or type information."""
+    """Returns the exported functions and variables, and the classes with a vtable or type information."""
     lines = subprocess.run(["nm", "-D", "-C", "--defined-only", library], check=True, capture_output=True, text=True).stdout.splitlines()
     names = set()
     for line in lines:

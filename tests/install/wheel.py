@@ -1,6 +1,6 @@
-"""Run by scripts/wheels with the Python of an environment that has an installed wheel and NumPy alone: the package computes, and the program runs.
+"""Checks an installed wheel: the package computes, and the program runs. scripts/wheels runs this file with the Python of an environment that has the wheel and NumPy only.
 
-POLYHEAD_TEST_PYTHON is the command that starts this Python, if it is not sys.executable. Closes with 'N passed, N failed'.
+POLYHEAD_TEST_PYTHON is the command that starts this Python, if it is not sys.executable. At last prints 'N passed, N failed'.
 """
 import importlib.metadata
 import json

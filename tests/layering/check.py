@@ -1,12 +1,12 @@
-"""Holds the includes of every folder against its CMake link list: a folder may include what it links, directly or through those.
+"""Checks that the includes of every folder follow its CMake link list: a folder may include headers of libraries that it links, directly or through other libraries.
 
     python3 tests/layering/check.py [REPOSITORY]
 
-Also: the link lists have no cycle; public headers include public headers only and make their declarations visible; each umbrella header
-(polyhead.h, distributed.h, io.h, models.h) includes every header of its library; the program includes nothing private of the library but core/; examples
-include public headers only. No modules of the Python package import each other in a circle, inside functions and for type checkers neither; importing `polyhead` itself
-does not count.
-Prints each breach and closes with 'N passed, N failed', counted in source files.
+Also checks that the link lists have no cycle; that public headers include public headers only, and make their declarations visible; that each umbrella header
+(polyhead.h, distributed.h, io.h, models.h) includes every header of its library; that of the library's private headers, the program includes only those of core/;
+that examples include public headers only; and that modules of the Python package do not import each other in a circle, not even inside functions or for type
+checkers (imports of `polyhead` itself are left out).
+Prints each breach, and at last 'N passed, N failed', the numbers of source files.
 """
 import ast
 import pathlib
@@ -17,9 +17,9 @@ root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__)
 libraries = {path.parent.name: path.parent for path in [*root.glob("src/*/CMakeLists.txt"), root / "viewer/CMakeLists.txt"]}
 users = {path.parent.relative_to(root).as_posix(): path.parent for pattern in ("apps/*", "examples", "bench") for path in root.glob(f"{pattern}/CMakeLists.txt")}
 
-# The library that each public header belongs to; include/polyhead/nn/ and the other folders are their library's.
+# The library that each header of include/polyhead/ belongs to. Headers of a folder such as include/polyhead/nn/ belong to the library of that name.
 PUBLIC = {"core": ("dtype", "empty_rows", "error", "executor", "named_members", "quantize", "tensor", "tensor_view", "version", "visit", "workspace"),
-          "problem": ("attention_arguments", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the contract that the normal form and everything above it speaks
+          "problem": ("attention_arguments", "map_gradients", "maps", "mask", "relative_bias", "score_function", "score_op", "score_program", "score_rule", "sdpa", "sdpa_derivatives"),  # the types that describe a problem of attention
           "cpu": ("device",), "distributed": ("distributed",), "mpi": ("distributed/mpi",), "io": ("io",), "models": ("models",), "viewer": ("viewer",), "polyhead": ("polyhead",)}
 HEADERS = {f"polyhead/{name}.h": library for library, names in PUBLIC.items() for name in names}
 
@@ -29,13 +29,13 @@ def without_comments(path):
 
 
 def linked(folder):
-    """polyhead::x that the folder's targets (not its tests) link."""
+    """Returns the libraries polyhead::x that the folder's targets link, except its tests."""
     calls = re.findall(r"(?:polyhead_library|target_link_libraries)\(([^)]*)\)", without_comments(folder / "CMakeLists.txt"))
     return {name for call in calls for name in re.findall(r"polyhead::(\w+)", call)} - {folder.name}
 
 
 links = {name: linked(folder) for name, folder in (libraries | users).items()}
-links["polyhead"] = {"nn", "sdpa", "cpu"}  # libpolyhead is made of all folders of the core (cmake/library.cmake)
+links["polyhead"] = {"nn", "sdpa", "cpu"}  # libpolyhead contains all folders of the core (cmake/library.cmake)
 
 
 def closure(name, path=()):
@@ -48,7 +48,7 @@ def closure(name, path=()):
 
 
 def owner(include):
-    """The library that an include belongs to; None for the standard library, other libraries and files of the same folder."""
+    """Returns the library that an included file belongs to; None for the standard library, third-party libraries and files of the same folder."""
     if include in HEADERS:
         return HEADERS[include]
     if include.startswith("polyhead/"):
@@ -78,18 +78,18 @@ def check(path, wrong, why):
 
 for name, folder in sorted((libraries | users).items()):
     allowed = closure(name)
-    # What a program takes from the library's own folders ties it to this repository.
+    # Programs may use few private headers: a program that includes them can be built in this repository only.
     private = {"apps/polyhead": {"core"}, "examples": set()}.get(name, allowed)
     for path in sources(folder):
         wrong = [i for i in includes(path) if owner(i) and (owner(i) not in allowed or not i.startswith("polyhead/") and owner(i) not in private)]
-        check(path, wrong, f"{name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" + (f", and may not see inside all of them" if name in users else ""))
+        check(path, wrong, f"{name} links only {', '.join(sorted(allowed - {name})) or 'nothing'}" + (f", and may not include private headers of all of them" if name in users else ""))
 for path in sources(root / "include"):
     name = path.relative_to(root / "include").as_posix()
     allowed = closure(owner(name))
     wrong = [i for i in includes(path) if owner(i) and (not i.startswith("polyhead/") or owner(i) not in allowed)]
     if "known" in owner(name):
         wrong.append(name)
-    check(path, wrong, f"{name} belongs to {owner(name)}; public headers include public headers only, of libraries that theirs links")
+    check(path, wrong, f"{name} belongs to {owner(name)}; public headers include public headers only, of libraries that their own library links")
     if "\nnamespace polyhead" in path.read_text() and "#pragma GCC visibility push(default)" not in path.read_text():
         failed += 1
         breaches.append(f"{path.relative_to(root)} does not make its declarations visible (#pragma GCC visibility push(default))")
@@ -114,7 +114,7 @@ modules = {module_of(path): path for path in sorted(package.rglob("*.py"))}
 
 
 def imported_modules(path):
-    """The modules of the package that a module imports, as tuples of their names."""
+    """Yields the modules of the package that a module imports, as tuples of names."""
     folder = path.relative_to(package).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom):
@@ -134,7 +134,7 @@ imports_of = {module: set(imported_modules(path)) for module, path in modules.it
 
 
 def circle_from(module):
-    """The shortest way from a module back to it; empty if there is none."""
+    """Returns the shortest chain of imports from a module back to itself; empty if there is none."""
     ways, seen = [[module]], set()
     for way in ways:
         for other in sorted(imports_of[way[-1]]):

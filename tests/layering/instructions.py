@@ -1,9 +1,9 @@
-"""Holds the code to one surface for instruction sets: intrinsics and conditions on an instruction set are in src/cpu/isa/ only.
+"""Checks that intrinsics, and conditions on an instruction set, are in src/cpu/isa/ only.
 
     python3 tests/layering/instructions.py [REPOSITORY]
 
-Excepted: instruction_sets.{h,cc}, which ask the processor what it has, quiet_arithmetic.h, which keeps its flags in a tenth of the time that <cfenv>
-takes, and the pause instruction of the thread pool. Comments count too.
+There are three exceptions: instruction_sets.{h,cc}, which ask the processor for its instruction sets; quiet_arithmetic.h, which saves the floating-point flags
+ten times as fast as <cfenv>; and the pause instruction of the thread pool. Comments are checked, too.
 """
 import pathlib
 import re

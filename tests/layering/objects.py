@@ -1,10 +1,10 @@
-"""Holds the object files of one instruction set to their own namespace.
+"""Checks that the object files of one instruction set define symbols of its namespace only.
 
     python3 tests/layering/objects.py NAMESPACE OBJECT...
 
-A function that the linker may take from any object (weak: an inline function or template of the standard library) and that was compiled
-for AVX-512 would break a machine without it. So kernels define nothing but symbols of their namespace, and no weak ones. They share tables
-of functions and no function: what other objects could call, they would call on machines without the set.
+Inline functions and templates, for example of the standard library, are weak symbols: the linker uses one definition of any object for the whole program. If it
+was compiled for AVX-512, the program crashes on machines without AVX-512. So objects of kernels may define no weak symbols, and no symbols outside of their
+namespace. They share tables of functions, but no functions, so other code cannot call a kernel directly on a machine without the instruction set.
 """
 import subprocess
 import sys
@@ -17,7 +17,7 @@ for path in objects:
     foreign = [" ".join(words[1:]) for words in shared if words[1] in "uvwVWT" or f"{len(namespace)}{namespace}" not in words[2]]
     if foreign or not shared:
         failed += 1
-        print(path, "shares:", *(foreign or ["nothing: it cannot be the right file"]), sep="\n  ")
+        print(path, "shares:", *(foreign or ["nothing, so this is not an object file of kernels"]), sep="\n  ")
 if not objects:
     sys.exit("no object files")
 print(f"{len(objects) - failed} passed, {failed} failed")

@@ -1,4 +1,4 @@
-// node answer.mjs ENGINE TASK TEXT...: what the engine of live pages answers, a line of JSON for each text. The script of the page itself (viewer/script/live.js) talks to the engine.
+// node answer.mjs ENGINE TASK TEXT...: prints what the engine of live pages answers, a line of JSON for each text. The engine is called by viewer/script/live.js, as in a page.
 import { readFileSync } from "node:fs";
 
 const source = readFileSync(new URL("../../viewer/script/live.js", import.meta.url), "utf8");

@@ -1,8 +1,8 @@
-"""The module of live pages under node, beside native programs: the same answers, the same results of the kernels.
+"""Runs the WebAssembly modules of live pages under node, and checks that answers and results of the kernels are those of native programs.
 
     python3 tests/live/engine_test.py NATIVE_ANSWER NATIVE_SWEEP MODULES
 
-MODULES: the folder of polyhead_live.wasm.gz and polyhead_sweep.wasm, which `scripts/live-engine` builds. Exits with 77, and says why, where they or node are missing.
+MODULES: the folder of polyhead_live.wasm.gz and polyhead_sweep.wasm, which `scripts/live-engine` builds. If the modules or node are missing, says so and exits with 77.
 """
 import base64
 import json
@@ -19,7 +19,7 @@ SENTENCES = {
                   "a" * 60, "Nice screen, but far too heavy.", "...", "", "good " * 300],
     "translate": ["The small red car is parked outside", "The big dog eats the food", "I do not see the old house.", "Do they read a book?", "ß ünïcödé", "the", "", "dog " * 60],
 }
-FAIL = {"", "good " * 300, "dog " * 60}  # no words, and more than the model takes
+FAIL = {"", "good " * 300, "dog " * 60}  # a text without words, and texts longer than the model allows
 here = pathlib.Path(__file__).parent
 
 
@@ -38,13 +38,13 @@ def floats(text):
 
 
 def near(apart, path, worst):
-    far = [distance for distance in apart if not distance <= ALLOWED]  # NaN too
+    far = [distance for distance in apart if not distance <= ALLOWED]  # also finds NaN
     assert not far, f"{path}: {far[0]} apart"
     worst.append((max(apart, default=0), path))
 
 
 def compare(one, other, path, worst):
-    """Numbers may be ALLOWED apart, and `worst` is told how far they are; everything else must be equal."""
+    """Compares two answers. Numbers may differ by ALLOWED; everything else must be equal. Appends the largest differences to `worst`."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), f"{path}: {one.keys()} and {other.keys()}"
         for key in one:
@@ -56,7 +56,7 @@ def compare(one, other, path, worst):
     elif isinstance(one, str) and any(f".{part}[" in path for part in ("weights", "q", "k", "v")):
         a, b = floats(one), floats(other)
         assert len(a) == len(b), path
-        # Attention weights are in [0, 1]; q, k and v are as large as the model makes them, and float32 through two layers keeps six digits of the largest.
+        # Attention weights are in [0, 1]. q, k and v may be large; after two layers in float32 they agree to six digits of the largest number.
         size = 1 if ".weights[" in path else 4 * max(1, max(map(abs, b), default=1))
         near([abs(x - y) / size for x, y in zip(a, b)], path, worst)
     elif isinstance(one, float) or isinstance(other, float):
@@ -88,7 +88,7 @@ def main(native_answer, native_sweep, modules):
     assert there[-1] == here_[-1] == f"{count} passed, 0 failed", (there[-1], here_[-1])
     for a, b in zip(there[:-1], here_[:-1]):
         (seed, dtype, *of_module, _), (_, dtype_here, *own, _) = a.split(), b.split()
-        share = {"float64": 1e-10, "float32": 1e-4}.get(dtype, 5e-2)  # digests are sums of many signs
+        share = {"float64": 1e-10, "float32": 1e-4}.get(dtype, 5e-2)  # the printed digests are sums of terms of both signs, which cancel
         assert dtype == dtype_here and all(abs(float(x) - float(y)) <= share * max(20, abs(float(y))) for x, y in zip(of_module, own)), (a, b)
         passed += 1
     print(f"{passed} passed, 0 failed")

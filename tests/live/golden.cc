@@ -1,5 +1,5 @@
-// golden BACKEND f64|f32 < FILES: the golden vectors as WebAssembly under node. FILES: those of tests/golden/vectors, laid out as apps/polyhead/page_files.h says; the
-// module has no other files. BACKEND: its name, or "" for the one that is chosen.
+// golden BACKEND f64|f32 < FILES: compares with the golden vectors as WebAssembly under node. FILES: all files of tests/golden/vectors, packed as apps/polyhead/page_files.h
+// says, because the module cannot open files. BACKEND: the name of a backend, or "" for the backend that polyhead chooses.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -8,8 +8,8 @@
 
 #include "golden/runner/run.h"
 #include "io/file_bytes.h"
-#include "page_files.h"   // of apps/polyhead
-#include "page_memory.h"  // of apps/live
+#include "page_files.h"   // apps/polyhead
+#include "page_memory.h"  // apps/live
 
 int main(int count, char** arguments) {
   using namespace polyhead;

@@ -1,8 +1,8 @@
-"""The golden vectors as WebAssembly under node: results and gradients beside float64 PyTorch.
+"""Runs polyhead as WebAssembly under node, and compares results and gradients with the golden vectors, which PyTorch computed in float64.
 
     python3 tests/live/golden_test.py VECTORS MODULES
 
-VECTORS: tests/golden/vectors. MODULES: the folder of polyhead_golden.wasm, which `scripts/live-engine` builds. Exits with 77, and says why, where it or node are missing.
+VECTORS: tests/golden/vectors. MODULES: the folder of polyhead_golden.wasm, which `scripts/live-engine` builds. If the module or node is missing, says so and exits with 77.
 """
 import pathlib
 import shutil
@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 
-EXPECTED = 137  # all of them: an empty or thinned folder would pass too
+EXPECTED = 137  # the number of golden vectors: without it the test would also pass with an empty folder
 here = pathlib.Path(__file__).parent
 
 
 def packed(files):
-    """As apps/polyhead/page_files.h has them."""
+    """Packs files as apps/polyhead/page_files.h says."""
     data = bytearray()
     for file in files:
         name, contents = file.name.encode(), file.read_bytes()
@@ -34,7 +34,7 @@ def main(vectors, modules):
     failed = 0
     with tempfile.TemporaryFile() as files:
         files.write(packed(sorted(pathlib.Path(vectors).glob("*.safetensors"))))
-        # float32: the bounds that do not take PyTorch's fused multiplications for granted, which wasm_simd128 has not.
+        # wasm_simd128 has no fused multiply-add, so float32 results have the wider bounds of such processors.
         for backend, dtype in (("", "f64"), ("", "f32"), ("reference", "f64")):
             files.seek(0)
             done = subprocess.run([node, "--no-warnings", str(here / "run.mjs"), str(module), backend, dtype], stdin=files, capture_output=True, text=True)

@@ -1,8 +1,8 @@
-"""A live page in Chromium, opened from the disk: what it shows of typed sentences equals what the program computes.
+"""Opens a live page from disk in Chromium, and checks that the page shows for typed sentences what the program computes.
 
     python3 tests/live/page_test.py POLYHEAD NATIVE_ANSWER MODULES FOLDER
 
-MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: for what is written. Exits with 77, and says why, where the module is missing.
+MODULES: the folder of polyhead_live.wasm.gz, which `scripts/live-engine` builds. FOLDER: where the test writes its files. If the module is missing, says so and exits with 77.
 """
 import base64
 import csv
@@ -78,7 +78,7 @@ with sync_playwright() as playwright:
             page.wait_for_function("(wanted) => document.getElementById('live-answer').textContent.includes(wanted)", arg=wanted, timeout=60000)
 
         def check_map(task, text, tab, layer, head):
-            """The numbers of the open head, as the page exports them."""
+            """Compares the map of the open head, as the page exports it, with that of the program."""
             page.click("#export summary")
             with page.expect_download() as download:
                 page.click("[data-export=csv]")
@@ -101,13 +101,13 @@ with sync_playwright() as playwright:
         page.evaluate("() => { location.hash = location.hash.replace(/layer=\\d+&head=\\d+/, 'layer=0&head=1'); }")
         page.wait_for_function("() => document.getElementById('head-title').textContent === 'Layer 0 · Head 1'")
         check_map("sentiment", text, 1, 0, 1)
-        # A cell worked out gives its weight, as in any page.
+        # A pinned cell shows how its weight is computed, as in any page.
         page.click("[data-view=matrix]")
         page.locator("#stage").click(position={"x": 150, "y": 150})
         claim(page.is_visible("#worked"), "a pinned cell is worked out")
         say("The small red car is parked outside", "La petite voiture rouge", "translate")
         claim(page.is_hidden("#live-unknown"), "all words of the grammar are known")
-        page.wait_for_function("() => location.href.includes('small+red+car')")  # changes are written 100 ms apart
+        page.wait_for_function("() => location.href.includes('small+red+car')")  # the page updates its address at most every 100 ms
         address = page.evaluate("() => location.href")
         claim("task=translate" in address and "small+red+car" in address and "layer=1" in address, address)
         claim(page.text_content("#tabs").startswith("Cross-attention"), "the cross-attention opens")

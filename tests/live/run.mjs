@@ -1,4 +1,4 @@
-// node run.mjs PROGRAM.wasm ARGUMENT...: a program of the preset wasm. What it throws ends it with its message.
+// node run.mjs PROGRAM.wasm ARGUMENT...: runs a program that the CMake preset "wasm" builds. An exception of the program ends node with the exception's message.
 import { readFileSync } from "node:fs";
 import { WASI } from "node:wasi";
 

@@ -1,5 +1,6 @@
-// sweep COUNT: random problems of attention, forward and backward, by the kernels and by the reference. Prints a line for each problem, a digest of its results, and how far both are
-// apart; exits with 1 where that is too far. sweep speed: GFLOP/s of a forward pass. The same program runs natively and as WebAssembly under node (tests/live/engine_test.py).
+// sweep COUNT: computes COUNT random attention problems, forward and backward, with the kernels and with the reference. Prints a line for each problem with a digest of its
+// results and their difference; exits with 1 if a difference is too large. sweep speed: prints the GFLOP/s of a forward pass. tests/live/engine_test.py runs this program
+// natively and as WebAssembly under node.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,7 +31,7 @@ struct Results {
   Tensor out, lse, d_q, d_k, d_v, d_bias;
 };
 
-// The largest difference, as a share of the largest magnitude.
+// Returns the largest difference divided by the largest magnitude.
 double apart(const Tensor& a, const Tensor& b) {
   if (!a) return 0;
   const Tensor x = Tensor::copy_of(a, DType::f64), y = Tensor::copy_of(b, DType::f64);

@@ -1,4 +1,5 @@
-"""The mutants: one wrong line each. `claim` is what the line stands for; `tests` names the programs of run.py that must notice."""
+"""The mutants of the C++ sources. Each breaks one line: `old` is replaced by `new`. `claim` is what the right line ensures; `tests` names the programs of run.py of which one
+must fail."""
 from dataclasses import dataclass
 
 CORE = ("golden_reference", "golden", "sdpa", "reference")
@@ -76,7 +77,7 @@ MUTANTS = [
            "problem.rules->band(0 * b, document.keys.first < 0 ? document : problem.rules->all_documents().front()).distance_origin * column", "each document and sequence has its own distances", KERNEL),
     Mutant("sink of the first chunk in all", "src/nn/sequence_chunks.cc", "if (view.rank() != 1) cut(view, 2);", "", "a chunk takes the sinks of its sequences",
            LAYER),
-    # Which keys
+    # Masks: which keys a query attends to
     Mutant("mask off by one", NORMAL, "std::min(band.upper, cut(offset + 1))", "std::min(band.upper, cut(offset))",
            "causal keeps s <= t + offset", CORE),
     Mutant("causal corner swapped", NORMAL, "const Wide offset = diagonal.resolve(queries, keys);",
@@ -169,7 +170,7 @@ MUTANTS = [
     Mutant("rollout's matrix not divided", "src/sdpa/rollout.cc", "sum == 0 ? 0 : 1 / sum;", "sum == 0 ? 0 : 1;", "rows of a layer's matrix sum to 1", CORE),
     Mutant("rollout from the first layer", "src/sdpa/rollout.cc", "auto layer = layers.rbegin(); layer != layers.rend(); ++layer", "auto layer = layers.begin(); layer != layers.end(); ++layer", "the last layer is the leftmost factor", CORE),
     Mutant("dropped map is the plain one", MAPS, "problem.value == MapValue::dropped ? &row.dropped : &row.p", "&row.p", "MapValue::dropped is what multiplies v", CORE),
-    # The door
+    # The checks of a call, and the choice of a backend
     Mutant("forced backend runs though it declines", "src/sdpa/backend_choice.cc", "if (!reason.empty()) {", "if (false) {",
            "a forced backend that declines is an error", ("sdpa",)),
     Mutant("gap of a view closed", "src/core/overlap.cc", "stride / step <= *inner)", "stride / step <= *inner + 1)", "zeroing a view touches its own elements only", ("core",)),

@@ -1,4 +1,4 @@
-"""Mutants of the Python package. `tests` names files of tests/python."""
+"""The mutants of the Python package, as in mutants.py. `tests` names files of tests/python."""
 from mutants import Mutant
 
 EAGER, OPS, OFFSET, LAYER, SDPA, TRIANGLE = (

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Breaks one line at a time in a copy of the sources and requires that the tests notice.
+"""Breaks one line at a time in a copy of the sources and checks that a test fails.
 
     python3 tests/mutants/run.py [--only WORD] [--scratch DIR] [--jobs N] [--write | --check]
 
-The copy and its build stay in DIR, so that a second run builds only what changed. A mutant whose text is not found exactly once, that does
-not compile, or that no test notices is a failure. Closes with `N passed, N failed`; --write puts the table into docs/mutants.md, --check only
-looks whether each text is found, which needs no build. Those of the Python package are for an interpreter that has the package and what its
-tests need (scripts/test makes build/venv): `build/venv/bin/python tests/mutants/run.py --only python/`.
+The copy and its build stay in DIR, so that a second run builds only what changed. A mutant fails if its text is not found exactly once, if it does
+not compile, or if no test notices it. At last prints `N passed, N failed`. --write also writes the table docs/mutants.md. --check only looks whether
+each text is found, and needs no build. Mutants of the Python package need an interpreter with the package and the packages of its tests, such as that of
+build/venv, which scripts/test makes: `build/venv/bin/python tests/mutants/run.py --only python/`.
 """
 import argparse
 import importlib.util
@@ -23,7 +23,7 @@ from python_mutants import PYTHON_MUTANTS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = ("CMakeLists.txt", "cmake", "include", "src", "viewer", "tests", "python", "pyproject.toml")
 
-# Fast programs first: the first that fails ends the mutant.
+# Fast programs come first, because a mutant is finished when the first program fails.
 PROGRAMS = {
     "core": ("test_core", ["src/core/test_core"]),
     "parallel": ("test_parallel", ["src/core/test_parallel"]),
@@ -47,7 +47,7 @@ PROGRAMS = {
 
 
 def copy_changed(source, target):
-    """Updates the copy. Unchanged files keep their time stamps, so that they are not built again."""
+    """Updates the copy of the sources. Unchanged files keep their time stamps, so that they are not compiled again."""
     wanted = set()
     for part in PARTS:
         start = source / part
@@ -68,12 +68,12 @@ def is_python(name):
 
 
 def in_order(names):
-    """Fast programs first, files of tests/python last."""
+    """Sorts names of tests: fast programs first, files of tests/python last."""
     return sorted(names, key=lambda name: (is_python(name), 0 if is_python(name) else list(PROGRAMS).index(name)))
 
 
 def missing(mutant, text):
-    """Why the mutant cannot be made in its file's text; '' where it can."""
+    """Returns why the mutant cannot be made in the text of its file; '' if it can."""
     for name in mutant.tests:
         if name not in PROGRAMS and not (is_python(name) and (ROOT / "tests" / "python" / name).exists()):
             return f"there is no test program {name!r}"
@@ -105,10 +105,10 @@ class Scratch:
                 sys.exit(f"{name} fails without any mutant")
 
     def take_extension(self):
-        """The compiled part of the installed package, beside the sources of its Python part."""
+        """Copies the compiled part of the installed package into the copy of the sources of its Python part."""
         package = importlib.util.find_spec("polyhead")
         if package is None:
-            sys.exit(f"{sys.executable} has no package polyhead; mutants of Python need one that has (scripts/test makes build/venv)")
+            sys.exit(f"{sys.executable} has no package polyhead; mutants of Python need an interpreter that has it (scripts/test makes build/venv)")
         for path in pathlib.Path(package.origin).parent.glob("_core*"):
             shutil.copy2(path, self.tree / "python" / "polyhead" / path.name)
 
@@ -139,7 +139,7 @@ class Scratch:
             return False
 
     def judge(self, mutant):
-        """Which program noticed, or None; and what went wrong with the mutant itself, or ''."""
+        """Returns the program that noticed the mutant, or None, and why none did, or ''."""
         path = self.tree / mutant.file
         original = path.read_text()
         if why := missing(mutant, original):

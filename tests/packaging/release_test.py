@@ -1,4 +1,4 @@
-"""scripts/release --check in a clone: what it refuses, and that it accepts a version whose files agree. And scripts/sbom.py on the components.json of a build.
+"""Tests scripts/release --check in a clone: it refuses what is wrong, and accepts a version in which all files agree. Also runs scripts/sbom.py on the components.json of a build.
 
     python3 tests/packaging/release_test.py REPOSITORY COMPONENTS.JSON
 """
@@ -32,7 +32,7 @@ class Release(unittest.TestCase):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.clone = pathlib.Path(cls.temporary.name, "clone")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(cls.clone)], check=True, capture_output=True)
-        # The scripts as they are in the work tree, committed or not.
+        # The clone gets these files as they are in the work tree, committed or not.
         for name in ("scripts/release", "scripts/sbom.py", "scripts/common.sh", "tests/packaging/versions.py", "CHANGELOG.md", "CITATION.cff", "CMakeLists.txt",
                      "packaging/conda/recipe.yaml", "packaging/vcpkg/polyhead/vcpkg.json"):
             (cls.clone / name).parent.mkdir(parents=True, exist_ok=True)

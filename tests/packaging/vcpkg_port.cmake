@@ -1,4 +1,5 @@
-# Runs the vcpkg port with stand-ins for vcpkg's functions: its paths exist, its options are options of CMakeLists.txt, its features those of vcpkg.json.
+# Runs the vcpkg port with stand-ins for vcpkg's functions. Checks that the port's paths exist, that its options are options of CMakeLists.txt, and that its features are
+# those of vcpkg.json.
 #   cmake -P tests/packaging/vcpkg_port.cmake
 cmake_minimum_required(VERSION 3.22)
 get_filename_component(root ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)

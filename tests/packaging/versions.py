@@ -1,8 +1,8 @@
-"""Holds every version number that must be written out to that of CMakeLists.txt, and the date of CITATION.cff to that of CHANGELOG.md.
+"""Checks that every file with a version number has that of CMakeLists.txt, and that CITATION.cff and CHANGELOG.md have the same date.
 
     python3 tests/packaging/versions.py [REPOSITORY [VERSION]]
 
-With VERSION, as scripts/release calls it, CMakeLists.txt must have that one. Closes with 'N passed, N failed'.
+If VERSION is given, as by scripts/release, CMakeLists.txt must have that version. At last prints 'N passed, N failed'.
 """
 import json
 import pathlib
@@ -28,7 +28,7 @@ def main():
         "CHANGELOG.md, the newest version": (found("CHANGELOG.md", r"^## ([0-9][0-9.]*) - "), version),
         "CHANGELOG.md, its date, beside CITATION.cff": (found("CHANGELOG.md", rf"^## {re.escape(version or '?')} - ([0-9-]+)$"), date),
     }
-    # Any other place would be one that nobody looks at.
+    # No other file of packaging/ may contain the version, because nobody would update it there.
     known = {ROOT / "packaging/conda/recipe.yaml", ROOT / "packaging/vcpkg/polyhead/vcpkg.json"}
     for path in sorted((ROOT / "packaging").rglob("*")):
         if path.is_file() and path not in known and path.suffix != ".pyc":

@@ -1,4 +1,4 @@
-"""A tiny model with attn_implementation="polyhead" against the same parameters with "eager"."""
+"""Compares a tiny model with attn_implementation="polyhead" with a model that has the same parameters and "eager"."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 import polyhead.transformers
 
-# In float32, because eager's masks overflow in float64: they hold its lowest number, and softmax is computed in float32.
+# Tolerances of float32. Models are not compared in float64: eager's masks hold the lowest float64 number, which overflows in its float32 softmax.
 OUTPUTS, GRADIENTS = 1e-4, 1e-3
 NEW_TOKENS = 5
 
-# eager multiplies the output by the share of the keys beside the sink, and returns attention weights without it; polyhead's weights have it.
+# For these families eager softmaxes without the sink, returns these attention weights, and multiplies the output by the share of the keys. polyhead's weights include the share.
 MAPS_WITHOUT_SINK = {"granite_swa", "granitemoe_swa"}
 
 
 @dataclasses.dataclass
 class Result:
-    """The result of comparing one family. checks: name of a check -> "equal", or what differs, or why the check is not conclusive."""
+    """The result of comparing one family. checks: {name of a check: "equal", or what differs, or why the check says nothing}."""
 
     verdict: str  # "right", "refused", "wrong", "unused" or "not built"
     reason: str = ""
@@ -35,13 +35,13 @@ class Result:
     calls: int = 0
     largest: float = 0.0
     checks: dict[str, str] = dataclasses.field(default_factory=dict)
-    noise: float = 0.0  # the largest difference of eager's own output when its parameters move by 1e-6
+    noise: float = 0.0  # largest difference of eager's output when its parameters change by a relative 1e-6
     readers: list[str] = dataclasses.field(default_factory=list)  # where the model's own code reads boolean masks
-    parts: list[str] = dataclasses.field(default_factory=list)  # the optional parts that were compared too
+    parts: list[str] = dataclasses.field(default_factory=list)  # optional parts of the model that were also compared
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The floating tensors of an output, with their names. Caches are left out."""
+    """Yields the floating tensors of an output, except caches, with their names."""
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.numel() > 0:
             yield name, value
@@ -55,11 +55,11 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 class Unequal(Exception):
-    """The message says what differs and by how much."""
+    """Two results differ. The message says what differs and by how much."""
 
 
 def largest_difference(ours: dict[str, Tensor], eager: dict[str, Tensor], tolerance: float, floor: float = 0.0) -> float:
-    """The largest difference divided by the largest number of the same tensor. Raises Unequal above the tolerance."""
+    """Returns the largest difference, relative to the largest number of the same tensor. Raises Unequal if it is above the tolerance."""
     if ours.keys() != eager.keys():
         raise Unequal(f"different outputs: {sorted(ours.keys() ^ eager.keys())[:4]}")
     largest = 0.0
@@ -70,7 +70,7 @@ def largest_difference(ours: dict[str, Tensor], eager: dict[str, Tensor], tolera
         finite = right.isfinite() & (right.abs() < 1e30)  # masks in outputs hold -inf or the lowest number
         if not torch.equal(finite, mine.isfinite() & (mine.abs() < 1e30)):
             raise Unequal(f"{name} is finite at other places")
-        if not finite.any():  # an empty tensor, too
+        if not finite.any():  # nothing to compare; the tensor may be empty
             continue
         size = max(right[finite].abs().max().item(), floor, 1e-30)
         found = (mine - right)[finite].abs().max().item() / size
@@ -81,13 +81,13 @@ def largest_difference(ours: dict[str, Tensor], eager: dict[str, Tensor], tolera
 
 
 def twin(family: Family, implementation: str) -> PreTrainedModel:
-    """The same model and parameters with another implementation."""
+    """Returns a model with the family's parameters and another attention implementation."""
     torch.manual_seed(0)
     model = family.model_class._from_config(copy.deepcopy(family.model.config), attn_implementation=implementation).eval()
     parameter = next(family.model.parameters())
     model.to(parameter.dtype)
     model.load_state_dict(family.model.state_dict())
-    # Buffers outside of the state may be random too.
+    # Buffers that are not in the state_dict may be random, so they are copied, too.
     theirs = dict(family.model.named_buffers())
     for name, buffer in model.named_buffers():
         if name in theirs and buffer.shape == theirs[name].shape:
@@ -118,12 +118,12 @@ def _gradients(model: PreTrainedModel, inputs: dict[str, Any], mask: Tensor | No
     if not isinstance(total, Tensor):
         return {}
     total.backward()
-    # Experts that no token chose have no gradient, or zeros, depending on their implementation.
+    # An expert that no token chose has no gradient or a gradient of zeros, depending on the implementation of experts. Both become zeros.
     return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters() if p.requires_grad}
 
 
 def padded_mask(family: Family) -> Tensor | None:
-    """Adds padding at the side where the family's tokenizer puts it; at the end of sounds and of image patches."""
+    """Returns a mask with padding on the side where the family's tokenizer pads; sounds and image patches are padded at the end. None if the model takes no mask."""
     if "attention_mask" not in inspect.signature(family.model.forward).parameters:
         return None
     if "input_ids" not in family.inputs:
@@ -137,7 +137,7 @@ def padded_mask(family: Family) -> Tensor | None:
 
 
 def _padded_signal(family: Family) -> Tensor | None:
-    """A mask of the model's samples, frames or patches, if the mask changes the output; else None."""
+    """Returns a mask with padding at the end of the model's samples, frames or patches, if the mask changes the output; otherwise None."""
     signal = next((x for name, x in family.inputs.items() if isinstance(x, Tensor) and x.is_floating_point()), None)
     if signal is None:
         return None
@@ -174,7 +174,7 @@ def _maps(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _noise(family: Family) -> float:
-    """How much eager's output changes if its parameters move slightly: the scale for differences of another implementation."""
+    """Returns how much eager's output changes if its parameters change slightly. Differences of another implementation are judged by this number."""
     moved = twin(family, "eager")
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -185,7 +185,8 @@ def _noise(family: Family) -> float:
 
 
 def compare(family: Family, brief: bool = False, caches: Sequence[str] = ("dynamic", "static")) -> Result:
-    """Runs every check that the family's eager model passes itself. brief: only the output (also with padding) and the gradients. caches: for generation."""
+    """Compares polyhead with the family's eager model. A check that eager itself fails is skipped. brief: compare only the output, also with padding, and the gradients.
+    caches: the kinds of cache with which generated text is compared."""
     result = Result("right", model_class=family.model_class.__name__)
     calls = 0
 
@@ -277,8 +278,8 @@ def _judge(result: Result) -> None:
 
 
 def compare_with_parts(family: Family, only: Collection[str] = ()) -> Result:
-    """Runs `compare`, and the brief checks of the family with its optional parts, or with those of these names; then `compare` is brief too. A part that polyhead
-    refuses by name does not count as a failure."""
+    """Runs `compare` for the family, and brief checks for the family with each of its optional parts. only: names of the parts to check; then `compare` is brief, too. A part
+    that polyhead refuses by name is no failure."""
     result = compare(family, brief=len(only) > 0)
     try:
         with torch.no_grad():

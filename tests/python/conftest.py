@@ -1,4 +1,4 @@
-"""Shared by all tests of the Python package: the seed, and lines of the report."""
+"""What all tests of the Python package share: random numbers from a seed, and lines that are printed after the tests."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _summary: list[str] = []
 
 @pytest.fixture
 def summary() -> list[str]:
-    """Lines at the end of the report: counts and measurements, which are also shown when tests pass."""
+    """A list to which tests append lines with counts and measurements. They are printed at the end of the report, even if all tests pass."""
     return _summary
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With pytest-xdist each worker collects its own lines and sends them to the process that writes the report."""
+    """With pytest-xdist, each worker sends its lines to the process that writes the report."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["summary"] = _summary
 

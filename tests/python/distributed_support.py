@@ -1,4 +1,4 @@
-"""Ranks for the tests of polyhead.distributed: processes that wait for functions to run, and threads with a communicator of queues."""
+"""Ranks for the tests of polyhead.distributed: as processes that run the functions they are sent, or as threads that exchange messages through queues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _serve(rank: int, ranks: int, store: str, pipe: Connection) -> None:
 
 
 class Processes:
-    """Processes of one process group of gloo, which also has a group of the first 1, 2, ... of them."""
+    """Processes that form a gloo process group, and one smaller group of the first n processes for each n."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
         pipes = [_CONTEXT.Pipe() for _ in range(ranks)]
@@ -48,7 +48,7 @@ class Processes:
         self.processes = [_CONTEXT.Process(target=_serve, args=(rank, ranks, str(folder / f"store{os.getpid()}"), pipes[rank][1])) for rank in range(ranks)]
         for process, (_, theirs) in zip(self.processes, pipes):
             process.start()
-            theirs.close()  # so that the pipe closes when the process ends
+            theirs.close()  # closed here, so that the pipe closes when the process ends
 
     def run(self, function: Callable[..., Any], *arguments: Any, ranks: int | None = None) -> list[Any]:
         """Calls function(group, *arguments) on each rank of a group. Returns the results; None for a rank that ended."""
@@ -69,7 +69,7 @@ class Processes:
         return results
 
     def close(self) -> list[int | None]:
-        """The exit codes."""
+        """Ends the processes and returns their exit codes."""
         for pipe in self.pipes:
             try:
                 pipe.send(None)
@@ -93,7 +93,7 @@ class _Post:
 
 
 class Queues:
-    """A communicator whose messages go through queues of this process: an example of one written by a user."""
+    """A communicator of threads of this process, which exchange messages through queues. It is an example of a communicator that a user writes."""
 
     def __init__(self, mine: int, ranks: int, network: dict[tuple[int, int, int], queue.Queue[bytes]]) -> None:
         self.mine, self.ranks, self.network = mine, ranks, network

@@ -1,4 +1,4 @@
-"""How much work the sweeps do: POLYHEAD_TEST_EFFORT=quick, as set by scripts/test; without the variable a test does its full work."""
+"""How many cases the tests of many cases run: few with POLYHEAD_TEST_EFFORT=quick, which scripts/test sets, otherwise all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ QUICK = os.environ.get("POLYHEAD_TEST_EFFORT") == "quick"
 
 
 def combinations(*parameters: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """The product of lists of parameters. In quick as many combinations as the longest list is long, which hold each value of each list: the i-th of them
-    has the (i+j)-th value of the j-th list, so that lists of the same values do not meet themselves."""
+    """Returns the product of lists of parameters. With POLYHEAD_TEST_EFFORT=quick, returns only as many combinations as the longest list has values, so that each value of each
+    list occurs. Combination i has value i + j of list j, so two lists of the same values do not only give pairs of equal values."""
     lists = [list(values) for values in parameters]
     if not QUICK:
         return list(itertools.product(*lists))

@@ -1,6 +1,6 @@
-"""Programs that need not import torch again, which takes seconds: each is a fork of a process that has it, started once.
+"""Runs Python programs without importing torch in each, which takes seconds: each program is a fork of a process that has imported torch.
 
-That is so with POLYHEAD_TEST_EFFORT=quick; otherwise each program is another Python. Nothing of polyhead is imported before a fork.
+This holds for POLYHEAD_TEST_EFFORT=quick; otherwise each program is a new Python. The process has not imported polyhead before it forks.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def _started() -> subprocess.Popen[str]:
 
 
 def _end(server: subprocess.Popen[str]) -> None:
-    """Ends the server and its forks, so that no late answer is read as that of another program."""
+    """Ends the server and its forks, so that a late answer is not taken for the answer of the next program."""
     if server.poll() is None:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
 def run(program: Path | str, *arguments: str, environment: Mapping[str, str] = os.environ, timeout: float = 600) -> Completed:
-    """Runs a file or the code in a text. torch is imported before the environment is set, so variables that it reads then need another Python."""
+    """Runs a file, or code given as text. torch is imported before `environment` is set, so variables that torch reads at its import have no effect."""
     return run_together(program, [(arguments, environment)], timeout)[0]
 
 
 def run_together(program: Path | str, calls: list[tuple[tuple[str, ...], Mapping[str, str]]], timeout: float = 600) -> list[Completed]:
-    """As many processes at the same time as there are arguments and environments."""
+    """Runs the program in several processes at the same time, one for each pair of arguments and environment."""
     if isinstance(program, str):
         name, code = "-c", textwrap.dedent(program)
     else:

@@ -29,7 +29,7 @@ def close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
 
 
 def all_close(ours: Any, exact: Any, tolerance: float, what: str) -> None:
-    """Compares the gradients of one loss, relative to the largest number of all, because a gradient that is 0 has only rounding errors."""
+    """Compares all gradients of one loss. Errors are relative to the largest number of all gradients, because a gradient that is exactly 0 holds only rounding errors."""
     leaves = [np.asarray(x, np.float64) for x in jax.tree.leaves(exact)]
     largest = max((np.abs(x).max() for x in leaves if x.size), default=0.0)
     for a, b in zip(jax.tree.leaves(ours), leaves, strict=True):

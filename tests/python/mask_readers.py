@@ -1,7 +1,7 @@
 """Finds places where a model of transformers reads its mask for something other than attention.
 
-A boolean mask is not eager's mask of numbers: a router that takes it as padding, or a sum with a position bias, is wrong without an error. Eager's own masks
-may be read by anybody.
+polyhead's masks are boolean, eager's masks are numbers. If a model's own code uses a mask, for example adds it to a position bias or derives padding from it for a router, a
+boolean mask gives wrong results without an error. eager's masks give right results there.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class MaskReaders(TorchFunctionMode):
-    """While it is active: the functions of torch that a model's own code gives a boolean mask. `found` has their places, such as "modeling_t5.py: __add__"."""
+    """While active, records which functions of torch a model's own code calls with a boolean mask. `found` has entries such as "modeling_t5.py: __add__"."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, None] = {}
-        self._masks: dict[int, Tensor] = {}  # the tensors are kept, so that no other takes their id
+        self._masks: dict[int, Tensor] = {}  # keeps the tensors alive, so that no other tensor can have the same id
         self._inside = 0
 
     def mask(self, function: Any) -> Any:
-        """A function that makes masks, whose results are watched."""
+        """Wraps a function that makes masks: the masks that it returns are watched."""
 
         def making(*arguments: Any, **keywords: Any) -> Any:
             self._inside += 1
@@ -65,7 +65,7 @@ class MaskReaders(TorchFunctionMode):
         return making
 
     def attention(self, function: Any) -> Any:
-        """An attention function, which may read masks."""
+        """Wraps an attention function, so that masks which the function itself reads are not recorded."""
 
         def attending(*arguments: Any, **keywords: Any) -> Any:
             self._inside += 1

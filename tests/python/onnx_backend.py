@@ -1,4 +1,4 @@
-"""ONNX's `Attention` operator (opsets 23 to 25) on polyhead: what a runtime would write to use the library for this node."""
+"""ONNX's `Attention` operator (opsets 23 to 25), computed by polyhead: the code with which a runtime would run this node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import onnx
 
 import polyhead
 
-# qk_matmul_output_mode -> where the map is read.
+# qk_matmul_output_mode -> the `value` of polyhead.maps.
 _POINTS = {0: "scaled_score", 1: "capped_score", 2: "score", 3: "probability"}
 
 
 def _heads(x: np.ndarray, count: int | None) -> np.ndarray:
-    """[B,T,N*H] -> [B,N,T,H], a view."""
+    """Returns [B,T,N*H] as a view [B,N,T,H]; a tensor of four dimensions stays as it is."""
     if x.ndim == 4:
         return x
     assert count is not None
@@ -23,9 +23,9 @@ def _heads(x: np.ndarray, count: int | None) -> np.ndarray:
 
 
 def _diagonal(offset: int, keys: int, causal: bool, left: int, right: int) -> dict[str, Any]:
-    """Causality and window of a sequence whose queries begin at position `offset`, as polyhead's diagonal and the window from it.
+    """Returns `causal` and `window` for polyhead. The queries of the sequence begin at position `offset`.
 
-    The diagonal is the last key that a query sees: offset when causal, offset + right with a right side, else beyond every key.
+    polyhead's diagonal is the last key of query 0: offset if causal; offset + right if the window has a right side; otherwise behind the last key.
     """
     last = offset if causal else offset + right if right >= 0 else keys
     if causal and right >= 0:
@@ -35,7 +35,7 @@ def _diagonal(offset: int, keys: int, causal: bool, left: int, right: int) -> di
 
 
 def _padded(mask: np.ndarray, keys: int) -> np.ndarray:
-    """A mask may be shorter than the keys: what it does not cover is masked."""
+    """Extends a mask that is shorter than the keys. Keys that the mask does not cover are masked."""
     missing = keys - mask.shape[-1]
     if missing <= 0:
         return mask
@@ -44,7 +44,7 @@ def _padded(mask: np.ndarray, keys: int) -> np.ndarray:
 
 
 def run_attention(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs that the node names, in its order."""
+    """Runs the node. Returns the outputs that the node names, in their order."""
     given = iter(inputs)
     tensors: list[np.ndarray | None] = [next(given) if name else None for name in node.input]
     tensors += [None] * (7 - len(tensors))
@@ -53,7 +53,7 @@ def run_attention(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> list[np
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     known = {"scale", "is_causal", "q_num_heads", "kv_num_heads", "softcap", "qk_matmul_output_mode", "softmax_precision", "left_window_size"}
     assert set(attributes) <= known | {"right_window_size"}, attributes
-    # softmax_precision needs nothing: polyhead's softmax is in float32 at least, and only float64 inputs would ask for more.
+    # softmax_precision can be ignored: polyhead computes softmax in float32, or in float64 for float64 inputs.
     assert attributes.get("softmax_precision") != onnx.TensorProto.DOUBLE or q.dtype in (np.float32, np.float64)
 
     three_dimensional = q.ndim == 3
@@ -71,7 +71,7 @@ def run_attention(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> list[np
     out = np.empty((*q.shape[:3], v.shape[3]), q.dtype)
     wants_map = len(node.output) > 3 and node.output[3] != ""
     qk = np.empty((*q.shape[:3], keys), q.dtype)
-    # The queries' positions differ between sequences when each has its own number of keys: then one call per sequence.
+    # If each sequence has its own number of keys, the positions of its queries differ, too. Then polyhead is called for each sequence.
     parts = [slice(None)] if lengths is None else [slice(b, b + 1) for b in range(len(lengths))]
     for part in parts:
         offset = past_k.shape[2] if past_k is not None else 0 if lengths is None else int(lengths[part][0]) - queries

@@ -16,7 +16,7 @@ Call = Callable[[], Any]
 
 
 class Counter:
-    """Calls of polyhead by the replaced methods."""
+    """Counts how often the replaced methods call polyhead."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -36,7 +36,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
 
 def randomize(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
-    """Makes all parameters random, because some published initial values are 0."""
+    """Fills all parameters with random numbers: some of the packages' initial values are 0, which would hide errors."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * (parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.5))
@@ -44,7 +44,7 @@ def randomize(module: nn.Module, generator: torch.Generator | None = None) -> nn
 
 
 def outputs(found: Any, name: str = "out") -> dict[str, Tensor]:
-    """The floating tensors of a result by their place in it."""
+    """Returns the floating tensors of a result, with names such as "out.0" that say where they are."""
     if isinstance(found, Tensor):
         return {name: found} if found.is_floating_point() else {}
     items = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, (list, tuple)) else ()
@@ -55,8 +55,8 @@ def require_same(
     patch: Callable[[], Patch], call: Call, inputs: Mapping[str, Tensor], module: nn.Module, counter: Counter, calls: int | None = None, tolerance: float = 1e-6,
     grad: bool = True,
 ) -> None:  # fmt: skip
-    """Outputs, and gradients of inputs and parameters, with and without the patch, in evaluation of the gradient mode given. calls: of polyhead; None is at least
-    one; with 0 the bits are the same. tolerance: of outputs; gradients have ten times as much."""
+    """Compares outputs, and gradients of inputs and parameters, with and without the patch. calls: the expected number of calls of polyhead; None: at least one. If it is 0,
+    the results must have the same bits. tolerance: that of outputs; gradients have ten times this tolerance. grad: with False, computes outputs without gradients."""
     tensors = dict(inputs) | {f"p.{name}": parameter for name, parameter in module.named_parameters()}
 
     def results() -> dict[str, Tensor]:
@@ -79,5 +79,5 @@ def require_same(
         single = tolerance > 1e-9
         for prefix, allowed, terms in (("out", tolerance, 1.0), ("d_", 10 * tolerance, 10.0)):
             sides = [{name: tensor for name, tensor in results.items() if name.startswith(prefix)} for results in (found, exact)]
-            # A gradient is a sum over all pairs; that of a number which every score of a row has is 0, and all rounding.
+            # A gradient is a sum over all pairs. The gradient of a number that is added to all scores of a row is exactly 0, so it holds only rounding errors.
             require_equal(*sides, allowed, dict.fromkeys(sides[0], terms) if single else None)

@@ -1,4 +1,4 @@
-"""Runs the program on tiny checkpoints."""
+"""Helpers of the tests that run the program on tiny checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def view(*arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def save(at: Path, model: Any, tokenizer: Any) -> Any:
-    """Writes the folder of a model, which is returned for evaluation."""
+    """Saves a model in a folder and returns the model in evaluation mode."""
     model.eval().save_pretrained(at)
     tokenizer.save_pretrained(at)
     return model

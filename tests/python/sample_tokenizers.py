@@ -1,4 +1,4 @@
-"""Tokenizers of many kinds, made and trained by PyPI's `tokenizers`, with pipelines as published models have them. test_tokenizers.py compares polyhead with each."""
+"""Makes and trains tokenizers of many kinds with PyPI's `tokenizers`, with the steps of published models. test_tokenizers.py compares polyhead with each of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-# Published patterns of words.
+# Patterns with which published models split texts into words.
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 O200K = (
@@ -130,7 +130,7 @@ def clip() -> Tokenizer:
 
 
 def llama2() -> Tokenizer:
-    """BPE with byte fallback on sentencepiece's marks, made by normalisers."""
+    """BPE with byte fallback. Normalisers replace spaces by sentencepiece's mark."""
     byte_pieces = [f"<0x{byte:02X}>" for byte in range(256)]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -155,7 +155,7 @@ def reload(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], None]) -> To
 
 
 def metaspace_bpe() -> Tokenizer:
-    """BPE without byte fallback, with Metaspace: characters without a piece are unknown, and neighbours are not fused."""
+    """BPE without byte fallback, with the pre-tokeniser Metaspace: each character without a piece becomes one unknown token."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
@@ -163,7 +163,7 @@ def metaspace_bpe() -> Tokenizer:
 
 
 def lossy_bpe() -> Tokenizer:
-    """BPE that drops unknown characters, with a prefix on pieces inside of a word."""
+    """BPE that drops unknown characters. Pieces that do not begin a word have a prefix."""
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="##"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("contiguous")])
@@ -179,7 +179,7 @@ def unigram(charsmap: bytes | None, normalizer: Any, **options: Any) -> Tokenize
     tokenizer.decoder = decoders.Metaspace(**{name: value for name, value in options.items() if name != "split"})
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     trained(tokenizer, trainers.UnigramTrainer(vocab_size=700, special_tokens=special, unk_token="<unk>", show_progress=False))
-    if charsmap is not None:  # after the training, which needs no charsmap
+    if charsmap is not None:  # set after the training, which cannot use a charsmap
         tokenizer.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), normalizers.Replace(Regex(" {2,}"), " ")])
     return tokenizer
 
@@ -200,7 +200,7 @@ def xlm_roberta() -> Tokenizer:
 
 
 def unigram_nfkc() -> Tokenizer:
-    """Unigram with byte fallback and Nmt, as newer sentencepiece models."""
+    """Unigram with byte fallback and the normaliser Nmt, as in newer sentencepiece models."""
     tokenizer = unigram(None, normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Lowercase()]), prepend_scheme="never", split=False)
 
     def add_bytes(file: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ def word_level() -> Tokenizer:
 
 
 def splits() -> Tokenizer:
-    """Every behaviour of delimiters, one after the other."""
+    """Splits with each of the behaviours that a delimiter may have, one after the other."""
     tokenizer = Tokenizer(models.BPE(unk_token="?"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(r"(?<=a)"), "+"), normalizers.Replace("e", "ê"), normalizers.Strip(left=True, right=False)])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -239,7 +239,7 @@ def splits() -> Tokenizer:
 
 
 def byte_normalizer() -> Tokenizer:
-    """Bytes as characters before the pre-tokeniser, which Qwen-like tokenizers of vision models use."""
+    """A normaliser turns bytes into characters before the pre-tokeniser runs, as in Qwen-like tokenizers of vision models."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.ByteLevel()])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"Ġ?[A-Za-z]+|Ġ+|[^A-Za-zĠ]+"), "isolated")
@@ -249,7 +249,7 @@ def byte_normalizer() -> Tokenizer:
 
 
 def added_tokens() -> Tokenizer:
-    """Added tokens with every flag, some of which begin or end with white space."""
+    """Added tokens with each of the flags. Some of the tokens begin or end with white space."""
     tokenizer = bert(True)
     tokens = [
         AddedToken("[X]", rstrip=True, normalized=False),
@@ -267,7 +267,8 @@ def added_tokens() -> Tokenizer:
 
 
 def double_array(entries: dict[bytes, bytes]) -> bytes:
-    """A sentencepiece charsmap: the double array of a trie, and the replacements. The children of a node have a page of 256 units of their own; nodes without children share."""
+    """Returns a sentencepiece charsmap: the double array of a trie, and the replacements. Each node with children has a page of 256 units for its children; the values of nodes
+    without children share pages."""
     import collections
     import struct
 
@@ -285,12 +286,12 @@ def double_array(entries: dict[bytes, bytes]) -> bytes:
     units: dict[int, int] = {}
     leaves = []
     pages = 1
-    open_nodes: list[tuple[dict[int, Any], int, int]] = [(trie, 0, 0)]  # a node, the place of its unit, its label
+    open_nodes: list[tuple[dict[int, Any], int, int]] = [(trie, 0, 0)]  # (node, index of its unit, label)
 
     def set_unit(node: dict[int, Any], place: int, label: int, page: int) -> int:
         offset = (place ^ page << 8) & ~0xFF
         units[place] = label | (1 << 8 if -1 in node else 0) | (offset << 10 if offset < 1 << 21 else (offset >> 8) << 10 | 1 << 9)
-        start = place ^ offset  # children are at start ^ byte, the value is at start
+        start = place ^ offset  # a child is at start ^ byte, and the value is at start
         if -1 in node:
             units[start] = 1 << 31 | node[-1]
         return start
@@ -316,7 +317,7 @@ _charsmap: list[bytes] = []
 
 
 def nmt_charsmap() -> bytes:
-    """A charsmap like nmt_nfkc: compatibility forms of single characters, some sequences of base and mark, control characters that vanish or become spaces."""
+    """Returns a charsmap like nmt_nfkc. It replaces characters by their compatibility forms, composes some letters with marks, and removes control characters or makes them spaces."""
     if _charsmap:
         return _charsmap[0]
     import unicodedata

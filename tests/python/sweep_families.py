@@ -1,8 +1,8 @@
 """Compares every family of transformers with eager: python tests/python/sweep_families.py [--jobs N] [--json FILE] [--write] [FAMILY...]
 
---write makes docs/transformers.md, from the results or, with --read FILE, from those of an earlier --json FILE.
+--write writes docs/transformers.md from the results; with --read FILE, from the results that an earlier run wrote with --json FILE.
 
-A family is built, run and compared in a process of its own, because some end the process or take too long.
+Each family is built, run and compared in a separate process, because some families crash the process or take too long.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _why(reason: str) -> str:
-    """A refusal without the family's name and the advice."""
+    """Returns the reason of a refusal, without the family's name and the advice."""
     found = re.search(r"the family \S+(?: \(\w+\))? (.*?)(?:, which polyhead does not have)?\. Use attn", reason)
     return found.group(1) if found else reason
 

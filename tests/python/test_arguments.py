@@ -1,4 +1,4 @@
-"""Lists of argument names in Python are those of the library's table."""
+"""Lists of argument names in Python agree with the library's table of arguments."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_keywords_and_defaults_follow() -> None:
 
 
 def example(annotation: str) -> Any:
-    """A value that is not the default."""
+    """Returns a value of an argument that is not its default."""
     return {"float | None": 0.5, "float": 0.25, "EmptyRows": "unmasked", "Precision": "exact", "Causal": 3, "Window": (2, None), "BlockSize": (16, 64)}[annotation]
 
 
@@ -78,7 +78,7 @@ def test_a_relative_bias_comes_back() -> None:
 
 
 def test_every_tensor_is_known_to_transforms() -> None:
-    """vmap computes all examples of a tensor in one call, or it is shared by the sequences of a call."""
+    """For every tensor argument, the transforms know whether vmap may stack its examples in one call, or whether all sequences of a call share the tensor."""
     known = {*_transforms._PAIRS, *_transforms._KEYS, *_transforms._ROWS, *_transforms._SEQUENCES}
     shared = {argument.name for argument in TENSORS if argument.extent in ("documents", "heads")}
     assert {argument.name for argument in TENSORS} <= known | shared

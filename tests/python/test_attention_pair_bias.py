@@ -1,4 +1,4 @@
-"""polyhead.torch.attention_pair_bias against the formula in the documentation of cuEquivariance's function, in torch's own operators."""
+"""Compares polyhead.torch.attention_pair_bias with the formula in the documentation of cuEquivariance's function, written with torch's operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A bias whose elements share memory, such as a view of a table of relative positions: its gradient for each pair, or for each number of the table."""
+"""A bias may be a view in which several elements share memory, for example of a table of relative positions. Its gradient may have an element for each pair or for each number
+of the table."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ T, S = 5, 7
 
 
 def sliding(table: Array) -> Array:
-    """[T,S] of [T + S - 1]: element (t, s) is number T - 1 + s - t."""
+    """Returns a view [T,S] of a table [T + S - 1]: element (t, s) is number T - 1 + s - t of the table."""
     step = table.strides[0]
     return as_strided(table[T - 1 :], (T, S), (-step, step))
 
 
 def one_per_head(table: Array) -> Array:
-    """[N,T,S] of [N,T + S - 1]."""
+    """Returns such a view [N,T,S] of a table [N,T + S - 1], which has a row for each head."""
     return as_strided(table[:, T - 1 :], (len(table), T, S), (table.strides[0], -table.strides[1], table.strides[1]))
 
 
 def per_distance(pairs: Array) -> Array:
-    """The sums of [..,T,S] over the pairs at each distance."""
+    """Sums [..,T,S] over the pairs at each distance."""
     return np.stack([np.trace(pairs, d - T + 1, -2, -1) for d in range(T + S - 1)], -1)
 
 
@@ -74,7 +75,7 @@ def test_numbers_of_the_table_that_no_pair_reads_are_left_alone(rng: np.random.G
     out, lse = polyhead.sdpa(q, k, v, bias=sliding(table), return_lse=True)
     d_table = np.full_like(table, 7)
     polyhead.sdpa_backward(q, k, v, out, lse, d_out, bias=sliding(table), d_bias=sliding(d_table))
-    assert (d_table[T + S - 1 :] == 7).all() and (np.abs(d_table[: T + S - 1]) < 7).all()  # written, not added to
+    assert (d_table[T + S - 1 :] == 7).all() and (np.abs(d_table[: T + S - 1]) < 7).all()  # the gradient overwrote the sevens of its memory and was not added to them
 
 
 @pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True, "add_zero_attn": True}])

@@ -1,4 +1,4 @@
-"""Lists of blocks (`blocks`, `block_size`): the bits of the same pairs as booleans, from every door; transforms and graphs; what is refused by name."""
+"""Block lists (`blocks`, `block_size`) give the bits of a boolean mask of the same pairs, in every function of the package. Also tests transforms, graphs, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, COLUMNS = 3, 3
 
 
 def drawn(seed: int = 0, shape: tuple[int, ...] = (B, N, ROWS, 2)) -> tuple[dict[str, Any], Any, Any]:
-    """q, k and v; lists; and the same as booleans of pairs."""
+    """Returns random q, k and v, block lists, and a boolean mask of the same pairs."""
     rng = np.random.default_rng(seed)
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((B, N, T, H), (B, K, S, H), (B, K, S, H)))
     blocks = rng.integers(-1, COLUMNS, shape).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Arguments that are missing, unknown, left at their defaults or contradict each other; and the function that an error names."""
+"""Tests calls with arguments that are missing, unknown, equal to their defaults or contradictory, and which function the error names."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_the_names_of_torch_are_answered_with_what_they_mean(function: str, thei
 
 
 def test_unknown_arguments_of_other_kinds_are_errors() -> None:
-    with pytest.raises(TypeError, match="did you mean 'return_lse'"):  # an argument of sdpa alone
+    with pytest.raises(TypeError, match="did you mean 'return_lse'"):  # return_lse is an argument of sdpa only
         polyhead.sdpa(Q, K, V, retrun_lse=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"^sdpa\(\) got an unexpected keyword argument 'xyzzy'$"):  # near to nothing
+    with pytest.raises(TypeError, match=r"^sdpa\(\) got an unexpected keyword argument 'xyzzy'$"):  # no argument has a similar name
         polyhead.sdpa(Q, K, V, xyzzy=None)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"^MultiHeadAttention.__call__\(\) got an unexpected keyword argument 'scale'"):  # its configuration has it
+    with pytest.raises(TypeError, match=r"^MultiHeadAttention.__call__\(\) got an unexpected keyword argument 'scale'"):  # scale belongs to the configuration of the layer
         LAYER(X, scale=1.0)  # type: ignore[call-arg]
 
 
@@ -60,7 +60,7 @@ def test_type_hints_can_be_read_at_run_time(function: str) -> None:
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS)
 def test_a_default_that_is_given_changes_nothing(function: str) -> None:
-    """The defaults of the signature, which nothing reads, are those of the bindings."""
+    """The defaults that a Python signature shows are documentation only; they must be equal to the defaults of the bindings, which are used."""
     call, good, _ = TAKES_OPTIONS[function]
     shown = inspect.signature(call).parameters
     defaults = {name: p.default for name, p in shown.items() if p.kind is p.KEYWORD_ONLY}
@@ -76,7 +76,7 @@ def test_a_default_that_is_given_changes_nothing(function: str) -> None:
 
 @pytest.mark.parametrize("call", [LAYER, LAYER.forward])
 def test_errors_of_a_layer_name_what_was_called(call: Callable[..., Any]) -> None:
-    """And not what it calls in its turn."""
+    """The message names the function that the user called, and not a function that the layer calls."""
     for wrong in ({"query": shaped(2, 5, 7)}, {"query": X, "key": shaped(2, 5, 7)}, {"query": X, "out": shaped(2, 5, 7)}, {"query": X, "attend": shaped(5, 4, dtype=bool)}):
         with pytest.raises(ValueError, match=r"^MultiHeadAttention(\.forward)?: "):
             call(**wrong)
@@ -94,7 +94,7 @@ def test_contradictions_are_refused() -> None:
         polyhead.maps(Q, K, rows=[0], out=shaped(2, 3, 1, 7))
     with pytest.raises(ValueError, match="seed"):
         polyhead.MultiHeadAttention(8, 2, dropout=0.5).forward(X, training=True)
-    with pytest.raises(ValueError, match=r"bias is \[2,5,5\].*\[B,1,T,S\].*\[1,N,T,S\]"):  # heads or sequences: there are two of both
+    with pytest.raises(ValueError, match=r"bias is \[2,5,5\].*\[B,1,T,S\].*\[1,N,T,S\]"):  # the dimension of 2 could be heads or sequences
         LAYER(X, bias=shaped(2, 5, 5))
     with pytest.raises(ValueError, match="attend_keys.*block_keys"):
         polyhead.sdpa(Q, K, V, attend_keys=attend[0], block_keys=attend[0])

@@ -1,4 +1,4 @@
-"""polyhead.capture compared with the formula in float64 and with the models' own attentions; it changes no bit of a model's results."""
+"""Compares the maps of polyhead.capture with the formula in float64 and with the attentions that models return. A capture must not change a bit of a model's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ B, N, T, S, H = 2, 4, 5, 7, 8
 
 
 def softmax64(q: Tensor, k: Tensor, bias: Tensor | None = None, causal: bool = False, scale: float | None = None) -> Tensor:
-    """The formula, in float64 and whole tensors; bias: with -inf where a key may not be attended to."""
+    """Computes the attention weights in float64. bias: -inf where a key is masked."""
     k = k.repeat_interleave(q.size(-3) // k.size(-3), -3)
     score = q.double() @ k.double().mT * (q.size(-1) ** -0.5 if scale is None else scale)
     score = score if bias is None else score + bias.double()
@@ -79,7 +79,7 @@ def test_functions_have_the_maps_of_the_formula(function: Any, dtype: torch.dtyp
         ({"scale": 0.7}, softmax64(q, k, scale=0.7)),
         ({"attn_mask": attend}, softmax64(q, k, added)),
         ({"attn_mask": bias}, softmax64(q, k, bias)),
-        ({"attn_mask": bias, "dropout_p": 0.4}, softmax64(q, k, bias)),  # maps are those before dropout
+        ({"attn_mask": bias, "dropout_p": 0.4}, softmax64(q, k, bias)),  # maps are the attention weights before dropout
     ]
     for options, expected in cases:
         for mode in MODES:
@@ -88,7 +88,7 @@ def test_functions_have_the_maps_of_the_formula(function: Any, dtype: torch.dtyp
             (call,) = captured
             assert call.shape == (B, N, T, S) and captured.missed == []
             assert call.maps.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-            # From q and k maps are float32 beside bfloat16 inputs. Where torch takes the formula's own steps, they are its softmax in bfloat16.
+            # With bfloat16 inputs, a map that is computed from q and k is float32. If torch computes attention in single steps, the map is torch's softmax, rounded to bfloat16.
             is_coarse = dtype == torch.bfloat16 and call.operation == "softmax"
             assert (call.maps - expected).abs().max() <= (2**-6 if is_coarse else bound), (options, mode, call.operation)
 
@@ -145,7 +145,7 @@ def test_products_of_a_softmax_and_values() -> None:
 
 
 class Written(nn.Module):
-    """Attention written by hand."""
+    """A module that computes attention with single operators."""
 
     def __init__(self, product: Callable[[Tensor, Tensor], Tensor], heads: int | None = None) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def test_weights_are_those_before_a_dropout_in_place() -> None:
 
 
 def test_a_batch_is_not_taken_for_heads() -> None:
-    """A module of one's own may fold heads and sequences in either order."""
+    """A user's module may fold heads and sequences into one dimension in either order, so the capture does not guess how to unfold them."""
     torch.manual_seed(5)
     q = torch.randn(2 * B, T, H)
     with torch.no_grad(), polyhead.capture(model := Written(lambda p, v: p @ v, heads=2)) as captured:
@@ -301,13 +301,13 @@ def test_encoder_layers_in_one_kernel(norm_first: bool) -> None:
         assert [call.name for call in fused] == ["layers.0", "layers.1"]
         assert [call.name for call in by_steps] == ["layers.0.self_attn", "layers.1.self_attn"]
         for one, other in zip(fused, by_steps):
-            real = ~padding if mask is not None else torch.ones(B, T, dtype=torch.bool)  # rows of padded queries are not compared: their values are up to torch
+            real = ~padding if mask is not None else torch.ones(B, T, dtype=torch.bool)  # rows of padded queries are not compared, because their values depend on torch's kernel
             assert ((one.maps - other.maps).mT.abs().amax((1, 2)) * real).max() <= 1e-6
 
 
 @pytest.mark.parametrize("layer", ["torch", "polyhead"])
 def test_encoders_that_make_nested_tensors_of_padded_texts(layer: str) -> None:
-    """torch.nn.TransformerEncoder as it is by default, in evaluation."""
+    """In evaluation, torch.nn.TransformerEncoder makes nested tensors of padded texts by default."""
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, N, 32, batch_first=True), 2).eval()
     plain = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, N, 32, batch_first=True), 2, enable_nested_tensor=False).eval()
     plain.load_state_dict(model.state_dict())
@@ -329,7 +329,7 @@ def test_encoders_that_make_nested_tensors_of_padded_texts(layer: str) -> None:
         assert ((one.maps - other.maps) * real).abs().max() <= 1e-6
         assert one.maps[1, :, :3, 3:].abs().max() == 0
         if layer == "torch":
-            assert (one.maps * ~real).abs().max() == 0, "padding has no rows"
+            assert (one.maps * ~real).abs().max() == 0, "the rows of padding must be 0"
 
 
 def test_gradients_have_the_same_bits_and_a_repeated_forward_pass_is_not_taken_twice() -> None:
@@ -371,7 +371,8 @@ def test_models_of_transformers(family: str) -> None:
         except (ValueError, NotImplementedError):
             assert implementation != "eager"
             continue
-        # eager's are the same tensors. In the others, values of all layers before differ by rounding, and scores of random parameters reach 20.
+        # With eager, a captured map is the very tensor that the model returns. With other implementations, inputs of a layer differ by rounding errors of earlier layers, and scores are
+        # as large as 20.
         bound = 0 if implementation == "eager" else 5e-6
         for mode in (torch.inference_mode, torch.enable_grad):
             with mode():

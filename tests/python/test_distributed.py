@@ -1,4 +1,4 @@
-"""Attention over several ranks is that of one machine: results, gradients, dropout, models; and a rank that fails is named."""
+"""Attention over several ranks gives the results of one machine: outputs, gradients, dropout, models. If a rank fails, the errors of the others name it."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     assert made.close() == [0] * RANKS
 
 
-# --- a problem, whole and in slices
+# --- problems for one machine, and their slices for ranks
 
-ROWS = {"q": -2, "k": -2, "v": -2, "d_out": -2, "out": -2, "lse": -1}  # the axis along which a tensor is cut
+ROWS = {"q": -2, "k": -2, "v": -2, "d_out": -2, "out": -2, "lse": -1}  # the axis along which a tensor is sliced over the ranks
 
 
 def whole(case: Case) -> tuple[dict[str, Tensor], Case]:
-    """The tensors of a case, for the whole sequence, and its other options."""
+    """Returns the tensors of a case for the whole sequence, and the other options of the case."""
     b, n, k, t, s, h = case["sizes"]
     g = torch.Generator().manual_seed(case.get("number", 1))
     dtype = getattr(torch, case.get("dtype", "float32"))
@@ -111,7 +111,7 @@ def of_rank(group: Group, case: Case) -> Results:
 
 
 def together(results: list[Results], case: Case, exact: Results) -> Results:
-    """Joins the results of all ranks to those of one machine. Tensors that ranks share must have the same bits on all of them."""
+    """Joins the slices of all ranks to whole results. Results that all ranks share must have the same bits on all ranks."""
     found: Results = {}
     for name, of_one in exact.items():
         axis = axis_of(name)
@@ -145,12 +145,13 @@ CASES: dict[str, Case] = {
     "float16": {"sizes": (2, 4, 4, 40, 40, 16), "dtype": "float16", "tensors": ("bias",)},
 }
 PLANS = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 1), (4, 1)]
-# Tolerances relative to the largest magnitude. A ring rounds partial sums to the dtype of sums, and the results once more.
+# Tolerances relative to the largest magnitude. In a ring, partial sums are rounded to the dtype in which sums are computed, and the result is rounded again.
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 def has_the_same_bits(result: str, case: Case, plan: tuple[int, int]) -> bool:
-    """Results that must have the bits of one machine: all without a ring, except sums over ranks (shared tensors; with shared key/value heads their gradients and 16-bit d_q)."""
+    """Returns whether a result must have the bits of one machine. That is so without a ring, except for results that are sums over ranks: gradients of shared tensors and, if ranks
+    share key/value heads, d_k, d_v and 16-bit d_q."""
     heads, ring = plan
     shares_keys = case["sizes"][2] < heads
     sums = {"d_bias of all heads"} | ({"d_k", "d_v"} if shares_keys else set()) | ({"d_q"} if shares_keys and case.get("dtype", "").endswith("16") else set())
@@ -181,7 +182,7 @@ def test_results_and_gradients_are_those_of_one_machine(name: str, processes: Pr
 
 
 def dropped(group: Group, case: Case, seed: int | None) -> Results:
-    torch.manual_seed(7 + dist.get_rank(group))  # rank 0's counts
+    torch.manual_seed(7 + dist.get_rank(group))  # ranks have different seeds, and all must use that of rank 0
     results = of_rank(group, case | {"options": {"dropout": 0.4} | ({} if seed is None else {"seed": seed})})
     torch.manual_seed(7 + dist.get_rank(group))
     torch.randint(2**63 - 1, ())
@@ -204,11 +205,11 @@ def test_dropout_has_the_bits_of_one_machine(processes: Processes) -> None:
     assert np.array_equal(other["out"], polyhead.sdpa(q, k, v, dropout=0.4, seed=8)) and not np.array_equal(other["out"], exact["out"])
 
 
-# --- NumPy, and communicators of others
+# --- NumPy, and communicators that users write
 
 
 def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
-    """The buffers of messages are memory that the transfers may keep."""
+    """A communicator may keep the buffers of its messages: their memory stays valid."""
     tensors, _ = whole({"sizes": (2, 4, 4, 33, 33, 8), "tensors": ("bias",)})
     q, k, v, d_out, bias = (tensors[name].numpy() for name in ("q", "k", "v", "d_out", "bias"))
     out, lse = polyhead.sdpa(q, k, v, bias=bias, causal="top_left", return_lse=True)
@@ -225,7 +226,7 @@ def test_numpy_arrays_and_a_communicator_of_the_programs_own() -> None:
         buffers = ranks.buffers
         assert all(x.dtype == np.uint8 and x.ndim == 1 and x.flags.writeable for x in buffers)
         gc.collect()
-        assert sum(int(x.sum()) for x in buffers) > 0  # memory that is still there
+        assert sum(int(x.sum()) for x in buffers) > 0  # the buffers can still be read
         assert ranks.steps > 0
         return {"out": result, "lse": of_lse, "d_q": gradients.q, "d_bias": gradients.bias, "text": distributed.explain(*mine[:3], ranks, **settings)}
 
@@ -251,11 +252,11 @@ def test_one_row_says_whose_a_bias_is() -> None:
             gradients.append(bias.grad)
         refused = []
         for name, x in (("bias", shared.clone()), ("sink", torch.zeros(2, 1))):
-            try:  # at once, and not in the backward pass
+            try:  # the forward pass must refuse the call, not only the backward pass
                 attention(*mine, ranks, **{name: x.requires_grad_()}, timeout=60)  # type: ignore[call-overload]
             except ValueError as refusal:
                 refused.append(str(refusal))
-            # Where its gradient is not wanted there is no question.
+            # If the gradient is not requested, it does not matter whose row it is.
             attention(*mine, ranks, **{name: x.detach()}, timeout=60).sum().backward()  # type: ignore[call-overload]
             with torch.no_grad():
                 attention(*mine, ranks, **{name: x}, timeout=60)  # type: ignore[call-overload]
@@ -326,7 +327,7 @@ def test_a_signal_ends_the_wait() -> None:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process that a shell runs in the background ignores SIGINT
     try:
         threading.Thread(target=interrupt).start()
         begin = time.monotonic()
@@ -381,7 +382,7 @@ def test_wrong_arguments_are_named() -> None:
         distributed.sdpa(X, X, X, ranks, causl=1)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"^sdpa\(\) got an unexpected keyword argument 'ordre'$|^sdpa\(\) got .*(?!'order')"):
         polyhead.sdpa(X, X, X, ordre=1)  # type: ignore[call-overload]
-    assert np.array_equal(distributed.sdpa(X, X, X, ranks), polyhead.sdpa(X, X, X))  # what was refused did no harm
+    assert np.array_equal(distributed.sdpa(X, X, X, ranks), polyhead.sdpa(X, X, X))  # a call after refused calls works
 
 
 def test_gradients_that_are_not_there_are_refused() -> None:
@@ -415,7 +416,7 @@ def test_slices_are_those_of_the_library() -> None:
 
 
 class Block(nn.Module):
-    """Attention with a learned bias of pairs, by torch's function."""
+    """An attention layer with a learned bias of each pair, which calls torch's scaled_dot_product_attention."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -455,11 +456,11 @@ def model_of_rank(group: Group, order: Any) -> Results:
     x = torch.randn(2, LENGTH, 32, generator=torch.Generator().manual_seed(5))
     positions = torch.tensor([p for part in slice_of(order, LENGTH, rank, ranks) for p in part])
     own = F.scaled_dot_product_attention
-    warnings.simplefilter("error", RuntimeWarning)  # of a block without a call
+    warnings.simplefilter("error", RuntimeWarning)  # sequence_parallel warns of a `with` block that made no call
     with sequence_parallel(group, order=order, timeout=60):
         results = modelled(model, take_slice(x, 1, order, rank, ranks), positions)
         with torch.no_grad():
-            evaluated = model.eval()(take_slice(x, 1, order, rank, ranks), positions)  # nn.TransformerEncoderLayer has a fused kernel for that
+            evaluated = model.eval()(take_slice(x, 1, order, rank, ranks), positions)  # in this mode nn.TransformerEncoderLayer would use a fused kernel
     assert F.scaled_dot_product_attention is own and torch.backends.mha.get_fastpath_enabled()
     for name, parameter in results.items():
         if name != "y":
@@ -535,7 +536,7 @@ def failing(group: Group, how: str) -> tuple[str, str, float, str]:
             def mortal(buffer: Any, to: int, tag: int) -> Any:
                 nonlocal sent
                 sent += 1
-                return send(buffer, to, tag) if sent <= 4 else os._exit(0)  # both statements are sent, and then keys
+                return send(buffer, to, tag) if sent <= 4 else os._exit(0)  # 4 messages are the statements of both agreements; this rank dies when it sends keys
 
             communicator.send = mortal  # type: ignore[method-assign]
         if how == "sleeps":
@@ -569,7 +570,7 @@ def test_a_rank_that_fails_is_named_on_all_others(how: str, tmp_path: Path) -> N
         else:
             assert kind == "ConnectionError" and re.search(r"rank 2\b", text) and "make a new one" in after, text
             assert ("the timeout is 3 s" in text) == (how == "sleeps"), text
-            assert seconds < 60, text  # the end of a rank is noticed before the timeout
+            assert seconds < 60, text  # the other ranks notice that a rank has ended before the timeout
     assert (last is None) == how.startswith("dies")
     assert codes == [0, 0, 0]
 
@@ -582,19 +583,19 @@ rank, store = int(sys.argv[1]), sys.argv[2]
 x = torch.randn(1, 2, 4, 8)
 for destroys in (True, False):
     open(f"{store}{destroys}{rank}", "w").close()
-    while not os.path.exists(f"{store}{destroys}{1 - rank}"): time.sleep(0.01)  # a busy machine may take longer than the timeout to import torch
+    while not os.path.exists(f"{store}{destroys}{1 - rank}"): time.sleep(0.01)  # wait for the other rank: on a busy machine, importing torch may take longer than the timeout
     dist.init_process_group("gloo", store=dist.FileStore(f"{store}{destroys}", 2), rank=rank, world_size=2, timeout=datetime.timedelta(seconds=4))
     for _ in range(2):
-        if rank == 1: time.sleep(1.2)  # after 1 s rank 0 begins to listen for what rank 1 might say if it left, and never hears it
+        if rank == 1: time.sleep(1.2)  # after 1 s, rank 0 begins to wait for a message that rank 1 would send if it left; it never comes
         attention(x, x, x)
-        time.sleep(1.5)  # in all longer than the timeout of the group
+        time.sleep(1.5)  # together these take longer than the timeout of the group
     attention(x, x, x)
     if destroys: dist.destroy_process_group()
 """
 
 
 def test_a_slow_rank_does_no_harm_even_to_the_end_of_a_process(tmp_path: Path) -> None:
-    """A thread that still waits for a message then must neither close the group's connections nor abort the process."""
+    """A thread of rank 0 still waits for a message when the process ends. It must neither close the connections of the group nor abort the process."""
     for done in forked_python.run_together(SLOW, [((str(rank), str(tmp_path / "store")), os.environ) for rank in range(2)], PATIENCE):
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -627,13 +628,13 @@ def test_mpi() -> None:
     try:
         from mpi4py import MPI as _  # noqa: F401
     except (ImportError, RuntimeError) as missing:
-        # An optional dependency of polyhead, which needs an MPI on the machine; scripts/test installs both.
+        # mpi4py is an optional dependency of polyhead and needs an MPI library. scripts/test installs both.
         pytest.skip(f"mpi4py cannot be imported: {missing}")
     mpirun = shutil.which("mpirun")
     if mpirun is None:
-        # A machine can have MPI's library without its launcher, and there is no other way to start ranks.
+        # A machine may have MPI's library without mpirun, the only way to start ranks.
         pytest.skip("mpirun is not installed")
-    # Open MPI as root in a container, with more ranks than processors.
+    # Settings with which Open MPI runs as root in a container, and with more ranks than processors.
     names = {"ALLOW_RUN_AS_ROOT": "1", "ALLOW_RUN_AS_ROOT_CONFIRM": "1", "MCA_rmaps_base_oversubscribe": "1", "MCA_plm": "isolated", "MCA_btl_vader_single_copy_mechanism": "none"}
     environment = os.environ | {f"OMPI_{name}": value for name, value in names.items()}
     result = subprocess.run([mpirun, "-n", "3", sys.executable, "-c", MPI], capture_output=True, text=True, timeout=600, env=environment)

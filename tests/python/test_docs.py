@@ -1,4 +1,4 @@
-"""Docstrings, types, stub and README exist, are complete, and are correct where they can be run."""
+"""Docstrings, types, stub and README are complete, and examples in them run and print what they show."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def names_of(module: ModuleType) -> list[str]:
 
 @dataclass(frozen=True)
 class Public:
-    """A public name. signature is None where nobody calls it: results, properties."""
+    """A public name. signature is None if users do not call it: results of calls, properties."""
 
     name: str
     value: Any
@@ -57,12 +57,12 @@ class Public:
     signature: inspect.Signature | None
 
 
-# What calls return, and protocols; nobody makes one.
+# Classes that users do not construct: results of calls, and protocols.
 RESULTS = {"polyhead.Gradients", "polyhead.SecondGradients", "polyhead.LayerGradients", "polyhead.TopKeys", "polyhead.Capture", "polyhead.CapturedCall", "polyhead.MissedCall", "polyhead.Saved", "polyhead.patch.Patch", "polyhead.torch.SdpaReplacement", "polyhead.distributed.Communicator", "polyhead.distributed.Transfer"}
 
 
 def own_doc(value: Any) -> str:
-    """The object's own docstring; inspect.getdoc would also return an inherited one."""
+    """Returns the docstring of an object. An inherited docstring, which inspect.getdoc would return, does not count."""
     return inspect.cleandoc(value.__doc__ or "")
 
 
@@ -90,13 +90,13 @@ called_names = pytest.mark.parametrize("name", CALLED)
 
 
 def section(doc: str, title: str) -> str:
-    """The indented lines below "Title:", or nothing."""
+    """Returns the indented lines below "Title:", or an empty text."""
     found = re.search(rf"^{title}:\n((?:(?: {{4}}.*)?\n)*(?: {{4}}.*))", doc, re.MULTILINE)
     return found.group(1) if found else ""
 
 
 def entries(doc: str, title: str) -> dict[str, str]:
-    """Name -> text of a section whose entries are "name, name: text"."""
+    """Returns {name: text} of a section, whose entries have the form "name, name: text"."""
     result: dict[str, str] = {}
     for entry in re.split(r"^ {4}(?=\S)", section(doc, title), flags=re.MULTILINE)[1:]:
         listed, _, text = entry.partition(":")
@@ -117,7 +117,7 @@ def arguments(public: Public) -> dict[str, inspect.Parameter]:
 
 
 def test_the_lists_are_not_empty() -> None:
-    """The numbers of public names that the other tests check. A new public name increases them."""
+    """The names are found: without any, the other tests of this file would pass and check nothing."""
     assert len(PUBLIC) >= 30 and len(CALLED) >= 15
     assert {"polyhead.sdpa", "polyhead.MultiHeadAttention.forward", "polyhead.Saved.maps", "polyhead.Page.save"} <= CALLED.keys()
 
@@ -138,7 +138,7 @@ def test_every_public_name_says_what_it_is(name: str) -> None:
 
 
 def described_arguments(name: str) -> dict[str, str]:
-    """The entries of Args. "options: as given to `sdpa`" describes the arguments that both have and that no other entry describes."""
+    """Returns the entries of Args. The entry "options: as given to `sdpa`" describes every argument that sdpa also has and that no other entry describes."""
     described = entries(CALLED[name].doc, "Args")
     if "options" not in described or "options" in arguments(CALLED[name]):
         return described
@@ -150,13 +150,13 @@ def described_arguments(name: str) -> dict[str, str]:
 @called_names
 def test_every_argument_is_described(name: str) -> None:
     described, given = described_arguments(name), arguments(CALLED[name])
-    assert given.keys() - described.keys() == set(), "not in Args"
-    assert described.keys() - given.keys() == set(), "in Args, but no argument"
+    assert given.keys() - described.keys() == set(), "arguments that Args does not describe"
+    assert described.keys() - given.keys() == set(), "entries of Args that are no arguments"
     assert all(text.strip() for text in described.values())
 
 
 def refers_to(text: str) -> list[str]:
-    """Public names that "as given to `sdpa`" and the like point to."""
+    """Returns the public names to which a text such as "as given to `sdpa`" refers."""
     found = re.findall(r"\bas (?:given to |in |the |of )?`(?:polyhead\.)?([\w.]+)", text)
     whole = [f"polyhead.{reference}" for reference in found]
     return [name for full in whole for name in ([full] if full in PUBLIC else [public for public in PUBLIC if public.endswith(full.removeprefix("polyhead"))])]
@@ -173,7 +173,7 @@ def test_every_array_has_a_shape(name: str) -> None:
         if "``[" in text or "shaped as" in text:
             continue
         targets = [entries(PUBLIC[target].doc, "Args") for target in refers_to(text)]
-        assert any("``[" in target.get(argument, "") for target in targets), f"{argument}: no shape, and no name where it stands: {text!r}"
+        assert any("``[" in target.get(argument, "") for target in targets), f"{argument}: has no shape, and refers to no description that has it: {text!r}"
 
 
 @called_names
@@ -204,7 +204,7 @@ def test_properties_that_are_arrays_have_shapes(name: str) -> None:
         assert "``[" in public.doc
 
 
-# Names that compute a published formula, and where it is published.
+# Functions and classes that compute a published formula, and the reference that their docstring must name.
 SOURCES = {
     "polyhead.sdpa": r"Vaswani et al\. 2017, equation 1\b",
     "polyhead.sdpa_backward": r"Dao et al\. 2022, appendix B",
@@ -289,7 +289,7 @@ def test_the_stub_has_every_name_of_the_extension() -> None:
 
 @needs_torch
 def test_types_are_right(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    """The package, the examples and the results of the main calls, by pyproject.toml's rules: mypy's strict ones."""
+    """mypy, with the strict rules of pyproject.toml, finds no error in the package, in the examples and in typed_calls.py, which states the types of results."""
     pytest.importorskip("mypy")
     assert "strict = true" in (ROOT / "pyproject.toml").read_text()
     if not (PACKAGE / "_core.pyi").is_file():
@@ -297,7 +297,7 @@ def test_types_are_right(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     cache = pytestconfig.cache.mkdir("mypy") if getattr(pytestconfig, "cache", None) else os.devnull
     examples = sorted(map(str, (ROOT / "examples" / "python").glob("*.py")))
     assert len(examples) > 3
-    # An installed package is found as such; the path of its folder would lead to everything else that is installed there.
+    # mypy finds an installed package by its name. With the path of site-packages, mypy would check all packages that are installed there.
     environment = os.environ if PACKAGE.parent.name == "site-packages" else os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     calls = [str(ROOT / "tests" / "python" / "typed_calls.py")] if importlib.util.find_spec("jax") else []
     for what in (["-p", "polyhead"], examples + calls):
@@ -312,7 +312,7 @@ Block = tuple[int, str, str]
 
 
 def blocks() -> list[Block]:
-    """Line, code and shown output of every python block; the output is the text block that follows it."""
+    """Returns (line, code, shown output) of every python block. The output is the text block that follows the code."""
     text = README.read_text()
     found = re.finditer(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", text, re.MULTILINE | re.DOTALL)
     return [(text.count("\n", 0, match.start()) + 1, match[1], match[2] or "") for match in found]

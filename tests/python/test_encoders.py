@@ -1,4 +1,4 @@
-"""Encoders against transformers: a tiny random checkpoint of each family, saved by transformers, with and without padding and segments."""
+"""Compares encoders with transformers, for a tiny random checkpoint of each family that transformers saved, with and without padding and segments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROBERTA = SIZES | {"pad_token_id": 1, "type_vocab_size": 1}
 ESM = SIZES | {"pad_token_id": 1, "mask_token_id": 5, "position_embedding_type": "rotary"}
 MODERN = SIZES | {"pad_token_id": 1, "bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 2, "sep_token_id": 2, "local_attention": 6}
 
-# Name: (class of transformers, its settings). Texts have 20 tokens, more than the windows.
+# {name: (class of transformers, its settings)}. Texts have 20 tokens, more than the windows of local attention.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", SIZES),
     "bert, relu": ("Bert", SIZES | {"hidden_act": "relu", "layer_norm_eps": 1e-3, "type_vocab_size": 3}),
@@ -58,7 +58,7 @@ FAMILIES = ["bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electr
 
 
 def saved_model(case: str, folder: Path, head: str = "Model", dtype: Any = torch.float32, **settings: Any) -> Any:
-    """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
+    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
     name, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
     config = getattr(transformers, f"{name}Config")(**own | settings)
@@ -77,7 +77,7 @@ def texts(count: int = 2, length: int = 20) -> np.ndarray:
 
 
 def padded(padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three texts of 20, 13 and 6 tokens."""
+    """Returns the ids and the mask of three texts of 20, 13 and 6 tokens."""
     ids, attend = texts(3), np.ones((3, 20), bool)
     for row, length in ((1, 13), (2, 6)):
         ids[row, length:], attend[row, length:] = padding, False
@@ -97,7 +97,7 @@ def compare(theirs: Any, ours: Any, ids: np.ndarray, tolerance: float = 1e-4, at
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids), output_hidden_states=True, output_attentions=True, **given)
     result = ours.run(ids, attend_keys=attend, segments=segments, outputs=["hidden", "all_hidden", "attentions"])
-    # A row of padding outside of every window has no key that it attends to: both fill it with something.
+    # Rows of padding are not compared. A padding token whose window has no text attends to no key, and both implementations give arbitrary numbers.
     kept = np.ones(ids.shape, bool) if attend is None else attend
     close(result.hidden[kept], expected.last_hidden_state[torch.from_numpy(kept)], tolerance)
     assert len(result.all_hidden) == len(expected.hidden_states)
@@ -116,7 +116,7 @@ def test_a_family_computes_what_transformers_does_and_reads_no_padding(case: str
     compare(theirs, ours, texts())
     ids, attend = padded(theirs.config.pad_token_id if theirs.config.pad_token_id is not None else 0)
     compare(theirs, ours, ids, attend=attend)
-    # Padding at the start, with another id: the mask alone decides what is read.
+    # Padding at the start, with an id that is not the padding token: only the mask decides what is padding.
     ids[1, :5], attend[1, :5] = 9, False
     compare(theirs, ours, ids, attend=attend)
 
@@ -130,7 +130,7 @@ def test_segments_are_added(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["roberta", "roberta, segments", "camembert", "mpnet", "esm, learned positions"])
 def test_positions_count_the_tokens_that_are_not_padding(case: str, tmp_path: Path) -> None:
-    """Without a mask too: transformers counts by the ids."""
+    """transformers counts tokens that are not the padding token, even if there is no mask."""
     theirs = saved_model(case, tmp_path)
     ids = texts()
     ids[0, 3:6] = ids[1, 11] = theirs.config.pad_token_id
@@ -150,7 +150,7 @@ def test_mask_tokens_of_esm_are_zero_and_scale_the_others(tmp_path: Path) -> Non
 
 
 def test_esm_reads_the_frequencies_of_the_file(tmp_path: Path) -> None:
-    """The published files hold them, rounded to float16; transformers 4 wrote them for each layer."""
+    """Published files hold the rotary frequencies, rounded to float16. Files of transformers 4 hold the frequencies for each layer."""
     theirs = saved_model("esm", tmp_path)
     theirs.rotary_embeddings.inv_freq.copy_(theirs.rotary_embeddings.inv_freq * 1.05)
     path = tmp_path / "model.safetensors"
@@ -191,7 +191,7 @@ def test_the_encoder_of_a_model_with_a_head_opens(case: str, head: str, tmp_path
     compare(theirs.base_model, polyhead.models.load(tmp_path), texts())
 
 
-# config.json as transformers 4 wrote it: the keys that had other names or places.
+# Keys of config.json that had other names or places in transformers 4.
 OLD_KEYS: dict[str, dict[str, Any]] = {
     "modernbert": {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "position_embedding_type": "absolute", "rope_parameters": None, "layer_types": None},
     "esm": {"position_embedding_type": "rotary", "esmfold_config": None, "is_folding_model": False, "vocab_list": None, "emb_layer_norm_before": False, "classifier_dropout": None},
@@ -274,5 +274,5 @@ def test_an_encoder_is_copied_pickled_and_shown(tmp_path: Path) -> None:
     for other in (copy.copy(ours), copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert np.array_equal(other.run(texts()).hidden, hidden)
     assert repr(ours).startswith("TextEncoder(model='albert', layers=5, heads=4,")
-    assert sum(name.endswith("attention.q.weight") for name in ours.parameters) == 2  # two groups, five layers
+    assert sum(name.endswith("attention.q.weight") for name in ours.parameters) == 2  # the file holds two groups of parameters for the five layers
     assert np.array_equal(ours.run(texts()[0].tolist()).hidden, ours.run(texts()[0]).hidden)

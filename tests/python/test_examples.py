@@ -1,4 +1,4 @@
-"""The scripts and the notebook of examples/python: each runs, and says what it is there to say. What they claim they assert themselves."""
+"""Runs the scripts and the notebook of examples/python and checks a line of their output. The scripts themselves assert what they claim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from effort import QUICK
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
 MINILM = Path(os.environ.get("POLYHEAD_MINILM_DIR", "none"))
 
-# What each imports beside NumPy, and a line of its output.
+# {script: (packages that it imports besides NumPy, regular expression of a line of its output)}.
 SCRIPTS = {
     "formula_beside_layer.py": ([], r"^gradient of the bias, its own shape +\[1, 3, 5, 7\] +\d"),
     "train_classifier.py": (["torch"], r"^accuracy (0\.9[3-9]|1\.0)\d* on 1000 new sequences"),
@@ -35,8 +35,8 @@ NOTEBOOK = "heads_of_a_sentence.ipynb"
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"NO_COLOR": "1"}
     if name == "ring_attention.py":
-        environment |= {"OMP_NUM_THREADS": "1"}  # torchrun warns where it sets that itself
-        if QUICK:  # two ranks with the variables of torchrun, which imports torch three times, and fewer tokens
+        environment |= {"OMP_NUM_THREADS": "1"}  # torchrun prints a warning if it has to set this variable
+        if QUICK:  # start two ranks with torchrun's variables, because torchrun imports torch three times
             return ranks_without_torchrun(environment)
         return subprocess.run([sys.executable, *TORCHRUN, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=3000, env=environment)
     return forked_python.run(FOLDER / name, *arguments, timeout=3000, environment=environment)

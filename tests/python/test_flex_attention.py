@@ -1,4 +1,4 @@
-"""docs/flex_attention.md: every example against FlexAttention's eager result, and its gradients against the formula's."""
+"""Compares every example of docs/flex_attention.md with FlexAttention's eager result, and its gradients with those of the formula."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = [title for title, code in SECTIONS.items() if re.search(r"^options = 
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any) -> tuple[Tensor, Tensor]:
-    """The formula, with the functions applied to the indices of all pairs."""
+    """Computes attention with dense matrices; score_mod and mask_mod are called with the indices of all pairs."""
     b, h, t, s = (torch.arange(extent).view([-1 if i == axis else 1 for i in range(4)]) for axis, extent in enumerate((*q.shape[:3], k.size(2))))
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), 1) for x in (k, v))
     score = q @ k.mT * q.size(-1) ** -0.5
@@ -53,7 +53,7 @@ def test_an_example_is_what_flex_attention_computes(title: str) -> None:
     score_mod, mask_mod, options = names.get("score_mod"), names.get("mask_mod"), names["options"]
     q, k, v = torch.randn(B, N, T, H), torch.randn(B, K, S, H), torch.randn(B, K, S, H)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is not compiled
+        warnings.simplefilter("ignore")  # FlexAttention warns that it is not compiled
         mask = None if mask_mod is None else create_block_mask(mask_mod, B, N, T, S, device="cpu")
         exact, lse = flex_attention(q, k, v, score_mod, mask, enable_gqa=K < N, return_lse=True)
     ours, ours_lse = polyhead.sdpa(q, k, v, return_lse=True, **options)

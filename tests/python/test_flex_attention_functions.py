@@ -1,5 +1,5 @@
-"""Functions of the kinds that FlexAttention's own tests use, as score_mod and mask_mod of polyhead.torch.attention: against FlexAttention's eager result,
-and gradients against the dense formula's."""
+"""Passes functions like those of FlexAttention's own tests as score_mod and mask_mod to polyhead.torch.attention. Results are compared with FlexAttention's eager result,
+gradients with those of the dense formula."""
 
 from __future__ import annotations
 

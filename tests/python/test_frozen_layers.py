@@ -1,4 +1,4 @@
-"""Layers whose parameters no longer change."""
+"""Tests layers whose parameters are frozen, so that polyhead may cache packed parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import polyhead
 
 Rng = np.random.Generator
-SIZES = [(1, 9), (3, 40), (40, 64)]  # few positions, one part, several parts of a batch
+SIZES = [(1, 9), (3, 40), (40, 64)]  # (B, T): few positions; a batch that is one chunk; a batch of several chunks
 
 
 def layer_of(rng: Rng, dtype: str = "float32") -> polyhead.MultiHeadAttention:

@@ -1,4 +1,4 @@
-"""The golden vectors (tests/golden) through the Python package, within the bounds of the C++ runner."""
+"""Compares the Python package with the golden vectors (tests/golden), within the bounds of the C++ runner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import polyhead
 
-safetensors = pytest.importorskip("safetensors", reason="the vectors are read by another library than the one that is tested")
+safetensors = pytest.importorskip("safetensors", reason="the vectors are read with the package safetensors, so that the test does not depend on polyhead's reader")
 
 FOLDER = Path(__file__).parents[1] / "golden" / "vectors"
 PATHS = sorted(FOLDER.glob("*.safetensors"))
@@ -36,7 +36,7 @@ def is_expected(name: str) -> bool:
 
 
 class Case:
-    """A file, with a record of the parts that were read: an option or tensor that the test does not know must be an error."""
+    """A golden vector. It records which options and tensors the test has read, so that one that the test does not know is an error."""
 
     def __init__(self, path: Path) -> None:
         with safetensors.safe_open(path, "np") as file:
@@ -88,7 +88,7 @@ def options_of(case: Case) -> dict[str, Any]:
 
 
 def gradients(of: dict[str, Any], options: dict[str, Any]) -> Arrays:
-    """Gradients under the names of the file, which says whether a relative bias has slopes or a table."""
+    """Renames gradients as in the file, which says whether the relative bias has slopes or a table."""
     relative = options["relative_bias"]
     names = {name: name for name in of} | ({} if relative is None else {"relative_bias": "relative_bias." + ("table" if relative.slopes is None else "slopes")})
     return {"d_" + names[name]: x for name, x in of.items() if x is not None}
@@ -144,7 +144,7 @@ def run_layer(case: Case) -> Arrays:
     assert case.option("is_global") in (None, config["global_query"] != "off")
     assert all(np.array_equal(tensor, source[name]) for name, tensor in layer.state(layout).items())
 
-    # Files have masks [*,T,S], and biases [B*N,T,S] (torch), [N,T,S] or of the first leading dimensions: the missing ones are inserted.
+    # A file may have a mask [*,T,S], and a bias [B*N,T,S] (torch), [N,T,S] or with only the first of the dimensions *. The missing dimensions are inserted.
     rank = query.ndim + 1
     if options["block"] is not None and options["block"].ndim == rank - 1:
         options["block"] = np.expand_dims(options["block"], -3)
@@ -156,13 +156,13 @@ def run_layer(case: Case) -> Arrays:
     grads = saved.backward(d_out)
     results = {"out": out, "lse": saved.lse, "weights": saved.maps(), "d_query": grads.query}
     results |= {f"d_{name}": grad for name, grad in [("key", grads.key), ("value", grads.value), ("bias", grads.bias)] if grad is not None}
-    # Gradients under the source's names: those of a layer whose parameters they are.
+    # To get the gradients under the names of the layout, they become the parameters of a layer, whose state() has these names.
     named = layer_with(config, grads.parameters).state(layout)
     return results | {f"d_{name}": grad for name, grad in named.items()}
 
 
 def magnitude(case: Case, name: str) -> float:
-    """The tensor's own, or the largest gradient's for one that is zero in exact arithmetic and holds rounding noise."""
+    """Returns the largest magnitude of the expected tensor. For a gradient that is 0 in exact arithmetic and holds rounding noise, returns that of the largest gradient."""
 
     def largest(tensor: np.ndarray) -> float:
         finite = tensor[np.isfinite(tensor)]
@@ -174,7 +174,7 @@ def magnitude(case: Case, name: str) -> float:
 
 
 def float32_bounds(case: Case) -> Arrays:
-    """8 eps (4 + sqrt(S) + L) of p, and of sum p |v| for out; L is the largest scale * sum |q k| of the row (tests/golden/README.md)."""
+    """Returns the float32 bounds of tests/golden/README.md: 8 eps (4 + sqrt(S) + L) times p, or times sum p |v| for out, where L is the largest scale * sum |q k| of the row."""
     q = case.tensor("q")
     k, v = (case.tensor(name).astype(np.float64) * (1 if (scale := case.tensor(name + "_scale")) is None else scale[..., None]) for name in "kv")
     k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
@@ -198,5 +198,5 @@ def test_golden_vector_is_reproduced(path: Path) -> None:
     for name, expected in case.expected.items():
         actual = results[name].reshape(expected.shape) if name == "d_bias" else results[name]
         assert actual.dtype == case.dtype and actual.shape == expected.shape
-        error = np.abs(np.subtract(actual, expected, where=actual != expected, out=np.zeros(expected.shape)))  # two infinities are equal
+        error = np.abs(np.subtract(actual, expected, where=actual != expected, out=np.zeros(expected.shape)))  # two equal infinities have error 0
         assert (error <= bounds[name]).all(), (name, error.max())

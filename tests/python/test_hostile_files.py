@@ -1,4 +1,4 @@
-"""polyhead.load of files that someone damaged, on purpose or not: ValueError with the file's name, and nothing else."""
+"""For a damaged file, polyhead.load must raise ValueError with the file's name, whether or not the damage was intended to do harm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def safetensors(header: str, length: int | None = None, data: bytes = b"") -> by
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + data
 
 
-DIRECTORY = b"PK\1\2"  # an entry of a zip file's directory: flags at 8, sizes at 20 and 24, place of the member at 42
+DIRECTORY = b"PK\1\2"  # start of an entry in a zip file's directory; it has flags at byte 8, sizes at 20 and 24, and the offset of the member at 42
 TWO = npz(npy(), npy())
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
@@ -122,7 +122,7 @@ def test_a_hostile_configuration_does_not_say_how_many_heads(name: str, tmp_path
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """One to four changes, most of them near the ends, where headers and directories are."""
+    """Returns the content with one to four changes, most of them near the beginning or the end, where headers and directories are."""
     result = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 4])):
         if not result:
@@ -174,7 +174,7 @@ def test_mutated_files_are_layers_or_value_errors_with_their_names(tmp_path: Pat
         except ValueError as error:
             assert type(error) is ValueError and str(tmp_path) in str(error), f"file {i}, {name}: {error}"
             results["refused"] += 1
-        except OSError as error:  # an index that names another file
+        except OSError as error:  # an index may name a file that does not exist
             assert name.endswith(".json") and str(tmp_path) in str(error), f"file {i}, {name}: {error}"
             results["names a file that is not there"] += 1
     summary.append(f"load: {FILES} mutated files: {', '.join(f'{count} {what}' for what, count in results.items())}")

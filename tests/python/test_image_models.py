@@ -1,4 +1,4 @@
-"""Models of images (ViT, DeiT, CLIP, SigLIP) against transformers, and what prepares images for them against its image processors."""
+"""Compares models of images (ViT, DeiT, CLIP, SigLIP) with transformers, and the preparation of images with the image processors of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40, "image_size": 16, "patch_size": 4}
-# By name: the prefix of transformers' classes, and the settings of a tiny model. Each family has one row of its own name.
+# {name: (prefix of transformers' classes, settings of a tiny model)}. Each family has one row that is named like the family.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT", SIZES),
     "vit, wide images": ("ViT", SIZES | {"image_size": [9, 14], "patch_size": [3, 4], "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_output_size": 7, "pooler_act": "gelu", "layer_norm_eps": 1e-5}),
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def saved_model(case: str, folder: Path, head: str = "Model", dtype: Any = torch.float32, **settings: Any) -> Any:
-    """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
+    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
     name, own = CASES[case]
     config = getattr(transformers, f"{name}Config")(**own | settings)
     return saved(getattr(transformers, f"{name}{head}"), config, folder, dtype)
@@ -54,7 +54,7 @@ def saved(kind: Any, config: Any, folder: Path, dtype: Any = torch.float32) -> A
 
 
 def images(config: Any, count: int = 2) -> np.ndarray:
-    """Pixels [B,C,height,width]."""
+    """Returns random pixels [B,C,height,width]."""
     sides = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
     return np.random.default_rng(7).normal(size=(count, config.num_channels, *sides)).astype(np.float32)
 
@@ -66,7 +66,7 @@ def close(ours: Any, theirs: Any, tolerance: float = 1e-4) -> None:
 
 
 def compare(expected: Any, result: Any, tolerance: float = 1e-4) -> None:
-    """A pass of transformers and one of ours with hidden, all_hidden and attentions."""
+    """Compares the outputs of transformers with hidden, all_hidden and attentions of polyhead."""
     close(result.hidden, expected.last_hidden_state, tolerance)
     assert len(result.all_hidden) == len(expected.hidden_states)
     for layer, hidden in enumerate(expected.hidden_states):
@@ -133,7 +133,7 @@ def pair_config(kind: str, text: dict[str, Any] | None = None) -> Any:
 
 
 def texts() -> tuple[np.ndarray, np.ndarray]:
-    """Three texts of 12, 7 and 3 tokens: a start, words, an end, padding."""
+    """Returns three texts of 12, 7 and 3 tokens: a start token, words, an end token, padding."""
     ids, attend = np.random.default_rng(3).integers(1, 97, (3, 12)), np.ones((3, 12), bool)
     ids[:, 0] = 97
     for row, length in enumerate((12, 7, 3)):
@@ -190,7 +190,7 @@ def test_a_classifier_on_the_image_side_of_clip_opens(tmp_path: Path) -> None:
 
 
 def test_configs_and_tensors_of_transformers_4_open(tmp_path: Path) -> None:
-    """text_config_dict replaces text_config; position ids were saved."""
+    """In files of transformers 4, text_config_dict replaces text_config, and position ids are among the tensors."""
     theirs = saved(transformers.CLIPModel, pair_config("CLIP"), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     pixels, (ids, _) = images(theirs.config.vision_config), texts()
@@ -273,7 +273,7 @@ def test_a_model_is_copied_pickled_and_shown(tmp_path: Path) -> None:
         assert np.array_equal(other.similarity(pixels, ids), expected)
     assert np.array_equal(pickle.loads(pickle.dumps(ours.vision)).run(pixels).hidden, hidden)
     assert "text.words.weight" in ours.parameters and repr(ours.vision).startswith("VisionEncoder(model='clip_vision_model', layers=3, heads=4,")
-    # A single image without a batch dimension, then two batch dimensions.
+    # Images may have no batch dimension, or two.
     assert np.array_equal(ours.vision.run(pixels[0]).hidden, hidden[0])
     assert np.array_equal(ours.vision.run(pixels[None]).hidden, hidden[None])
     result = ours.vision.run(pixels, outputs=["q", "k", "attentions"])
@@ -283,13 +283,13 @@ def test_a_model_is_copied_pickled_and_shown(tmp_path: Path) -> None:
 
 
 def processor(kind: str, **settings: Any) -> Any:
-    """An image processor of transformers that resizes with Pillow."""
+    """Returns the image processor of transformers that resizes with Pillow."""
     pytest.importorskip("PIL")
     return getattr(importlib.import_module(f"transformers.models.{kind.lower()}.image_processing_pil_{kind.lower()}"), f"{kind}ImageProcessorPil")(**settings)
 
 
 def noisy(height: int, width: int) -> np.ndarray:
-    """Noise with large areas, whose edges show a filter's lobes."""
+    """Returns an image of noise with large plain areas: at their edges, errors of a resampling filter would be large."""
     rng = np.random.default_rng(height * 1000 + width)
     image = rng.integers(0, 256, (height, width, 3), np.uint8)
     image[: height // 3, : width // 2] = 255
@@ -327,7 +327,7 @@ def test_images_are_prepared_as_by_the_image_processor(kind: str, settings: dict
 
 
 def test_old_files_of_image_processors_open(tmp_path: Path) -> None:
-    """transformers 4.10 wrote one number for a size."""
+    """In files of transformers 4.10, a size is one number."""
     saved_model("vit", tmp_path)
     path, image = tmp_path / "preprocessor_config.json", noisy(40, 30)
     for old, new in (
@@ -361,12 +361,12 @@ def test_what_is_not_prepared_is_named(changes: dict[str, Any], message: str, tm
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     result = subprocess.run([sys.executable, "-m", "polyhead", *arguments], capture_output=True, text=True, timeout=600)
     if "was built without image files" in result.stderr:
-        pytest.skip("built without image files")
+        pytest.skip("polyhead was built without image files")
     return result
 
 
 def test_view_reads_image_files_as_pillow_does(tmp_path: Path) -> None:
-    """The arrays of `view --image`: pixels as from Pillow's, and the pass over them."""
+    """`view --image` reads the same pixels as Pillow, and the arrays that it writes are those of a pass over these pixels."""
     image_of = pytest.importorskip("PIL.Image")
     model = tmp_path / "model"
     theirs = saved_model("vit", model, "ForImageClassification", num_labels=3)
@@ -425,7 +425,7 @@ def test_view_writes_a_page_and_json(tmp_path: Path) -> None:
 
 
 def sets_of(page: Path) -> list[dict[str, Any]]:
-    """The sets of a page; those of one text, which have a group, as its tabs."""
+    """Returns the sets of maps of a page. Sets with the same group belong to one text, whose tabs they are."""
     found = re.search(r'id="data">(.*?)</script', page.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
     listed: list[dict[str, Any]] = json.loads(found.group(1))["texts"]
@@ -433,7 +433,7 @@ def sets_of(page: Path) -> list[dict[str, Any]]:
 
 
 def clip_with_a_tokenizer(folder: Path) -> tuple[Any, Any]:
-    """A CLIP model with a tokenizer of five words, saved, and both."""
+    """Saves a CLIP model with a tokenizer of five words. Returns model and tokenizer."""
     words = ["a", "photo", "of", "red", "bike"]
     alphabet = sorted({c for word in words for c in word})
     merges = [(word[:i], word[i] + ("</w>" if i == len(word) - 1 else "")) for word in words for i in range(1, len(word))]
@@ -445,7 +445,7 @@ def clip_with_a_tokenizer(folder: Path) -> tuple[Any, Any]:
 
 
 def test_the_text_side_of_clip_is_shown(tmp_path: Path) -> None:
-    """Token ids are those of transformers' CLIPTokenizer."""
+    """The program's token ids are those of transformers' CLIPTokenizer."""
     theirs, tokenizer = clip_with_a_tokenizer(tmp_path)
     result = program("view", str(tmp_path), "--text", "A photo of  a red Bike", "--json")
     assert result.returncode == 0, result.stderr
@@ -521,7 +521,7 @@ class TimmBlock(torch.nn.Module):  # type: ignore[misc]
 
 
 class TimmViT(torch.nn.Module):  # type: ignore[misc]
-    """What timm 1.0.31's VisionTransformer and VisionTransformerDistilled compute, with its names."""
+    """Computes the same as VisionTransformer and VisionTransformerDistilled of timm 1.0.31, with timm's names of parameters."""
 
     def __init__(self, width: int, depth: int, heads: int, *, classes: int = 5, average: bool = False, class_token: bool = True, registers: int = 0, distilled: bool = False, embed_class: bool = True, bias: bool = True) -> None:  # fmt: skip
         super().__init__()
@@ -599,13 +599,13 @@ def test_folders_of_timm_open(case: str, tmp_path: Path) -> None:
 
 
 def test_images_are_prepared_as_timm_says(tmp_path: Path) -> None:
-    """Resized to 16 / 0.9 = 17 pixels on the shorter side, cut to 16 and normalised."""
+    """Images are resized to 16 / 0.9 = 17 pixels on the shorter side, cut to 16 x 16 and normalised."""
     image_of = pytest.importorskip("PIL.Image")
     timm_folder("vit", tmp_path)
     image = noisy(40, 47)
     resized = np.asarray(image_of.fromarray(image).resize((int(17 * 47 / 40), 17), 3), np.float32)
     assert resized.shape == (17, 19, 3)
-    expected = (resized[0:16, 2:18] / 255 - np.float32([0.5, 0.4, 0.3])) / np.float32([0.5, 0.25, 0.2])  # torchvision rounds 0.5 to 0 and 1.5 to 2
+    expected = (resized[0:16, 2:18] / 255 - np.float32([0.5, 0.4, 0.3])) / np.float32([0.5, 0.25, 0.2])  # the offset of the cut is rounded as in torchvision: 0.5 to 0 and 1.5 to 2
     np.testing.assert_allclose(polyhead.models.load(tmp_path).prepare(image), expected.transpose(2, 0, 1), rtol=0, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends calls that take seconds, because calls on the main thread check for signals; and everything works afterwards."""
+"""Ctrl-C ends calls that take seconds, because calls on the main thread check for signals. Later calls work."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ X = np.random.default_rng(6).standard_normal((1, 512, 512)).astype(np.float32)
 
 
 class Alarm(BaseException):
-    """A BaseException, as KeyboardInterrupt: `except Exception` does not catch it."""
+    """An exception that, like KeyboardInterrupt, `except Exception` does not catch."""
 
 
 @pytest.fixture
 def alarm() -> Iterator[Callable[[], None]]:
-    """Starts a series of signals, where the third raises Alarm. Python merges signals that arrive between checks, so a call that does not check sees only one."""
+    """Starts a series of signals, and raises Alarm at the third one that Python handles. Python merges signals that arrive between two checks, so a call that never checks
+    handles only one."""
     seen = 0
 
     def ring(_signal: int, _frame: object) -> None:
@@ -47,7 +48,7 @@ def alarm() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def ctrl_c() -> Iterator[None]:
-    """Sends SIGINT, the third of which Python handles as it does by default; see alarm."""
+    """Sends SIGINT repeatedly, and raises KeyboardInterrupt at the third one that Python handles, for the reason that `alarm` states."""
     seen, over = 0, threading.Event()
 
     def ring(number: int, frame: FrameType | None) -> None:
@@ -86,7 +87,7 @@ ENDS = np.array([0, 9000, POSITIONS])
 SLOPES = polyhead.RelativeBias(slopes=np.zeros(64, np.float32))
 LAYER = polyhead.MultiHeadAttention(512, 8, gate=True, seed=1)
 
-# Calls of many seconds on one thread, each with a number of threads.
+# Calls that take many seconds on one thread. Each is a function of the number of threads.
 CALLS: dict[str, Callable[[int], object]] = {
     "sdpa": lambda n: polyhead.sdpa(heads(64), heads(64), heads(64), num_threads=n),
     "sdpa of one head": lambda n: polyhead.sdpa(LONG, LONG, LONG, num_threads=n),
@@ -166,7 +167,7 @@ def test_a_handler_that_returns_changes_nothing() -> None:
     seen = []
 
     def ring(_signal: int, _frame: object) -> None:
-        seen.append(polyhead.sdpa(ONE[:, :, :9], ONE[:, :, :9], ONE[:, :, :9]).tobytes())  # a handler may call polyhead itself
+        seen.append(polyhead.sdpa(ONE[:, :, :9], ONE[:, :, :9], ONE[:, :, :9]).tobytes())  # a signal handler may call polyhead
 
     q = LONG[:, :, : 2 * POSITIONS]
     expected = polyhead.sdpa(q, q, q, num_threads=2)

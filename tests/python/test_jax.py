@@ -1,4 +1,4 @@
-"""polyhead.jax: every option beside the formula in float64, with the bits of polyhead.sdpa; transforms; layouts without copies; XLA's interface."""
+"""Compares polyhead.jax with the formula in float64 for every option, and with the bits of polyhead.sdpa. Also tests transforms, layouts without copies, and XLA's interface."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ DIFFERENTIABLE = ("q", "k", "v", "bias", "sink", "slopes", "table")
 
 @pytest.fixture
 def wide() -> Iterator[None]:
-    """float64 in JAX."""
+    """Enables float64 in JAX during a test."""
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
 
 
 def with_parameters(arrays: Arrays, given: Arrays, **more: Any) -> Any:
-    """`attention` with slopes and a table among the arrays."""
+    """Calls `attention`. `arrays` may hold slopes or a table of a relative bias."""
     options = {name: x for name, x in arrays.items() if name not in ("q", "k", "v", "slopes", "table")} | given
     relative = {name: arrays[name] for name in ("slopes", "table") if name in arrays}
     if relative:
@@ -48,7 +48,7 @@ def with_parameters(arrays: Arrays, given: Arrays, **more: Any) -> Any:
 
 
 def as_arrays(seed: int) -> tuple[Arrays, Arrays, dict[str, torch.Tensor], dict[str, Any]]:
-    """A problem of test_torch_attention: arrays for JAX, options that are no arrays, and both for the formula."""
+    """Draws a problem as test_torch_attention does. Returns (arrays for JAX, options that are no arrays, tensors and options for the formula)."""
     tensors, given = drawn(seed)
     arrays = {name: x.detach().numpy() for name, x in (tensors | {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}).items()}
     return arrays, {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}, tensors, given
@@ -67,7 +67,7 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
         arrays, options, tensors, given = as_arrays(seed)
         chosen = [[0, 1, 2], [0], [1], [2]][seed % 4]
         if {"slopes", "table"} & arrays.keys() and {"query_offsets", "diagonal_offsets"} & arrays.keys():
-            chosen = [i for i in chosen if i != 2]  # refused by name
+            chosen = [i for i in chosen if i != 2]  # attention weights of such calls have no gradient and are refused
         exact = formula(*tensors.values(), given)
         empty = exact["empty"].numpy()
         layout = ("NTH", "TNH")[seed // 4 % 2]
@@ -90,7 +90,7 @@ def test_every_option_is_the_formula(wide: None, summary: list[str]) -> None:
         theirs = [exact[name] for name in ("out", "lse", "p")]
         for name, ours, wanted in zip(("out", "lse", "p"), found, theirs):
             close(ours, wanted.detach(), 1e-12, f"seed {seed}, {layout}, {name}")
-        if not QUICK or seed % 4 == 0:  # without a gradient
+        if not QUICK or seed % 4 == 0:  # also call it without a gradient
             for ours, wanted in zip(jax.jit(results)({name: jnp.asarray(x) for name, x in arrays.items()}), theirs):
                 close(ours, wanted.detach(), 1e-12, f"seed {seed}, {layout}, without a gradient")
         if chosen:
@@ -109,7 +109,7 @@ def test_results_and_gradients_have_the_bits_of_sdpa(dtype: str, wide: None, rng
     q, k, v, bias, d_out = (numbers(rng, *shape).astype(dtype) for shape in ((2, 4, 9, 16), (2, 2, 11, 16), (2, 2, 11, 8), (4, 9, 11), (2, 4, 9, 8)))
     options = {"causal": "bottom_right", "window": (6, None), "softcap": 3.0, "dropout": 0.2, "seed": 2**40 + 7}
     like = {"float32": np.float32, "float64": np.float64, "float16": np.float16}.get(dtype)
-    if like is None:  # NumPy has no bfloat16 of its own: torch's tensors
+    if like is None:  # NumPy has no bfloat16, so polyhead.sdpa gets torch's tensors
         given = [torch.from_numpy(np.array(x.astype(jnp.float32))).bfloat16() for x in (q, k, v, bias, d_out)]
         theirs = [lambda x: np.asarray(x.float()).astype(jnp.bfloat16), lambda x: np.asarray(x)]
     else:
@@ -170,7 +170,7 @@ def test_narrow_keys_and_values(rng: np.random.Generator) -> None:
         jax.grad(lambda s: attention(q, k8, v8, k_scale=s, v_scale=v_scale).sum())(jnp.asarray(k_scale))
 
 
-# jax.export: what python/README.md says.
+# jax.export, as described in python/README.md.
 
 EXPORT = """
 import sys
@@ -201,11 +201,11 @@ def test_an_exported_function_runs_in_another_process(tmp_path: Path) -> None:
         if how == "with":
             assert result.returncode == 0, result.stderr
             np.testing.assert_allclose([float(word) for word in result.stdout.split()], expected, rtol=1e-5)
-        else:  # XLA names what is missing
+        else:  # XLA's error names the missing target
             assert result.returncode != 0 and "polyhead_attention" in result.stderr, result.stderr
 
 
-# vmap: each example as it is alone.
+# vmap gives the results of each example alone.
 
 
 def problem(rng: np.random.Generator, kind: int) -> tuple[Arrays, Arrays]:
@@ -231,7 +231,7 @@ def problem(rng: np.random.Generator, kind: int) -> tuple[Arrays, Arrays]:
 
 
 def stacked(rng: np.random.Generator, kind: int, size: int, mapped: set[str]) -> tuple[Arrays, Arrays, dict[str, int | None]]:
-    """A problem whose arrays in `mapped` have one more dimension somewhere."""
+    """Draws a problem for vmap: arrays named in `mapped` have a further dimension, at a random axis. Returns (arrays, options, axes)."""
     examples = [problem(rng, kind) for _ in range(size)]
     arrays, axes = {}, {}
     for name, x in examples[0][0].items():
@@ -266,7 +266,7 @@ def test_gradients_under_vmap_are_those_of_each_example(of: str, rng: np.random.
     position = ("out", "lse", "p").index(of)
     for kind, mapped in draws(rng, 6 if QUICK else 12):
         if of == "p" and kind % 6 == 4:
-            continue  # refused: a relative bias and documents
+            continue  # attention weights with a relative bias and documents have no gradient and are refused
         arrays, given, axes = stacked(rng, kind, 3, mapped)
 
         def f(x: Arrays, rest: Arrays) -> Any:
@@ -302,7 +302,7 @@ def test_two_levels_of_vmap(rng: np.random.Generator) -> None:
             assert same(both(q, k, v, bias, seeds)[i, j], f(*single))
             total += jax.grad(lambda *x: (f(*x) ** 2).sum(), argnums=3)(*single)
         close(grads[3], total, 1e-5, "bias")
-    # A gradient of each example beside a sum over the inner ones.
+    # The inner vmap is summed inside of the gradient; the outer vmap maps the gradient.
     f = lambda q, k, v, bias: (attention(q, k, v, bias=bias) ** 2).sum()  # noqa: E731
     inner = jax.grad(lambda *x: jax.vmap(f, (0, 0, None, None))(*x).sum(), argnums=(0, 1, 2, 3))
     whole = jax.vmap(inner, (0, None, 0, None))(q, k, v, bias)
@@ -336,7 +336,7 @@ def plain(q: Any, k: Any, v: Any, bias: Any) -> Any:
 
 
 def with_rule(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f inside a custom_vjp, as libraries wrap it."""
+    """Wraps f in a custom_vjp, as libraries do."""
     g = jax.custom_vjp(f)
     g.defvjp(lambda *x: jax.vjp(f, *x), lambda pull, d: pull(d))
     return g
@@ -402,7 +402,7 @@ SCALARS = [np.float16, np.float32, np.float64, jnp.bfloat16, np.int8, np.int32, 
 @pytest.mark.parametrize("of", [int, float, *SCALARS, *(lambda x, t=t: np.array(x, t) for t in SCALARS), *(lambda x, t=t: jnp.array(x, t) for t in SCALARS)])
 def test_every_kind_of_number(of: Callable[[Any], Any], wide: None, rng: np.random.Generator) -> None:
     q = numbers(rng, 1, 2, 6, 4)
-    part = 0.5 if float(of(0.5)) == 0.5 else 1  # integers have no half
+    part = 0.5 if float(of(0.5)) == 0.5 else 1  # integers cannot hold 0.5
     for option in ({"scale": 2}, {"scale": part}, {"softcap": part}, {"dropout": part, "seed": 3}):
         name = next(iter(option))
         exact = polyhead.sdpa(*[np.asarray(q)] * 3, **option)
@@ -445,7 +445,7 @@ def test_seeds(rng: np.random.Generator) -> None:
         assert same(f(seed), exact)
         if isinstance(seed, jax.Array):
             assert same(jax.jit(f)(seed), exact)
-    assert same(jax.jit(f)(jnp.int32(-1)), polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**32 - 1))  # modulo 2^32
+    assert same(jax.jit(f)(jnp.int32(-1)), polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**32 - 1))  # seeds are taken modulo 2^32
     assert same(f(2**64 - 1), polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**64 - 1))
     large = polyhead.sdpa(*[np.asarray(q)] * 3, dropout=0.5, seed=2**40 + 7)
     assert same(f(np.array(2**40 + 7)), large) and same(f(np.uint64(2**40 + 7)), large)
@@ -477,7 +477,7 @@ def test_operands_and_results_are_not_copied(layout: Any, rng: np.random.Generat
     assert compiled.memory_analysis().temp_size_in_bytes <= rows + 4096
     assert not any(word in compiled.as_text() for word in (" copy(", " transpose(", " fusion(")), compiled.as_text()
     pull = jax.jit(lambda q, k, v, bias, d: jax.vjp(f, q, k, v, bias)[1](d)).lower(q, q, q, bias, q).compile()
-    # Between the passes stay out and lse.
+    # Between the forward and the backward pass only out and lse are kept.
     assert pull.memory_analysis().temp_size_in_bytes <= q.size * 4 + rows + 8192
     assert not any(word in pull.as_text() for word in (" copy(", " transpose(", " fusion(")), pull.as_text()
 
@@ -496,7 +496,7 @@ def test_calls_from_many_threads(rng: np.random.Generator) -> None:
 
 
 def test_several_devices() -> None:
-    # XLA makes the devices when it starts, so this is another process.
+    # XLA creates its devices when it starts, so the test runs in another process.
     code = """
     import os
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"

@@ -1,4 +1,4 @@
-"""jax.export: symbolic extents, and functions that are serialised and called again."""
+"""Tests jax.export with polyhead.jax: symbolic extents, and functions that are serialised, loaded and called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""polyhead.jax.dot_product_attention beside jax.nn's, attention_fn beside Flax's formula and in its layers."""
+"""Compares polyhead.jax.dot_product_attention with that of jax.nn, and attention_fn with Flax's formula and in Flax's layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
             if residual:
                 both = (jax.jit(lambda x, f=f: f(**x, **given, return_residual=True)[1]) for f in (dot_product_attention, jax.nn.dot_product_attention))  # noqa: B023
                 a, b = (np.asarray(f(arrays)) for f in both)
-                empty = b < -1e30  # of a query without keys, or beyond the queries' length: jax.nn's large negative number
+                empty = b < -1e30  # for a query without keys or behind the queries' length, jax.nn's residual is a large negative number
                 assert np.array_equal(a == -np.inf, empty), f"{i}: {given}"
                 close(a[~empty], b[~empty], 1e-5, f"{i}: residual, {given}")
                 left_out += int(empty.sum())
@@ -69,7 +69,7 @@ def test_dot_product_attention_is_that_of_jax(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
 def test_masked_keys_get_nothing_beside_a_low_bias(low: float, rng: np.random.Generator) -> None:
-    # jax.nn and Flax give p to the masked key here, as its score is their finite replacement.
+    # jax.nn and Flax replace the score of a masked key by a finite number. Beside such a low bias they give the masked key some weight; polyhead gives it 0.
     q, mask = numbers(rng, 1, 3, 2, 8), jnp.array([True, True, False])
     bias = jnp.broadcast_to(jnp.float32(low), (1, 1, 3, 3))
     exact = jnp.zeros_like(q) if low == -np.inf else jnp.broadcast_to(q[:, :2].mean(1, keepdims=True), q.shape)
@@ -78,7 +78,7 @@ def test_masked_keys_get_nothing_beside_a_low_bias(low: float, rng: np.random.Ge
 
 
 def exact_attention(query: Any, key: Any, value: Any, bias: Any, mask: Any) -> np.ndarray:
-    """jax.nn's formula in float64, of the numbers as they are given."""
+    """Computes jax.nn's formula in float64 from the given numbers."""
     q, k, v, b = (np.asarray(x, np.float64) for x in (query, key, value, bias))
     score = np.where(mask, np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1]) + b, -np.inf)
     p = np.exp(score - score.max(-1, keepdims=True))
@@ -89,13 +89,13 @@ def exact_attention(query: Any, key: Any, value: Any, bias: Any, mask: Any) -> n
 DTYPES = ["bfloat16", "float16", "float32", "float64"]
 
 
-# combinations() has in quick no equal dtypes, and both functions not on either side of them.
+# In quick, combinations() yields no pair of equal dtypes, and not every function with a wider and with a narrower bias.
 MORE = [(attention_fn, "bfloat16", "float32"), (attention_fn, "float32", "bfloat16"), (dot_product_attention, "float32", "float32")] if QUICK else []
 
 
 @pytest.mark.parametrize(("f", "of_query", "of_bias"), [*combinations([dot_product_attention, attention_fn], DTYPES, DTYPES), *MORE])
 def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bias: str, wide: None, rng: np.random.Generator) -> None:  # noqa: F811
-    """Around 100 a bias differs by up to 1/4 from its bfloat16: rounded to the dtype of query it would move every weight."""
+    """Numbers around 100 differ by up to 1/4 from their bfloat16 values. If the bias were rounded to the dtype of query, every attention weight would change."""
     q, k, v, d_out = (numbers(rng, 2, n, 4, 16).astype(of_query) for n in (5, 7, 7, 5))
     bias = (100 + numbers(rng, 4, 5, 7)).astype(of_bias)
     mask = jnp.asarray(rng.random((2, 1, 5, 7)) < 0.8).at[..., 0].set(True)
@@ -107,7 +107,7 @@ def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bia
         close(ours, exact, tolerance, f"{of_query} beside a bias of {of_bias}")
     gradients = jax.jit(jax.grad(lambda *x: (f(*x, mask) * d_out).sum().astype("float32"), argnums=(0, 1, 2, 3)))(q, k, v, bias)
     assert [x.dtype.name for x in gradients] == [of_query] * 3 + [of_bias] and gradients[3].shape == bias.shape
-    # Of float64 arrays with the same numbers: what is left are the roundings of results, and of d_out's products.
+    # The expected gradients are those of float64 arrays with the same numbers. They differ by the rounding of results, and of products with d_out.
     wanted = jax.grad(lambda *x: (f(*x, mask) * d_out.astype("float64")).sum(), argnums=(0, 1, 2, 3))(*(x.astype("float64") for x in (q, k, v, bias)))
     narrow = max((of_query, of_bias), key=lambda name: float(jnp.finfo(name).eps))
     all_close(gradients, wanted, {"bfloat16": 3e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-11}[narrow], "gradients")
@@ -116,7 +116,7 @@ def test_a_bias_of_another_dtype_keeps_its_numbers(f: Any, of_query: str, of_bia
     assert all(same(x, f(q, k, v, b, mask)) for x, b in zip(mapped, biases))
 
 
-@pytest.mark.skipif("return_residual" not in inspect.signature(jax.nn.dot_product_attention).parameters, reason="this jax.nn returns no residual")
+@pytest.mark.skipif("return_residual" not in inspect.signature(jax.nn.dot_product_attention).parameters, reason="this version of jax.nn returns no residual")
 def test_a_residual_beside_a_wider_bias_has_the_dtype_of_key(rng: np.random.Generator) -> None:
     q, bias = numbers(rng, 2, 5, 4, 16).astype(jnp.bfloat16), numbers(rng, 4, 5, 5)
     for causal in (False, True):
@@ -141,7 +141,7 @@ def test_attention_fn_honours_or_refuses_every_argument(rng: np.random.Generator
     close(attention_fn(q, k, k, bias, mask), out, 1e-5, "mask and bias")
     close(attention_fn(q, k, k, bias, mask.astype(jnp.float32)), out, 1e-5, "a mask of numbers")
     close(attention_fn(q, q, q, is_causal=True), flax_formula(q, q, q, mask=jnp.tril(jnp.ones((5, 5))))[0], 1e-5, "causal")
-    keep = jax.random.bernoulli(key, 0.75, (1, 1, 5, 6)) / 0.75  # as Flax draws it
+    keep = jax.random.bernoulli(key, 0.75, (1, 1, 5, 6)) / 0.75  # the dropout bits as Flax draws them
     dropped = {"dropout_rng": key, "dropout_rate": 0.25}
     close(attention_fn(q, k, k, bias, mask, **dropped), flax_formula(q, k, k, bias, mask, keep)[0], 1e-5, "dropout of one plane")
     assert same(attention_fn(q, k, k, **dropped, deterministic=True), attention_fn(q, k, k))

@@ -1,4 +1,4 @@
-"""score_fn of polyhead.jax.attention: results and gradients, those of captured arrays too, against the dense formula in JAX; transforms; refusals."""
+"""Tests score_fn of polyhead.jax.attention. Results, gradients and gradients of captured arrays are compared with the dense formula in JAX. Also tests transforms and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inputs(dtype: Any = np.float64, kv_heads: int = N) -> list[Any]:
 
 
 def dense(q: Any, k: Any, v: Any, score_fn: Score, attend: Any = None) -> Any:
-    """The formula, with the function at the indices of each pair."""
+    """Computes attention with dense matrices; score_fn is called with the indices of each pair."""
     k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = jnp.matmul(q, jnp.swapaxes(k, -1, -2), precision="highest") * H**-0.5
     each = score_fn
@@ -49,7 +49,7 @@ def dense(q: Any, k: Any, v: Any, score_fn: Score, attend: Any = None) -> Any:
     return jnp.matmul(jax.nn.softmax(score, where=score > -jnp.inf), v, precision="highest")
 
 
-# Each makes a score_fn of captured arrays, whose shapes it says.
+# {name: (function that makes a score_fn from captured arrays, shapes of these arrays)}.
 RULES: dict[str, tuple[Callable[..., Score], list[tuple[int, ...]]]] = {
     "identity": (lambda: lambda score, b, h, q, k: score, []),
     "softcap": (lambda: lambda score, b, h, q, k: 2 * jnp.tanh(score / 2), []),
@@ -187,7 +187,7 @@ def test_vmap_of_inputs_and_of_captured_arrays(wide: None) -> None:
     ours, theirs = one(lambda q, k, v, score_fn: attention(q, k, v, score_fn=score_fn)), one(dense)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
         close(a, b, 1e-10, "vmap")
-    # A gradient of each example.
+    # vmap of grad gives the gradient of each example.
     each = jax.vmap(jax.grad(lambda table, q: attention(q, k[0], v[0], score_fn=lambda s, b, h, i, j: s * table[b, h]).sum()))(table, q)
     exact = jnp.stack([jax.grad(lambda t, q=q[i]: dense(q, k[0], v[0], lambda s, b, h, i, j: s * t[b, h]).sum())(table[i]) for i in range(3)])
     close(each, exact, 1e-10, "each example")
@@ -290,6 +290,6 @@ def test_derivatives_that_do_not_exist_are_refused_by_name() -> None:
     (rows, scales), _ = polyhead.quantize_rows(np.asarray(k)), None
     with pytest.raises(NotImplementedError, match="int8 keys have no score_fn"):
         attention(q, rows, rows, k_scale=scales, v_scale=scales, score_fn=twice)
-    # Results that are not differentiated do no harm.
+    # Further results may be requested if they are not differentiated.
     first = jax.grad(lambda q: attention(q, k, v, score_fn=twice, return_lse=True, return_attention_weights=True)[0].sum())(q)
     close(first, jax.grad(loss)(q), 1e-6, "beside unused results")

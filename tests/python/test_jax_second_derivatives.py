@@ -1,4 +1,4 @@
-"""polyhead.jax in forward mode and in second derivatives: every option beside the formula in float64, under every nesting of jvp, grad, vmap and jit."""
+"""Compares forward mode and second derivatives of polyhead.jax with the formula in float64, for every option and for nestings of jvp, grad, vmap and jit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MASKS = ("attend", "block", "attend_keys", "block_keys", "key_lengths", "query_o
 
 
 def distances_and_mask(arrays: Arrays, options: Arrays, shape: tuple[int, int, int, int]) -> tuple[Any, Any]:
-    """Key minus query counted from the diagonal ``[B,T,S]``, and the attended pairs ``[B,N,T,S]``, as docs/maths.md writes them."""
+    """Returns the distances s - (t + offset) from the diagonal, ``[B,T,S]``, and the attended pairs, ``[B,N,T,S]``, as defined in docs/maths.md."""
     batch, heads, queries, keys = shape
     given = {name: np.asarray(arrays[name]) for name in MASKS if name in arrays}
     t, s = np.arange(queries)[:, None], np.arange(keys)
@@ -52,7 +52,7 @@ def distances_and_mask(arrays: Arrays, options: Arrays, shape: tuple[int, int, i
 
 
 def formula(x: Arrays, fixed: Arrays, options: Arrays) -> tuple[Any, Any, Any]:
-    """out, lse (0 in rows without keys and sink) and p of inputs x, with a tensor of all pairs. Infinities are left out, as their derivatives are NaN."""
+    """Computes out, lse and p of the inputs x with dense matrices. Infinities would have NaN as derivatives, so lse is 0 in rows without keys and sink."""
     q, (k, v) = x["q"], (jnp.repeat(x[name], x["q"].shape[1] // x[name].shape[1], 1) for name in ("k", "v"))
     shape = (*q.shape[:3], k.shape[2])
     distance, keep = distances_and_mask(fixed, options, shape)
@@ -90,12 +90,12 @@ def tangents_of(x: Arrays, rng: np.random.Generator) -> Arrays:
 
 
 def loss_of(results: Any) -> Any:
-    """Not linear in the results, so that their gradients depend on the inputs."""
+    """A loss that is not linear in the results, so that second derivatives are not trivial."""
     return sum((np.cos(0.7 * i + np.arange(x.size)).reshape(x.shape).astype(x.dtype) * (x + x * x)).sum() for i, x in enumerate(results))
 
 
 def finite(results: Any) -> list[Any]:
-    """With 0 as lse of rows without keys."""
+    """Replaces -infinity, the lse of rows without keys, by 0."""
     return [jnp.where(x == -jnp.inf, 0, x) for x in results]
 
 
@@ -115,7 +115,7 @@ NESTINGS: dict[str, Callable[[Function, Arrays, Arrays], Any]] = {
 
 
 def compiled(f: Any, *arguments: Any) -> Any:
-    """f(*arguments) under jit, compiled in a hurry."""
+    """Compiles f with jit, without XLA's expensive passes, and calls it."""
     return jax.jit(f).lower(*arguments).compile(compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})(*arguments)
 
 
@@ -136,9 +136,9 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         still = {name: x for name, x in inputs.items() if name not in moving}
         chosen = [[0, 1, 2], [0], [0, 1], [1], [2]][seed // 6 % 5]
         if {"slopes", "table"} & arrays.keys() and {"query_offsets", "diagonal_offsets"} & arrays.keys():
-            chosen = [i for i in chosen if i != 2] or [0]  # refused by name
+            chosen = [i for i in chosen if i != 2] or [0]  # attention weights of such calls have no gradient and are refused
         if options.get("empty_rows") == "uniform":
-            chosen = [0]  # refused by name
+            chosen = [0]  # other results with empty_rows="uniform" have no second derivatives and are refused
         layout = ("NTH", "TNH")[seed // 3 % 2]
         has_keys = np.asarray(formula(inputs, fixed, options)[2]).any(-1) | ("sink" in arrays)
 
@@ -163,7 +163,7 @@ def test_every_option_is_the_formula(wide: None, rng: np.random.Generator, summa
         for name in (*arrays, *options):
             seen[name] = seen.get(name, 0) + 1
     summary.append(f"polyhead.jax, second derivatives: {len(seeds)} random problems beside the formula, worst error {worst:.2g}; times each option came up: {seen}")
-    if not QUICK:  # 12 problems need not have each option
+    if not QUICK:  # with QUICK there are 12 problems, which may not have every option
         assert min(seen.values()) > 2
 
 
@@ -185,7 +185,7 @@ def test_float32_is_as_exact_as_the_formula_in_float32(nesting: str, wide: None,
             assert ours <= 2 * formulas + 2e-7, (options, mine, theirs)
 
 
-# Whole matrices of second derivatives.
+# Hessians and Jacobians.
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -205,7 +205,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
     for name, transform in twice.items():
         ours = (jax.jit if jit else lambda g: g)(transform(loss(lambda q, k, v, b: attention(q, k, v, bias=b))))(*x)
         all_close(ours, exact["jacfwd" if name == "jacfwd" else "hessian"], 1e-11, name)
-    # Of every example, and of examples of examples.
+    # The second derivatives of each of two examples, which share the bias.
     pile = [jnp.stack([a, 2 * a]) for a in x[:3]]
     ours, wanted = (
         jax.jit(jax.vmap(jax.hessian(lambda *x, f=f: (f(*x) ** 2).sum(), argnums=(0, 2, 3)), (0, 0, 0, None)))(*pile, x[3])
@@ -215,7 +215,7 @@ def test_hessians(jit: bool, wide: None, rng: np.random.Generator) -> None:  # n
 
 
 def forces_of(f: Any, parameters: Arrays, positions: Any) -> Any:
-    """The gradient of an energy by positions, which attention sees as q, k, v and a bias of distances."""
+    """Returns forces: minus the gradient of an energy by positions. q, k, v and the bias of an attention are computed from the positions."""
 
     def energy(positions: Any) -> Any:
         h = jnp.tanh(positions @ parameters["embed"])
@@ -269,20 +269,20 @@ def test_transforms(name: str, wide: None, rng: np.random.Generator) -> None:  #
         all_close((jax.jit if jit else lambda g: g)(of(lambda q, k, v, b: attention(q, k, v, bias=b)))(*x), exact, 1e-11, name)
 
 
-# vmap: each example as it is alone.
+# Under vmap each example must have the results that it has alone.
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_vmap_is_each_example_alone(nesting: str, rng: np.random.Generator) -> None:
     for kind, mapped in draws(rng, 6):
         if (kind + list(NESTINGS).index(nesting)) % (3 if QUICK else 2):
-            continue  # to save time: a kind has every other or third nesting
+            continue  # to save time, each kind is tested with every second or third nesting
         arrays, given, axes = stacked(rng, kind, 3, mapped)
         inner = {name: x for name, x in arrays.items() if name in DIFFERENTIABLE}
         rest = {name: x for name, x in arrays.items() if name not in inner}
         t = tangents_of(inner, rng)
         in_axes = [{name: axes[name] for name in inner}, {name: axes[name] for name in inner}, {name: axes[name] for name in rest}]
-        if kind > 1:  # tangents are mapped where their inputs are not
+        if kind > 1:  # also map tangents of inputs that are not mapped
             t, in_axes[1] = {name: jnp.stack([x, 2 * x, -x]) if axes[name] is None else x for name, x in t.items()}, {name: axes[name] or 0 for name in inner}
 
         def f(x: Arrays, t: Arrays, rest: Arrays) -> Any:
@@ -340,7 +340,7 @@ def test_narrow_keys_and_values(rng: np.random.Generator) -> None:
         for return_lse in (False, True):
             f = lambda x: (lambda r: r if isinstance(r, tuple) else (r,))(with_parameters(x, {}, return_lse=return_lse))  # noqa: B023, E731
             ours, exact = NESTINGS[nesting](f, x, t), NESTINGS[nesting](f, as_float(x), as_float(t))
-            all_close(as_float(ours), exact, 2e-2 if nesting == "grad of grad" else 1e-2, nesting)  # whose first gradients are rounded to bfloat16
+            all_close(as_float(ours), exact, 2e-2 if nesting == "grad of grad" else 1e-2, nesting)  # "grad of grad" also rounds the first gradients to bfloat16
             if nesting != "jvp":
                 assert [a.dtype for a in jax.tree.leaves(ours)] == [x[name].dtype for _ in range(len(jax.tree.leaves(ours)) // 3) for name in ("k", "q", "v")]
     k8, k_scale = polyhead.quantize_rows(np.asarray(as_float(x["k"])))
@@ -381,7 +381,7 @@ def test_jax_nn(nesting: str, options: Arrays, wide: None, rng: np.random.Genera
         jax.jit(lambda x, t, f=f: NESTINGS[nesting](lambda x: (f(x["q"], x["k"], x["v"], x["bias"], **options),), x, t))(x, t)
         for f in (dot_product_attention, jax.nn.dot_product_attention)
     )
-    all_close(a, b, 2e-6, nesting)  # jax.nn has a softmax in float32
+    all_close(a, b, 2e-6, nesting)  # jax.nn computes softmax in float32
 
 
 def test_flax_function(wide: None, rng: np.random.Generator) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""Keys and values in a storage type of their own: int8 with scales, bfloat16 and float16 beside a float32 query, against the formula in float64."""
+"""Tests keys and values that are stored as int8 with scales, bfloat16 or float16 while the query is float32. Results are compared with the formula in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rng = np.random.Generator
 
 
 def formula(q: Any, k: Any, v: Any) -> tuple[np.ndarray, np.ndarray]:
-    """out and p in float64: q ``[B,N,T,H]``, k and v ``[B,K,S,.]``."""
+    """Computes out and p in float64 from q ``[B,N,T,H]``, k and v ``[B,K,S,.]``."""
     group = q.shape[1] // k.shape[1]
     k, v = (np.repeat(np.asarray(x, np.float64), group, 1) for x in (k, v))
     score = np.asarray(q, np.float64) @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
@@ -30,7 +30,7 @@ def drawn(rng: Rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def quantised(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The definition, in NumPy."""
+    """Quantises rows in NumPy, as quantize_rows is defined."""
     scale = np.abs(x).max(-1) / np.float32(127)
     return np.rint(x / scale[..., None]).astype(np.int8), scale
 

@@ -1,4 +1,4 @@
-"""Language models against transformers: a tiny random checkpoint of each family and of each rule of rotary positions, saved by transformers."""
+"""Compares language models with transformers, for tiny random checkpoints of each family and of each kind of rotary scaling that transformers saved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rope(**parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
 
 
-# Name: (configuration, its settings). Texts have 20 tokens, more than the windows and than some original lengths.
+# {name: (configuration class, its settings)}. Texts have 20 tokens: more than the windows, and more than the original lengths of some rotary scalings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "bos_token_id": None, "eos_token_id": None}),
     "gpt2, other scales": ("GPT2Config", {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "n_inner": 24, "bos_token_id": None, "eos_token_id": None,
@@ -76,11 +76,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings: Any) -> Any:
-    """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
+    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
     config, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
     made = getattr(transformers, config)(**own, **settings)
-    made._experts_implementation = "eager"  # of mixtures of experts; the others refuse float64 and float16
+    made._experts_implementation = "eager"  # other implementations of experts refuse float64 and float16
     model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -117,7 +117,7 @@ def test_a_family_computes_and_answers_what_transformers_does(case: str, tmp_pat
     for layer, attention in enumerate(expected.attentions):
         close(result.attentions[layer], attention)
     prompt = texts(1, 9)
-    # Without its cache, because transformers keeps the keys of a shorter text where the angles of all tokens change (dynamic).
+    # transformers generates without its cache: with "dynamic" scaling, a new token changes the rotary angles of all tokens, but cached keys would keep their old angles.
     with torch.no_grad():
         expected = theirs.generate(torch.from_numpy(prompt), max_new_tokens=16, do_sample=False, use_cache=False)[0, 9:].tolist()
     assert ours.generate(prompt[0], 16) == expected
@@ -138,13 +138,13 @@ def test_padding_is_not_read(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "gemma3", "phi3", "gpt_neox", "gpt_oss, all experts"])  # of fewer experts rounding may choose others
+@pytest.mark.parametrize("case", ["gpt2", "llama", "qwen3", "gemma3", "phi3", "gpt_neox", "gpt_oss, all experts"])  # if only some experts are chosen, rounding may change the choice
 def test_checkpoints_of_other_dtypes(case: str, dtype: str, tmp_path: Path) -> None:
     theirs = saved_model(case, tmp_path, getattr(torch, dtype))
     ids = texts()
     with torch.no_grad():
         exact = theirs.to(torch.float64)(torch.from_numpy(ids)).logits
-    # The error of rounding each of some 30 intermediate tensors.
+    # The tolerance is the error of rounding each of about 30 intermediate tensors.
     close(polyhead.models.load(tmp_path).run(ids).logits, exact, {"bfloat16": 0.03, "float16": 0.004, "float64": 1e-6}[dtype])
 
 
@@ -152,14 +152,14 @@ def test_shards_and_the_bare_model(tmp_path: Path) -> None:
     theirs = saved_model("llama, biases", tmp_path / "whole")
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
-    theirs.model.save_pretrained(tmp_path / "bare")  # names without "model."; the output is tied
+    theirs.model.save_pretrained(tmp_path / "bare")  # in this file names lack the prefix "model.", and the output is tied
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
     (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
     logits = [polyhead.models.load(tmp_path / name).run(texts()).logits for name in ("whole", "shards", "bare")]
     assert np.array_equal(logits[0], logits[1]) and np.array_equal(logits[0], logits[2])
 
 
-# Files of transformers 4.
+# Settings of config.json as transformers 4 wrote them.
 OLD: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, llama3": ("llama, llama3", {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
     "llama, linear": ("llama, linear", {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 3.0}}),

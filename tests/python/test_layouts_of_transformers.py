@@ -1,4 +1,4 @@
-"""Attention layers of transformers' own modules, loaded by their names: output, maps and gradients of the inputs beside the module's."""
+"""Loads the attention layers of transformers' modules by the names of their parameters, and compares outputs, maps and gradients of the inputs with those of the module."""
 import numpy as np
 import pytest
 
@@ -16,7 +16,7 @@ def text_config(kind, **more):
 
 
 def llama_like(model, config):
-    """The attention of a decoder's first layer, and what it gives for hidden states."""
+    """Returns the attention of a decoder's first layer, and a function that computes its output and maps from hidden states."""
     decoder = model(config).eval()
     attention = decoder.layers[0].self_attn
 
@@ -43,7 +43,7 @@ def module(name):
     if name == "qwen2":
         return llama_like(t.Qwen2Model, text_config(t.Qwen2Config))
     if name == "gpt_oss":
-        # Its frequencies are scaled by yarn unless they are told not to be.
+        # By default gpt_oss scales rotary frequencies by YaRN. rope_type "default" switches that off.
         return llama_like(t.GptOssModel, text_config(t.GptOssConfig, head_dim=6, num_local_experts=2, num_experts_per_tok=1, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
     if name == "bart":
         from transformers.models.bart.modeling_bart import BartAttention
@@ -87,7 +87,7 @@ def test_a_layer_computes_what_the_module_computes(name):
 
 
 def encoder_layer(name):
-    """An encoder's first layer, the name of its attention in it, what the attention gives for hidden states, and the options of polyhead."""
+    """Returns an encoder's first layer, its attention, a function that computes the attention's output and maps from hidden states, and the options for polyhead."""
     t = transformers
     sizes = dict(hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=16, num_hidden_layers=1, vocab_size=9, max_position_embeddings=16, attn_implementation="eager")
     if name == "distilbert":

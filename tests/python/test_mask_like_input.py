@@ -1,4 +1,4 @@
-"""A key mask of `polyhead.MultiHeadAttention` along an axis: [*,S], or laid out like the input."""
+"""If polyhead.MultiHeadAttention attends along another axis than the last but one, a key mask may be [*,S], or be laid out like the input."""
 
 from __future__ import annotations
 

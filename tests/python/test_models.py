@@ -1,4 +1,4 @@
-"""Models that `polyhead train` made, in Python."""
+"""Opens models that `polyhead train` made in Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(5)
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained folder, and its data as data.safetensors beside it: images whose bright quarter is their class."""
+    """Trains a model of images, whose class says which quarter is bright. Returns a folder with the model and with data.safetensors, its data."""
     folder = tmp_path_factory.mktemp("images")
     labels = RANDOM.integers(0, 4, 60)
     pixels = RANDOM.integers(0, 8, (60, 4, 4)).astype(np.float32)
@@ -59,7 +59,7 @@ def test_an_image_classifier_answers_as_the_program_does(images: Path) -> None:
     assert answer.attentions.shape == (layers, heads, 5, 5) and answer.attentions.dtype == np.float32
     np.testing.assert_allclose(answer.attentions.sum(-1), 1, atol=1e-6)
     assert model.parameters["output.weight"].size == 4 * model.config["model_width"]
-    model.parameters["output.weight"][:] = 0  # a copy
+    model.parameters["output.weight"][:] = 0  # parameters are a copy, so this does not change the model
     assert np.array_equal(model(pixels[7]).probabilities, answer.probabilities)
 
 

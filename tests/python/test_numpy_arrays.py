@@ -1,4 +1,4 @@
-"""Arrays with any strides, read-only arrays, arrays of other libraries; and arrays that are refused, with a reason."""
+"""Tests arrays with any strides, read-only arrays, arrays of other libraries, and which arrays are refused with which reason."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def problem(rng: np.random.Generator, dtype: Any = np.float64) -> tuple[Array, A
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)])
 
 
-# Layout -> function that returns an array with the same numbers in that layout.
+# Functions that return an array with the same numbers in another layout.
 def fortran(x: Array) -> Array:
     return np.asfortranarray(x)
 
 
 def reversed_memory(x: Array) -> Array:
-    """All strides negative."""
+    """Returns the array with all strides negative."""
     every = (slice(None, None, -1),) * x.ndim
     return np.ascontiguousarray(x[every])[every]
 
@@ -38,7 +38,7 @@ def every_third(x: Array) -> Array:
 
 
 def heads_inside(x: Array) -> Array:
-    """[B,N,T,H] as a view of [B,T,N,H], how layers hold their heads."""
+    """Returns [B,N,T,H] as a view of [B,T,N,H], the layout in which layers hold heads."""
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
@@ -168,7 +168,7 @@ def test_weights_come_with_the_output_and_do_not_change_it(dtype: Any, rng: np.r
     assert np.array_equal(out, out2) and np.array_equal(lse, lse2)
     assert weights.dtype == dtype and weights.shape == (2, 4, 5, 7)
     rounding = np.finfo(dtype).eps
-    assert np.allclose(weights, polyhead.maps(q, k, **options), rtol=8 * rounding, atol=rounding)  # before dropout, as maps
+    assert np.allclose(weights, polyhead.maps(q, k, **options), rtol=8 * rounding, atol=rounding)  # attention weights are those before dropout, like maps
     assert np.allclose(weights.sum(-1, dtype=np.float64), 1, atol=8 * rounding)
     given = np.full((2, 4, 7, 5), np.nan, dtype).swapaxes(2, 3)
     out3, weights3 = polyhead.sdpa(q, k, v, attention_weights=given, **options)
@@ -219,14 +219,14 @@ def test_the_result_has_the_dtype_and_kind_of_q(rng: np.random.Generator) -> Non
 
 
 def test_bfloat16_of_ml_dtypes_comes_back_as_such(rng: np.random.Generator) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="NumPy has no bfloat16 of its own")
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 arrays of NumPy need ml_dtypes")
     exact = problem(rng, np.float32)
     q, k, v = (x.astype(ml_dtypes.bfloat16) for x in exact)
     out = polyhead.sdpa(q, k, v)
     assert out.dtype == ml_dtypes.bfloat16
     expected = polyhead.sdpa(*(x.astype(np.float32) for x in (q, k, v)))
     np.testing.assert_allclose(polyhead.sdpa(q, k, v, precision="exact").astype(np.float32), expected, rtol=2**-8)
-    np.testing.assert_allclose(out.astype(np.float32), expected, rtol=2**-8, atol=2**-8 * np.abs(exact[2]).max())  # native: p is rounded, too
+    np.testing.assert_allclose(out.astype(np.float32), expected, rtol=2**-8, atol=2**-8 * np.abs(exact[2]).max())  # with native products p is also rounded
     assert np.array_equal(polyhead.sdpa(q[..., ::-1, :], k, v), out[..., ::-1, :])
 
 
@@ -318,7 +318,7 @@ def test_out_that_overlaps_an_input_is_refused(rng: np.random.Generator) -> None
     memory = rng.standard_normal((2, 3, 9, 8))
     with pytest.raises(ValueError, match="out.*overlap"):
         polyhead.sdpa(memory[:, :, :5], x, x, out=memory[:, :, 4:])
-    # Interleaved with an input, yet without an element in common.
+    # The output interleaves with an input in memory, but shares no element with it.
     pair = rng.standard_normal((2, 3, 5, 16))
     expected = polyhead.sdpa(pair[..., ::2].copy(), x, x)
     assert np.array_equal(polyhead.sdpa(pair[..., ::2], x, x, out=pair[..., 1::2]), expected)
@@ -330,7 +330,7 @@ def test_out_that_cannot_be_written_is_refused(rng: np.random.Generator) -> None
         polyhead.sdpa(q, k, v, out=read_only(np.zeros((2, 4, 5, 6))))
     with pytest.raises(ValueError, match="out"):
         polyhead.sdpa(q, k, v, out=np.broadcast_to(np.zeros(6), (2, 4, 5, 6)))
-    with pytest.raises(ValueError, match="out"):  # elements that share memory
+    with pytest.raises(ValueError, match="out"):  # elements of an output may not share memory
         polyhead.sdpa(q, k, v, out=as_strided(np.zeros((2, 4, 5, 6)), (2, 4, 5, 6), (0, 240, 48, 8)))
     with pytest.raises(ValueError, match="out"):
         polyhead.sdpa(q, k, v, out=np.zeros((2, 4, 5, 7)))
@@ -341,7 +341,7 @@ def test_out_that_cannot_be_written_is_refused(rng: np.random.Generator) -> None
 # --- without a copy
 
 def spread_problem(queries: int, keys: int, rng: np.random.Generator) -> tuple[list[Array], dict[str, Any]]:
-    """A bias and a mask of 16 * queries * keys elements as broadcast views of a few bytes; the window leaves every query the key of its own."""
+    """Returns q, k, v, and options with a bias and a mask of 16 * queries * keys elements, which are broadcast views of a few bytes. By the window, query t attends only to key t."""
     heads = 16
     q, k = (np.broadcast_to(rng.standard_normal(4).astype(np.float32), (1, heads, extent, 4)) for extent in (queries, keys))
     v = np.broadcast_to(rng.standard_normal((keys, 1)).astype(np.float32), (1, heads, keys, 1))
@@ -355,7 +355,7 @@ def test_large_broadcast_arrays_are_read_where_they_are(rng: np.random.Generator
     tensors, options = spread_problem(2**7, 2**10, rng)
     tracemalloc.start()
     try:
-        assert "backend" in polyhead.explain(*huge, **huge_options)  # 4 TB of bias: no memory and no time where nothing is computed
+        assert "backend" in polyhead.explain(*huge, **huge_options)  # explain() reads no element, so a bias of 4 TB takes no memory and no time
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         out = polyhead.sdpa(*tensors, **options)
@@ -379,7 +379,7 @@ def test_python_allocates_the_output_and_nothing_else(rng: np.random.Generator) 
         fresh = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert in_place < 2**16 and fresh - in_place < out.nbytes + 2**16  # NumPy reports its memory to tracemalloc
+    assert in_place < 2**16 and fresh - in_place < out.nbytes + 2**16  # tracemalloc counts the memory of NumPy's arrays
 
 
 def test_parameters_are_the_layers_own_memory() -> None:
@@ -402,7 +402,7 @@ def test_parameters_are_the_layers_own_memory() -> None:
             assign(layer.parameters)
     assert type(pickle.loads(pickle.dumps(layer.parameters))) is dict
     del layer
-    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the view keeps the memory
+    assert weight.shape == (8, 8) and np.isfinite(weight).all()  # the array keeps the memory of the deleted layer
 
 
 # --- other libraries
@@ -415,14 +415,14 @@ def test_objects_with_the_buffer_protocol_are_arrays() -> None:
 
 
 class Exporter:
-    """An array that speaks DLPack only."""
+    """An object that can be read only through DLPack. `device`: the device that it claims to be on."""
 
     def __init__(self, array: Array, device: tuple[int, int] | None = None) -> None:
         self.array, self.place = array, device
 
     def __dlpack__(self, **options: Any) -> Any:
         if self.place is not None:
-            raise AssertionError("a foreign device's memory must not be asked for")
+            raise AssertionError("memory of another device must not be exported")
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -466,7 +466,7 @@ def test_torch_tensors_come_back_as_torch_tensors(rng: np.random.Generator) -> N
     out, lse = polyhead.sdpa(q, k, v, return_lse=True)
     assert isinstance(out, torch.Tensor) and isinstance(lse, torch.Tensor)
     assert torch.equal(out, torch.from_numpy(polyhead.sdpa(q.numpy(), k.numpy(), v.numpy())))
-    # Strides as torch has them: transposed, expanded; and a subclass.
+    # Tensors of torch that are transposed or expanded, and a subclass of Tensor.
     swapped = q.transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(polyhead.sdpa(torch.nn.Parameter(swapped, requires_grad=False), k, v), out)
     spread = k[:, :1].expand(2, 2, 7, 8)

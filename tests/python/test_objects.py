@@ -1,4 +1,4 @@
-"""The package's objects: copies, pickles, their repr, and which modules an import loads."""
+"""Tests copies, pickles and repr of the package's objects, and which modules an import loads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_copy_of_a_cache_goes_on_as_the_cache(how: str, dtype: str, rng: Rng) 
     before = bits(cache)
     more = tokens(3)
     twin.append(*more)
-    assert bits(cache) == before  # memory of its own
+    assert bits(cache) == before  # the copy has its own memory
     cache.append(*more)
     assert bits(twin) == bits(cache)
     cache.reorder([2, 2, 0])
@@ -159,7 +159,7 @@ def test_a_module_that_holds_such_objects_is_copied_and_saved(tmp_path: Path) ->
 
 
 def public_classes() -> dict[str, type]:
-    """The classes of the package's public modules that a caller can have an object of; types for annotations are left out."""
+    """Returns the public classes of which a caller can have an object. Protocols, which are only for annotations, are left out."""
     found: dict[str, type] = {}
     for name in ("polyhead", "polyhead.models", "polyhead.torch", "polyhead.distributed", "polyhead.patch"):
         try:
@@ -174,7 +174,7 @@ def public_classes() -> dict[str, type]:
 
 
 def examples() -> dict[str, Callable[[], Any]]:
-    """How an object of each public class is made."""
+    """Returns, for each public class, a function that makes an object."""
     q = np.ones((1, 2, 3, 4), np.float32)
     out, lse = polyhead.sdpa(q, q, q, return_lse=True)
     layer = polyhead.MultiHeadAttention(8, 2)
@@ -224,7 +224,7 @@ def captured() -> polyhead.Capture:
     return result  # type: ignore[no-any-return]
 
 
-# test_models.py, test_language_models.py, test_two_sided_models.py, test_image_models.py and test_encoders.py make and copy these.
+# Objects of these classes are made and copied in test_models.py, test_language_models.py, test_two_sided_models.py, test_image_models.py and test_encoders.py.
 TRAINED = {
     f"polyhead.models.{kind}"
     for kind in ("ImageClassifier", "ImageTextModel", "LanguageModel", "SentenceChooser", "SequenceToSequenceModel", "TextEncoder", "TextSide", "VisionEncoder")
@@ -260,7 +260,7 @@ def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_pa
     polyhead.save(polyhead.MultiHeadAttention(8, 2, seed=5), path, layout=layout)
     layer = polyhead.load(path, layout, heads=2)
     size = path.stat().st_size
-    with open(path, "r+b") as file:  # in place: the same file, other bytes
+    with open(path, "r+b") as file:  # overwrite the bytes of the file
         file.write(b"\xff" * size)
     assert np.array_equal(layer(X, causal=0), polyhead.MultiHeadAttention(8, 2, seed=5)(X, causal=0))
     os.truncate(path, 0)
@@ -270,7 +270,7 @@ def test_a_file_that_changes_does_not_change_what_was_loaded(layout: str, tmp_pa
 
 def test_parameters_gradients_of_no_position_at_all_are_zero() -> None:
     layer = polyhead.MultiHeadAttention(8, 2, gate=True, add_bias_kv=True, add_zero_attn=True)
-    for x in (X, X, X[:, :0]):  # the first calls leave memory with numbers in it
+    for x in (X, X, X[:, :0]):  # the first calls leave numbers other than 0 in memory that the last call reuses
         _, saved = layer.forward(x)
         gradients = saved.backward(np.ones_like(x)).parameters
         assert gradients is not None and gradients.keys() == layer.parameters.keys()
@@ -425,7 +425,7 @@ def test_a_notebook_shows_the_whole_page_in_a_frame_of_its_own(rng: Rng) -> None
     page = polyhead.view(probabilities(rng, 1, 2, 3, 3), tokens=['"', "</script>", "&"])
     frame = Frame()
     frame.feed(page._repr_html_())
-    [(tag, attributes)] = frame.tags  # nothing of the page leaks into the notebook
+    [(tag, attributes)] = frame.tags  # the notebook gets one iframe and no other element
     assert tag == "iframe" and attributes["srcdoc"] == page.html
     assert repr(page).startswith("<polyhead.Page, ")
 

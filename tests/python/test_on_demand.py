@@ -1,4 +1,4 @@
-"""Parts of the package that are imported on first use, and the error if a package that they need is missing."""
+"""Some modules of the package are imported on first use. Also tests the error if a package that such a module needs is missing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def output(code: str) -> str:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=600).stdout.strip()
 
 
-PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # none of them loads one that comes later
+PARTS = [name for name in ("jax", "distributed", "torch", "transformers", "patch") if there[name]]  # in this order, no module imports a later one
 
 
 @pytest.mark.parametrize("names", [PARTS] if QUICK else [[name] for name in PARTS], ids=str)
 def test_a_part_is_imported_when_it_is_first_used(names: list[str]) -> None:
-    """One process for all in quick: an import of torch takes seconds."""
+    """In quick, one process tests all modules, because importing torch takes seconds."""
     told = output(
         f"""
         import json, sys
@@ -48,7 +48,7 @@ def test_a_part_is_imported_when_it_is_first_used(names: list[str]) -> None:
 
 MISSING = """
     import sys
-    sys.modules["torch"] = sys.modules["jax"] = None    # as if they were not installed
+    sys.modules["torch"] = sys.modules["jax"] = None    # as if torch and JAX were not installed
     import polyhead
 """
 

@@ -1,4 +1,4 @@
-"""ONNX's own node tests of `Attention`, generated in memory by the package onnx."""
+"""Runs ONNX's own test cases of the operator `Attention`, which the package onnx generates in memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from onnx.backend.test.case.node import _NodeTestCases  # noqa: E402
 from onnx.backend.test.case.test_case import TestCase  # noqa: E402
 from onnx_backend import run_attention  # noqa: E402
 
-# Of onnx 1.23.2: 69 of opset 23, 13 of 24, 11 of 25. A later release may add to them.
+# {opset: number of cases} in onnx 1.23.2. A later release may have more.
 EXPECTED_CASES = {23: 69, 24: 13, 25: 11}
 
 
 def _attention_cases() -> list[TestCase]:
-    # Every case comes a second time with the node expanded into primitive operators: nothing of attention is left to run there.
+    # onnx also has each case with the node expanded into primitive operators. These cases have no Attention node and are left out.
     return [case for case in _NodeTestCases if [node.op_type for node in case.model.graph.node] == ["Attention"]]
 
 
@@ -46,6 +46,6 @@ def test_onnx_case_gives_the_expected_outputs(case: TestCase) -> None:
         assert len(actual) == len(expected)
         for a, e in zip(actual, expected):
             assert a.dtype == e.dtype and a.shape == e.shape
-            # Ten times tighter than the suite in float32; in half precision what its own runner asks (two units of bfloat16).
+            # In float32 the tolerance is a tenth of ONNX's. In bfloat16 it is that of ONNX's own runner, two units in the last place.
             rtol, atol = {"float32": (1e-4, 1e-6), "bfloat16": (2**-6, case.atol)}.get(a.dtype.name, (case.rtol, case.atol))
             np.testing.assert_allclose(_as_float32(a), _as_float32(e), rtol=rtol, atol=atol)

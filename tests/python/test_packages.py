@@ -1,4 +1,4 @@
-"""Packages made by pip and `python -m build`: they hold the needed files, are small, and their extension needs only the C++ runtime."""
+"""Packages that pip and `python -m build` make contain the needed files and are small, and their extension needs only the C++ runtime."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_the_source_package_has_what_a_build_reads_and_is_small(tmp_path: Path, 
     assert len(expected) > 200 and expected - packed == set()
     assert {name.partition("/")[0] for name in packed} <= {*READ_BY_THE_BUILD, "README.md", "MODELS.md", "PKG-INFO", ".clang-format", ".gitignore", "CMakePresets.json", "docs", "examples"}
     size = archive.stat().st_size
-    assert size < 2_200_000  # half of it the models of the library
+    assert size < 2_200_000  # the models of the library are half of this
     summary.append(f"source package: {len(packed)} files, {size / 1e6:.2f} MB")
 
 
 FILES = importlib.metadata.files("polyhead") or []
 of_a_wheel = pytest.mark.skipif(
-    not any(path.name.startswith("_core.") for path in FILES), reason="the module comes from a build folder; scripts/test --full and scripts/wheels make a wheel"
+    not any(path.name.startswith("_core.") for path in FILES), reason="the module is imported from a build folder; scripts/test --full and scripts/wheels make a wheel"
 )
 
 
@@ -48,7 +48,7 @@ of_a_wheel = pytest.mark.skipif(
 def test_the_installed_package_is_the_package_and_nothing_else() -> None:
     files = FILES
     outside = [path for path in files if path.parts[0].partition("-")[0] != "polyhead"]
-    assert [path.parts[-2:] for path in outside] == [("bin", "polyhead")], "beside the package and its command"
+    assert [path.parts[-2:] for path in outside] == [("bin", "polyhead")], "files other than the package and its command"
     names = {path.name for path in files}
     assert {"py.typed", "_core.pyi", "__init__.py", "__main__.py", "LICENSE"} <= names
     assert not [name for name in names if name.endswith((".a", ".h", ".cc", ".cmake"))]
@@ -57,7 +57,7 @@ def test_the_installed_package_is_the_package_and_nothing_else() -> None:
 
 
 @of_a_wheel
-@pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("readelf") is None, reason="readelf tells what the extension links")
+@pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("readelf") is None, reason="needs readelf, which lists the libraries that the extension links")
 def test_the_extension_links_the_cpp_runtime_alone() -> None:
     listed = subprocess.run(["readelf", "-d", os.fsdecode(str(_core.__file__))], capture_output=True, text=True, check=True, env=os.environ | {"LC_ALL": "C"})
     needed = re.findall(r"\(NEEDED\).*\[(\S+?)\.so", listed.stdout)

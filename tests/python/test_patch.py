@@ -1,4 +1,4 @@
-"""When a patch is applied and when the package's own methods are back, with a package made here."""
+"""Tests when a patch is applied and when the package's own methods are restored, with a package that is made in this file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_patch_applies_at_once_to_objects_that_exist(package: _replace._Packag
     patch.undo()
     assert [x.forward(1) for x in (existing, child, Own())] == ["own 1"] * 3
     assert not patch.applied and "undone" in repr(patch)
-    patch.undo()  # changes nothing
+    patch.undo()  # a second undo() changes nothing
     assert Own.forward is OWN
 
 
@@ -66,7 +66,7 @@ def test_a_block_undoes_it_with_an_exception_too(package: _replace._Package) -> 
     with pytest.raises(KeyError), Patch(package):
         raise KeyError("x")
     assert Own().forward(1) == "own 1"
-    with patch:  # applied again
+    with patch:  # a patch can be applied again
         assert Own().forward(1) == "ours 1"
         with patch:
             assert Own().forward(1) == "ours 1"

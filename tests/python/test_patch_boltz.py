@@ -1,4 +1,4 @@
-"""polyhead.patch.boltz against the classes of the installed boltz: outputs and gradients of the same call with and without it."""
+"""Compares outputs and gradients of the installed boltz's classes with and without polyhead.patch.boltz."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATCH = polyhead.patch.boltz
 
 
 def pair_mask(kind: str, batch: int, extent: int, generator: torch.Generator) -> Tensor | None:
-    """"padding" leaves rows of the table without a key; "rows" is a mask with empty rows too."""
+    """Returns a mask of pairs. "padding" masks whole rows of the table by its padding; "rows" is a random mask with an empty row; other kinds are random masks."""
     if kind == "none":
         return None
     if kind == "padding":
@@ -59,7 +59,7 @@ def test_triangle_attention(node: Callable[..., Any], dtype: torch.dtype, counte
 
 
 def test_large_scores_of_a_row_without_a_key_are_rounded_as_by_boltz(counter: Counter) -> None:  # noqa: F811
-    """-1e9 has float32 neighbours 64 apart, so that scores of hundreds survive in part."""
+    """boltz adds -1e9 to masked scores. float32 numbers near -1e9 are 64 apart, so scores of several hundred are rounded and not lost; polyhead must do the same."""
     layer = randomize(TriangleAttentionStartingNode(8, 4, 2))
     with torch.no_grad():
         layer.mha.linear_q.weight *= 100
@@ -68,7 +68,7 @@ def test_large_scores_of_a_row_without_a_key_are_rounded_as_by_boltz(counter: Co
     mask[:, 2] = 0
     with torch.no_grad():
         p = layer(x, mask=mask)[:, 2]
-        assert (p - p[:, :1]).abs().max() > 1e-3  # not uniform
+        assert (p - p[:, :1]).abs().max() > 1e-3  # attention weights of the row are not uniform
     require_same(PATCH, lambda: layer(x, mask=mask), {"x": x}, layer, counter, tolerance=3e-6)
 
 
@@ -99,7 +99,8 @@ def test_use_kernels_is_the_formula_of_cuequivariance(counter: Counter) -> None:
 
 
 def test_large_numbers_in_a_second_bias(counter: Counter) -> None:  # noqa: F811
-    """Where the bias of a head is as low as that of masked keys, these weigh as much as the others; where it is as high, they are attended to."""
+    """boltz masks by adding a large negative number. If the pair bias is as low, masked keys have as much weight as others; if it is as high as that number is low, masked keys are
+    attended to. Such calls are left to boltz."""
     layer = randomize(triangular_attention.primitives.Attention(8, 8, 8, 4, 2))
     x, mask = torch.randn(1, 6, 6, 8, requires_grad=True), torch.tensor([1.0, 1, 0, 0, 0, 0]).expand(1, 6, 6)
     offsets = (1e9 * (mask - 1))[:, :, None, None, :]
@@ -109,7 +110,7 @@ def test_large_numbers_in_a_second_bias(counter: Counter) -> None:  # noqa: F811
         require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=0)
     bias = torch.randn(1, 1, 2, 6, 6) * 100
     require_same(PATCH, lambda: layer(x, x, bias, offsets, mask), {"x": x}, layer, counter, calls=1, tolerance=3e-6)
-    # Boltz-2's, with a bias that is given
+    # The layer of Boltz-2 whose bias the caller passes.
     pairs = randomize(attentionv2.AttentionPairBias(8, num_heads=2, compute_pair_bias=False))
     s, z = torch.randn(1, 6, 8), torch.randn(1, 6, 6, 2)
     z[..., :2, 0] = -1e6
@@ -235,7 +236,7 @@ def test_exact_products_of_bfloat16_are_not_made_in_blocks(version: int, monkeyp
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_keys_of_windows(empty: bool, counter: Counter) -> None:  # noqa: F811
-    """Boltz-1's to_keys: other keys than queries. A window without a key is left to its code."""
+    """With to_keys, Boltz-1 has other keys than queries. If a window has no key, the call is left to boltz."""
     layer = randomize(attention.AttentionPairBias(8, 6, 2))
     s, z = torch.randn(3, 4, 8, requires_grad=True), torch.randn(3, 4, 12, 6, requires_grad=True)
     mask = torch.ones(3, 4)
@@ -255,7 +256,7 @@ def test_a_pairformer_with_dropout_and_checkpoints(training: bool, counter: Coun
     pair = token[:, :, None] * token[:, None, :]
     if not training:
         require_same(PATCH, lambda: module(s, z, token, pair), {"s": s, "z": z}, module, counter, grad=False)
-    else:  # its checkpoints are for leaves that require grad, and for backward()
+    else:  # boltz's activation checkpoints work only with backward() and with inputs that are leaves
         def gradients_of() -> dict[str, Tensor]:
             torch.manual_seed(3)
             s.grad = z.grad = None
@@ -268,7 +269,7 @@ def test_a_pairformer_with_dropout_and_checkpoints(training: bool, counter: Coun
         exact = gradients_of()
         with PATCH():
             found = gradients_of()
-        assert counter.calls == 2 * 2 * 3  # each layer is computed twice
+        assert counter.calls == 2 * 2 * 3  # checkpointing computes each layer twice
         require_equal(found, exact, 1e-5, dict.fromkeys(exact, 20.0))
 
 
@@ -318,8 +319,8 @@ def test_a_compiler_sees_the_own_code(counter: Counter) -> None:  # noqa: F811
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_transformers_of_tokens_and_of_atoms_in_windows(version: int, counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Two samples of each structure share a bias; atoms attend to the 8 around their window of 4, and the last ones are padding."""
-    if importlib.util.find_spec("fairscale") is None:  # for activation checkpointing alone, which is off
+    """Two samples of each structure share a bias. Windows of 4 atoms attend to 8 atoms around them. The last atoms are padding."""
+    if importlib.util.find_spec("fairscale") is None:  # boltz needs fairscale only for activation checkpointing, which is off
         for name in ("fairscale", "fairscale.nn", "fairscale.nn.checkpoint", "fairscale.nn.checkpoint.checkpoint_activations"):
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         sys.modules[name].checkpoint_wrapper = None  # type: ignore[attr-defined]

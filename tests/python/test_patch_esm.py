@@ -1,4 +1,4 @@
-"""polyhead.patch.esm against the classes of the installed fair-esm: outputs, attention weights and gradients of the same call with and without it."""
+"""Compares outputs, attention weights and gradients of the installed fair-esm's classes with and without polyhead.patch.esm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {"plain": {}, "rotary": {"use_rotary_embeddings": True}, "key and value 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
-    """Query, key and value are three tensors whatever the flags: which of them counts is esm's choice, and differs with need_head_weights."""
+    """Query, key and value are different tensors, also for self-attention. Which of the three esm reads depends on need_head_weights; with the patch the same tensors must be read."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -51,7 +51,7 @@ def test_multihead_attention(kind: str, counter: Counter) -> None:  # noqa: F811
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, counter: Counter) -> None:  # noqa: F811
-    """A floating one is added by torch's function, and not 0 is masked in esm's own code; both refuse others there."""
+    """torch's function adds a floating key mask to the scores, and esm's own code masks keys where it is not 0. Both refuse other dtypes."""
     layer = randomize(MultiheadAttention(8, 2))
     x = torch.randn(5, 2, 8)
     padding = torch.tensor([[0, 1, 0, 2, 0], [0, 0, 0, 1, 1]]).to(dtype)
@@ -67,7 +67,7 @@ def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, c
         found = call()
     assert isinstance(found, str) is isinstance(refused, str) and (not isinstance(found, str) or found == refused)
     require_same(PATCH, call, {}, layer, counter, calls=0, grad=False)
-    padding = torch.tensor([[False, True, False, False, False]])  # of one sequence
+    padding = torch.tensor([[False, True, False, False, False]])  # a padding mask of one sequence, which is used for a batch of several sequences
     assert isinstance(call(), str)
     with PATCH():
         assert isinstance(call(), str)
@@ -75,7 +75,7 @@ def test_a_mask_of_keys_that_is_not_boolean(dtype: torch.dtype, weights: bool, c
 
 
 def test_projections_without_biases_are_refused_by_esm(counter: Counter) -> None:  # noqa: F811
-    """Its call of torch's function joins the three biases."""
+    """esm concatenates the biases of the three projections for torch's function, so it needs all of them."""
     layer, x = randomize(MultiheadAttention(8, 2, bias=False)), torch.randn(5, 2, 8)
     for patched in (False, True):
         with PATCH() if patched else contextlib.nullcontext(), pytest.raises(TypeError):
@@ -84,7 +84,7 @@ def test_projections_without_biases_are_refused_by_esm(counter: Counter) -> None
 
 
 def test_what_esm_takes_otherwise(counter: Counter) -> None:  # noqa: F811
-    """Keys of more sequences than the queries, which its view takes for more keys; and a mask of pairs in another dtype."""
+    """If keys have more sequences than queries, esm's view turns them into more keys. A mask of pairs may have another dtype. Both calls are left to esm."""
     layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
     other, mask = torch.randn(5, 4, 8), torch.randn(5, 5, dtype=torch.float64)
     require_same(PATCH, lambda: layer(x, other, other, need_head_weights=True), {}, layer, counter, calls=0)
@@ -92,7 +92,7 @@ def test_what_esm_takes_otherwise(counter: Counter) -> None:  # noqa: F811
 
 
 def test_layers_that_torch_does_not_call(counter: Counter) -> None:  # noqa: F811
-    """torch's function reads the weights of the projections: hooks on them act with head weights alone."""
+    """torch's function reads the weights of the projections without calling them. So hooks on projections act only with need_head_weights, where esm calls them."""
     layer, x = randomize(MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
     layer.k_proj.register_forward_hook(lambda module, inputs, output: 2 * output)
     require_same(PATCH, lambda: layer(x, x, x), {}, layer, counter, calls=0)
@@ -118,7 +118,7 @@ def test_a_hook_on_the_dropout_of_columns_is_called(counter: Counter) -> None:  
 
 
 def test_dropout_and_padding_of_columns(counter: Counter) -> None:  # noqa: F811
-    """The dropout has a mode of its own; padding of one alignment for both is esm's."""
+    """Whether dropout is active depends on the mode of the dropout module. If the padding mask has one alignment and the batch two, esm's own code runs."""
     layer, x = randomize(ColumnSelfAttention(8, 2, dropout=0.4)).train(), torch.randn(3, 4, 2, 8)
     require_same(PATCH, lambda: layer(x), {}, layer, counter, calls=0)
     layer.dropout_module.eval()
@@ -159,7 +159,8 @@ def test_incremental_decoding_is_left_to_esm(counter: Counter) -> None:  # noqa:
 
 
 def test_dropout(counter: Counter) -> None:  # noqa: F811
-    """With weights it is esm's; without them other bits of the same probability: the mean over many draws is the output without dropout."""
+    """Calls with dropout that return attention weights are left to esm. Without weights, polyhead draws other dropout bits: the mean over many calls must be the output without
+    dropout."""
     layer = randomize(MultiheadAttention(8, 2, dropout=0.3))
     x = torch.randn(6, 2, 8)
     require_same(PATCH, lambda: layer(x, x, x), {}, layer, counter, calls=0)
@@ -184,9 +185,9 @@ def test_columns_of_an_alignment(rows: int, padded: bool, counter: Counter) -> N
     padding = None
     if padded:
         padding = torch.rand(2, rows, 6) < 0.3
-        padding[1, :, 4:] = True  # columns of nothing else
+        padding[1, :, 4:] = True  # these columns consist of padding only
     for grad in (False, True):
-        calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # pieces of 12 // 5 columns
+        calls = 0 if rows == 1 else 3 if rows == 5 and not grad else 1  # without gradients esm computes pieces of 12 // 5 columns
         for weights in (False, True) if not (grad and padded) else (False,):
 
             def call() -> Any:
@@ -214,7 +215,7 @@ def test_esm_2_with_contacts(counter: Counter) -> None:  # noqa: F811
 
 
 def test_esm_1(counter: Counter) -> None:  # noqa: F811
-    """With learned keys and values, as ESM-1; and ESM-1b."""
+    """Tests ESM-1, whose layers have learned keys and values, and ESM-1b."""
     arguments = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2, "max_positions": 64, "emb_layer_norm_before": True}
     for arch in ("protein_bert_base", "roberta_large"):
         alphabet = esm.data.Alphabet.from_architecture("ESM-1" if arch == "protein_bert_base" else "ESM-1b")
@@ -225,7 +226,7 @@ def test_esm_1(counter: Counter) -> None:  # noqa: F811
 
 
 def test_msa_transformer(counter: Counter) -> None:  # noqa: F811
-    """Columns by polyhead; rows, whose scores are a sum over the alignment, by esm."""
+    """polyhead computes attention along columns. Attention along rows, whose scores are sums over the alignment, is left to esm."""
     alphabet = esm.data.Alphabet.from_architecture("msa_transformer")
     options = argparse.Namespace(
         layers=2, embed_dim=16, ffn_embed_dim=32, attention_heads=2, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, max_positions=64, max_tokens=2**14,
@@ -241,7 +242,7 @@ def test_msa_transformer(counter: Counter) -> None:  # noqa: F811
 
 
 def test_float64_keeps_the_softmax_of_esm(counter: Counter) -> None:  # noqa: F811
-    """esm's softmax is in float32 whatever the dtype; polyhead's is exact."""
+    """esm computes softmax in float32 even for float64 inputs, polyhead in float64. The results agree within float32 rounding."""
     layer = randomize(MultiheadAttention(16, 2, use_rotary_embeddings=True)).double()
     x = torch.randn(9, 2, 16, dtype=torch.float64, requires_grad=True)
     require_same(PATCH, lambda: layer(x, x, x, need_head_weights=True), {"x": x}, layer, counter)

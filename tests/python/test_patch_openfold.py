@@ -1,5 +1,5 @@
-"""polyhead.patch.openfold against OpenFold's attention class, which transformers has for ESMFold, against global attention from the paper, and against the classes of
-openfold3 where it is installed. openfold itself is not on PyPI: its modules are made here, with the signatures of its published code."""
+"""Compares polyhead.patch.openfold with OpenFold's attention class, which transformers contains for ESMFold; with global attention as in the paper; and with the classes of
+openfold3 if it is installed. openfold is not on PyPI, so this file makes modules with the signatures of its published code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATCH = polyhead.patch.openfold
 
 
 class GlobalAttention(nn.Module):
-    """Jumper et al. 2021, supplementary algorithm 19, over the last but one dimension, with masked scores offset by inf."""
+    """Global attention along the last but one dimension (Jumper et al. 2021, supplementary algorithm 19). Masked scores have `inf` subtracted."""
 
     def __init__(self, c_in: int, c_hidden: int, no_heads: int, inf: float = 1e9, eps: float = 1e-10) -> None:
         super().__init__()
@@ -71,23 +71,23 @@ def test_triangle_attention(openfold: Any, dtype: torch.dtype, counter: Counter)
 
 @pytest.mark.parametrize("gating", [True, False])
 def test_attention_with_any_biases(openfold: Any, gating: bool, counter: Counter) -> None:  # noqa: F811
-    """Other keys than queries, masks of keys and of pairs, biases that are expanded views, and none."""
+    """Tests keys that differ from the queries, with masks of keys and of pairs, with biases that are expanded views, and without a bias (None or [])."""
     layer = randomize(openfold.Attention(6, 5, 5, 4, 2, gating=gating)).double()
     q_x, kv_x = (torch.randn(2, 3, n, c, dtype=torch.float64, requires_grad=True) for n, c in ((7, 6), (9, 5)))
     keys = 1e9 * ((torch.rand(2, 3, 1, 1, 9) < 0.7).double() - 1)
     pairs = 1e9 * ((torch.rand(2, 3, 1, 7, 9) < 0.7).double() - 1)
-    pairs[1, 2, 0, 3] = -1e9  # a query without a key
+    pairs[1, 2, 0, 3] = -1e9  # query 3 has no key
     row = torch.randn(2, 1, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     whole = torch.randn(2, 3, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     learned = torch.randn(1, 9, dtype=torch.float64, requires_grad=True)
-    numbers, steps = torch.randn(2, 3, 1, 1, 9, dtype=torch.float64), keys / 2e8  # as many numbers as a mask has, and 0 and -5
+    numbers, steps = torch.randn(2, 3, 1, 1, 9, dtype=torch.float64), keys / 2e8  # biases with the shape of a mask that are none: random numbers, and numbers 0 and -5
     for biases in (None, [], [numbers], [numbers.abs()], [steps], [keys], [keys, row], [keys.expand(2, 3, 2, 7, 9), row], [pairs, row], [keys, pairs, whole, row], [row, learned], [learned]):
         inputs = {"q_x": q_x, "kv_x": kv_x, "row": row, "whole": whole, "learned": learned}
         require_same(PATCH, lambda: layer(q_x, kv_x, biases), inputs, layer, counter, calls=1, tolerance=1e-11)
-    # Their sum is larger than either.
+    # Two biases whose sum has a larger shape than either of them.
     other = torch.randn(1, 3, 2, 7, 9, dtype=torch.float64, requires_grad=True)
     before = counter.calls
-    for sequences, bias in (((slice(None), slice(1)), whole), ((0,), row)):  # a bias of more sequences than there are
+    for sequences, bias in (((slice(None), slice(1)), whole), ((0,), row)):  # the bias has more sequences than the input
         with PATCH(), pytest.raises(RuntimeError, match="broadcast shape"):
             layer(q_x[sequences], kv_x[sequences], [bias])
     assert counter.calls == before
@@ -129,7 +129,7 @@ def test_a_hook_on_the_gate_is_called(openfold: Any, counter: Counter) -> None: 
 
 
 def test_nan_at_masked_positions_stays_there(openfold: Any, counter: Counter) -> None:  # noqa: F811
-    """With a hook on a projection, where the mean of the queries is torch's, as without."""
+    """Also tests a hook on a projection: with it, torch computes the mean of the queries."""
     layer, m, mask = randomize(GlobalAttention(8, 4, 3)), torch.randn(2, 5, 6, 8), torch.ones(2, 5, 6)
     mask[..., 4:] = 0
     m[..., 4:, :] = torch.nan
@@ -156,7 +156,7 @@ def openfold3(name: str) -> Any:
     try:
         return __import__(f"openfold3.core.model.layers.{name}", fromlist=["x"])
     except ImportError as error:
-        pytest.skip(f"openfold3 cannot be imported: {error}; pip install --no-deps openfold3==0.5.0, and what it imports")
+        pytest.skip(f"openfold3 cannot be imported: {error}; pip install --no-deps openfold3==0.5.0, and the packages that it imports")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -1,6 +1,7 @@
-"""`precision` of bfloat16 products in every interface: "exact" gives the result of float32 for the same numbers, rounded once; "native" uses the processor's products.
+"""Tests `precision` of bfloat16 products in every function and layer: "exact" gives the float32 result for the same numbers, rounded once; "native" uses the processor's
+bfloat16 products.
 
-Layers have identity projections, so that all doors compute one problem."""
+Layers have identity projections, so that functions and layers all compute the same problem."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from polyhead.torch import GatedAttention, MultiheadAttention, attention, scaled
 from test_patch_openfold import openfold  # noqa: F401
 
 HEADS, WIDTH = 3, 16
-Door = Callable[[Tensor, Any], Tensor]  # [B,T,N*H] and the precision -> [B,T,N*H], the attention of x to itself
+Door = Callable[[Tensor, Any], Tensor]  # a way to call polyhead: maps x [B,T,N*H] and a precision to the self-attention of x, [B,T,N*H]
 
 
 def heads(x: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ def has_native_products() -> bool:
 
 
 def identity(module: nn.Module) -> Any:
-    """Projections that change nothing."""
+    """Makes the projections of a module identities."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_() if parameter.dim() < 2 else parameter.copy_(torch.eye(parameter.size(1)).repeat(parameter.size(0) // parameter.size(1), 1))
@@ -62,7 +63,7 @@ def triangle(x: Tensor, precision: Any) -> Tensor:
 
 def multihead(x: Tensor, precision: Any, hooked: bool = False) -> Tensor:
     layer = identity(MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True, precision=precision))
-    if hooked:  # then torch computes the projections
+    if hooked:  # because of the hook, torch computes the projections
         layer.out_proj.register_forward_hook(lambda *_: None)
     return layer(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
 
@@ -130,7 +131,7 @@ def jax_door(name: str) -> Door:
 
         q = jax.numpy.asarray(x.unflatten(-1, (HEADS, WIDTH)).float().numpy()).astype(jax.numpy.bfloat16)
         given = precision
-        if name == "attention_fn":  # Flax's own word for it
+        if name == "attention_fn":  # Flax has other values of `precision`
             given = {"exact": jax.lax.Precision.HIGHEST, "native": None}[precision]
         layout = {"layout": "TNH"} if name == "attention" else {}
         out = jax.jit(lambda q: getattr(polyhead.jax, name)(q, q, q, precision=given, **layout))(q)
@@ -192,7 +193,7 @@ REFUSING: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# For register() None is the precision that it has.
+# None is left out for register(), where it means: keep the precision that is registered.
 @pytest.mark.parametrize(("door", "precision"), [(door, x) for door in REFUSING for x in ("Exact", "", None, 3, ["exact"], np.zeros(2)) if x is not None or "register" not in door])
 def test_another_word_is_refused_by_name(door: str, precision: Any) -> None:
     with pytest.raises(ValueError, match=f"{door}precision is .*; it must be 'exact' or 'native'"):
@@ -233,7 +234,7 @@ def test_precisions_of_jax_above_the_default_are_exact() -> None:
 @pytest.mark.parametrize("layer", [MultiheadAttention(8, 2, precision="exact"), GatedAttention(8, 4, 2, precision="exact")])
 def test_a_layer_keeps_its_precision(layer: Any) -> None:
     assert copy.deepcopy(layer).precision == pickle.loads(pickle.dumps(layer)).precision == "exact"
-    del layer.precision  # a layer of a version without it
+    del layer.precision  # like a layer that an older version pickled
     assert pickle.loads(pickle.dumps(layer)).precision == "native"
 
 

@@ -1,4 +1,4 @@
-"""Threads, forks, exits and imports: what a library may not do to the process it lives in. Anything that may crash runs in a process of its own."""
+"""Tests threads, forks, exits and imports: the package must not disturb the process that uses it. Code that may crash runs in a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(code: str, timeout: float = 600, **environment: str) -> subprocess.Compl
 
 
 def quiet(result: subprocess.CompletedProcess[str]) -> str:
-    """The output of a process that ended well and said nothing else."""
+    """Checks that a process ended without error and wrote nothing to stderr. Returns its output."""
     assert result.returncode == 0 and result.stderr == "", (result.returncode, result.stderr)
     return result.stdout.strip()
 
@@ -93,7 +93,7 @@ def test_the_interpreter_goes_on_while_polyhead_computes(rng: np.random.Generato
         switch = sys.getswitchinterval()
         thread.start()
         try:
-            sys.setswitchinterval(100)  # nobody is made to give up the GIL: ticks inside the call are those of a released one
+            sys.setswitchinterval(100)  # no thread is asked to give up the GIL, so the other thread runs only if the call releases the GIL
             start = time.perf_counter()
             repeats = 0
             while state["ticks"] < 3 and time.perf_counter() - start < 200:
@@ -112,7 +112,7 @@ def test_the_interpreter_goes_on_while_polyhead_computes(rng: np.random.Generato
 def test_a_forked_child_computes_the_same() -> None:
     out = run("""
         import os, warnings, numpy as np, polyhead
-        warnings.simplefilter("ignore")  # Python's own, about forking with threads
+        warnings.simplefilter("ignore")  # Python itself warns of a fork in a process with threads
         q = np.random.default_rng(0).standard_normal((2, 4, 300, 32)).astype(np.float32)
         before = polyhead.sdpa(q, q, q)  # the library's threads are alive now
         child = os.fork()
@@ -237,7 +237,7 @@ def test_importing_polyhead_imports_numpy_at_most() -> None:
 def test_importing_polyhead_makes_no_thread() -> None:
     if not os.path.isdir("/proc/self/task"):
         pytest.skip("threads are counted in /proc")
-    # NumPy's BLAS has threads of its own; polyhead adds none by being imported.
+    # NumPy's BLAS starts threads; importing polyhead must start no further thread.
     out = run("""
         import os, numpy
         before = len(os.listdir("/proc/self/task"))
@@ -254,4 +254,4 @@ def test_import_time_is_reported(summary: list[str]) -> None:
 
     milliseconds = 1000 * best("import polyhead")
     summary.append(f"import polyhead after NumPy: {milliseconds:.1f} ms (best of 5; 60 ms are allowed on a machine at rest)")
-    assert milliseconds < 1000  # of laziness, not of a busy machine's speed
+    assert milliseconds < 1000  # a wide bound, for busy machines: it is exceeded only if a heavy package is imported

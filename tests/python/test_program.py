@@ -1,4 +1,4 @@
-"""The command line program as the package has it: `python -m polyhead`, and `polyhead` as pip installs it. The program itself is tested in tests/cli."""
+"""Tests the command-line program of the package: `python -m polyhead`, and `polyhead` as pip installs it. tests/cli tests what the program does."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_ctrl_c_ends_the_program_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen([*COMMAND, "inspect", os.fspath(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None)
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and _caught(process.pid) & 1 << signal.SIGTERM - 1 == 0:
-        time.sleep(0.05)  # Python leaves SIGTERM alone: the program is running when it is caught
+        time.sleep(0.05)  # Python does not catch SIGTERM, so the program is running when SIGTERM is caught
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=100)
     assert process.returncode == -signal.SIGINT and said == b"", (process.returncode, said)
 
 
 def _caught(pid: int) -> int:
-    """The signals that a process handles, as a set of bits."""
+    """Returns the signals that a process handles, as a bit mask."""
     try:
         found = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     except OSError:

@@ -1,5 +1,5 @@
-"""The config.json files of src/models/published_configs_test.cc beside transformers: it reads them, with the sizes that the test expects, and its defaults are those of
-the models that it took them from. And transformers' own config.json with every key that it knows, not those alone that differ from a default, opens."""
+"""Compares the config.json files of src/models/published_configs_test.cc with transformers: transformers reads the sizes that the C++ test expects, and the defaults of its
+configs are those of the published models. Also tests that polyhead opens a config.json that has every key which transformers knows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import test_two_sided_models  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (ROOT / "src/models/published_configs_test.cc").read_text(encoding="utf-8")
 PUBLISHED = {name: (numbers, json.loads(text)) for name, numbers, text in re.findall(r'\{"([^"]+)",([^"{}]*?)R"\((.*?)\)"\}', SOURCE, re.DOTALL)}
-# Whose sizes are the defaults of transformers' config.
+# Models whose settings are the defaults of transformers' config class.
 DEFAULTS = ["gpt2", "Mixtral-8x7B-v0.1", "bert-base-uncased", "distilbert-base-uncased", "electra-small-discriminator", "vit-base-patch16-224", "deit-base-distilled-patch16-224", "t5-small", "mt5-small", "gemma-2-2b"]
-# Of one checkpoint, not of its architecture.
+# Keys that describe a checkpoint and not its architecture; they may differ from the defaults.
 OWN = {"architectures", "transformers_version", "_name_or_path", "id2label", "label2id", "max_position_embeddings", "router_aux_loss_coef", "tie_word_embeddings"}
 
 

@@ -123,7 +123,7 @@ def test_keras_attention_with_a_value_mask(value: list[float], expected: float) 
 
 
 def test_keras_attention_with_a_query_mask() -> None:
-    """Keras 2, layers/attention/attention_test.py, test_multi_dim_with_query_mask: a masked query gives 0; here it is a query that may attend to nothing.
+    """Keras 2, layers/attention/attention_test.py, test_multi_dim_with_query_mask: a masked query gives 0. For polyhead, a masked query is a query that may attend to no key.
 
     The weights that Keras reports are those of the value mask alone.
     """
@@ -174,7 +174,7 @@ def test_keras_multi_head_attention_over_two_axes(rng: Rng) -> None:
     out, saved = layer.forward(x.reshape(2, 5, 12, 16))
     out, weights = out.reshape(x.shape), saved.maps().reshape(2, 5, 2, 3, 4, 3, 4)
     assert out.shape == (2, 5, 3, 4, 16)
-    # The einsum that Keras writes for it, with an index for each axis.
+    # Keras computes attention over two axes by an einsum with an index for each axis.
     state = layer.state("keras")
     q, k, v = (np.einsum("abcde,enh->abcdnh", x, state[f"{name}.kernel"]) + state[f"{name}.bias"] for name in ("query", "key", "value"))
     exponentials = np.exp(np.einsum("abcdnh,abijnh->abncdij", q, k) / np.sqrt(2))

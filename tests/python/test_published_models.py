@@ -1,4 +1,5 @@
-"""Models that packages of PyPI ship, beside transformers: once as their package saved them, converted by the line that polyhead tells, and once as transformers saves them today."""
+"""Compares trained models that PyPI packages contain with transformers. Each is opened twice: as its package saved it, converted by the line that polyhead's error names, and as
+transformers saves it today."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def shipped(name: str) -> Path:
 
 
 def opened_as_transformers(folder: Path, name: str) -> Any:
-    """transformers reads no pickle with this torch, or loads it by its own rules: the state is given by hand."""
+    """Opens a model in transformers with a state that is read here, because transformers may refuse to read a pickle with this version of torch."""
     config = transformers.AutoConfig.from_pretrained(folder)
     config._attn_implementation = "eager"
     model = getattr(transformers, PUBLISHED[name].kind + "Model")(config).eval()
@@ -71,19 +72,19 @@ def compare(folder: Path, expected: Any, ids: np.ndarray) -> None:
         wanted = torch.cat(wanted).numpy()
         assert got.shape == wanted.shape and np.isfinite(got).all()
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4 * max(1.0, np.abs(wanted).max()))
-    assert ours.attentions.max() > 0.3, "trained heads do not look everywhere alike"
+    assert ours.attentions.max() > 0.3, "a trained head does not attend to all tokens equally"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_package_gives_the_states_and_maps_of_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if QUICK and name == "AntiBERTy":
-        pytest.skip("104 MB of parameters; POLYHEAD_TEST_EFFORT is quick")
+        pytest.skip("the model has 104 MB of parameters, and POLYHEAD_TEST_EFFORT is quick")
     source = shipped(name)
     theirs, ids = opened_as_transformers(source, name), ids_of(source, name)
     with torch.no_grad():
         expected = theirs(torch.from_numpy(ids)[None], output_hidden_states=True, output_attentions=True)
 
-    # As the package has it: a pickle is refused with the line that converts it, which is what the reader then runs.
+    # The package contains a pickle. polyhead refuses it with a line of Python that converts it; this line is run here.
     shutil.copy(source / "config.json", tmp_path)
     (tmp_path / "model.safetensors").symlink_to(source / "pytorch_model.bin")
     with pytest.raises(ValueError, match="in Python converts it") as error:
@@ -96,6 +97,6 @@ def test_a_package_gives_the_states_and_maps_of_transformers(name: str, tmp_path
     exec(line, {"safetensors": safetensors, "torch": torch, "PATH": source / "pytorch_model.bin"})
     compare(tmp_path, expected, ids)
 
-    # As transformers saves it today.
+    # The same model as transformers saves it today.
     theirs.save_pretrained(tmp_path / "today")
     compare(tmp_path / "today", expected, ids)

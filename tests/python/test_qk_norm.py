@@ -1,4 +1,4 @@
-"""Layers with norms of each head's q and k (qk_norm) beside the same mathematics in PyTorch, in float64."""
+"""Compares layers with norms of each head's q and k (qk_norm) with the same formulas in PyTorch, in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def normed(x: Any, weight: Any) -> Any:
-    """x [B,T,N,H] -> [B,N,T,H]."""
+    """Normalises x [B,T,N,H] for each head and returns [B,N,T,H]."""
     return (x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight).transpose(1, 2)
 
 

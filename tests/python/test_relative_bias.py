@@ -1,4 +1,4 @@
-"""ALiBi and T5's buckets beside a bias of every pair, PyTorch's autograd and the bucket function of transformers."""
+"""Compares ALiBi and T5's buckets with a full bias [N,T,S], with gradients of PyTorch's autograd, and with the bucket function of transformers."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_slopes_are_those_of_bloom():
     torch = pytest.importorskip("torch")
     build = pytest.importorskip("transformers.models.bloom.modeling_bloom").build_alibi_tensor
     for heads in (1, 4, 7, 8, 12, 16, 112):
-        theirs = build(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].numpy()  # the slope times position 1
+        theirs = build(torch.ones(1, 2), heads, torch.float32)[:, 0, 1].numpy()  # their bias at position 1 is the slope
         np.testing.assert_allclose(polyhead.alibi_slopes(heads), theirs, rtol=1e-6)
 
 

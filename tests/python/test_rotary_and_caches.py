@@ -1,4 +1,4 @@
-"""Rotary positions, and keys and values that the caller projected, against the formula in NumPy in float64."""
+"""Compares layers with rotary positions, and layers that get projected keys and values, with the formula in NumPy in float64."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEADS, KV_HEADS, HEAD_WIDTH = 4, 2, 6
 
 
 def tables(positions: Any, width: int) -> Tables:
-    """Cosines and sines ``[positions, width/2]`` of angles in radians (Su et al. 2021, section 3.2.2)."""
+    """Returns cosines and sines ``[positions, width/2]`` of the rotary angles (Su et al. 2021, section 3.2.2)."""
     angles = np.multiply.outer(np.asarray(positions, float), 10000.0 ** -(np.arange(width // 2) / (width // 2)))
     return np.cos(angles), np.sin(angles)
 
 
 def rotated(x: np.ndarray, table: Tables, order: str) -> np.ndarray:
-    """Equation 34 of Su et al. 2021 on the first features of x ``[*,N,T,H]``."""
+    """Rotates the first features of x ``[*,N,T,H]`` as in equation 34 of Su et al. 2021."""
     cos, sin = table
     pairs = cos.shape[-1]
     first = np.arange(pairs) if order == "halves" else 2 * np.arange(pairs)
@@ -38,7 +38,7 @@ def split(x: np.ndarray) -> np.ndarray:
 
 
 def attend(p: dict[str, np.ndarray], q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The layer's output from heads q ``[*,N,T,H]``, k and v ``[*,K,S,H]``."""
+    """Computes a layer's output from its heads q ``[*,N,T,H]``, k and v ``[*,K,S,H]``."""
     k, v = (np.repeat(x, HEADS // KV_HEADS, axis=-3) for x in (k, v))
     score = np.exp(q @ np.swapaxes(k, -1, -2) / np.sqrt(HEAD_WIDTH))
     heads = score / score.sum(-1, keepdims=True) @ v
@@ -51,7 +51,7 @@ def project(p: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
 
 
 def gradient(loss: Callable[[np.ndarray], Any], x: np.ndarray) -> np.ndarray:
-    """By complex steps: Im loss(x + i h) / h has no cancellation, so it is exact to rounding."""
+    """Computes the gradient by complex steps: Im loss(x + i h) / h has no cancellation, so its only error is rounding."""
     result = np.empty_like(x)
     for index in np.ndindex(x.shape):
         step = x.astype(complex)
@@ -101,7 +101,7 @@ def test_one_table_serves_queries_and_keys_and_may_differ_by_sequence(rng: Rng) 
     for b in range(2):
         cos, sin = (table[b] for table in by_sequence)
         close(whole[b], layer(x[b], rotary=polyhead.Rotary(cos, sin, cos, sin)))
-    close(whole, layer(x, rotary=polyhead.Rotary(*tables([0, 1, 2], HEAD_WIDTH))))  # scores depend on distances only
+    close(whole, layer(x, rotary=polyhead.Rotary(*tables([0, 1, 2], HEAD_WIDTH))))  # scores depend only on the distance of positions
     assert not np.allclose(whole, layer(x))
 
 
@@ -135,7 +135,7 @@ def test_what_a_pass_reads_is_kept_for_its_gradients(rng: Rng) -> None:
     cos, sin = tables([4, 5, 6], HEAD_WIDTH)
     expected = layer.forward(x, projected_key=k, projected_value=v, rotary=polyhead.Rotary(cos, sin))[1].backward(d_out)
     _, saved = layer.forward(x.copy(), projected_key=k.copy(), projected_value=v.copy(), rotary=polyhead.Rotary(cos.copy(), sin.copy()))
-    reused = [np.full(array.shape, np.nan) for array in (x, k, v, cos, sin) for _ in range(20)]  # takes memory that was freed
+    reused = [np.full(array.shape, np.nan) for array in (x, k, v, cos, sin) for _ in range(20)]  # would overwrite inputs whose memory was freed
     again = saved.backward(d_out)
     assert reused and np.array_equal(again.query, expected.query) and np.array_equal(again.projected_key, expected.projected_key)
 
@@ -148,7 +148,7 @@ def test_what_does_not_fit_together_is_refused(rng: Rng) -> None:
         layer(x, projected_key=k)
     with pytest.raises(ValueError, match="both key and projected_key"):
         layer(x, x, projected_key=k, projected_value=k)
-    with pytest.raises(ValueError, match=r"rotary.cos is float64 \[3,6\]"):  # angles given twice
+    with pytest.raises(ValueError, match=r"rotary.cos is float64 \[3,6\]"):  # tables that hold each angle twice have the wrong width
         layer(x, rotary=polyhead.Rotary(np.concatenate([cos, cos], -1), np.concatenate([sin, sin], -1)))
     with pytest.raises(ValueError, match="no key_cos"):
         layer(x, x[:, :2], rotary=polyhead.Rotary(cos, sin))

@@ -1,4 +1,4 @@
-"""score_mod and block_mask of polyhead.torch.attention: against FlexAttention's eager result, and gradients against torch's own of the dense formula."""
+"""Compares score_mod and block_mask of polyhead.torch.attention with FlexAttention's eager result, and their gradients with those that torch computes for the dense formula."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_gradients_at_ties_are_those_of_torch(score_mod: Callable[..., Any]) -> 
     torch.manual_seed(6)
     wanted = inputs()
     with torch.no_grad():
-        wanted[0][:, :, ::2] = 0  # scores of exactly 0
+        wanted[0][:, :, ::2] = 0  # these queries have scores of exactly 0, where clamp and maximum have ties
     out = attention(*wanted, score_mod=score_mod)
     d_out = torch.randn_like(out)
     exact = torch.autograd.grad(dense(*wanted, score_mod, None)[0], wanted, d_out)

@@ -1,5 +1,5 @@
-"""`polyhead.sdpa_jvp` and `polyhead.sdpa_backward_backward` of arrays: against central differences of `sdpa` and `sdpa_backward`, and against a plain formula that
-torch differentiates."""
+"""Compares `polyhead.sdpa_jvp` and `polyhead.sdpa_backward_backward` of arrays with central differences of `sdpa` and `sdpa_backward`, and with a formula that torch
+differentiates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 INPUTS = ("q", "k", "v", "bias", "sink", "relative_bias")
 LENGTHS = np.array([0, 4])  # the first sequence has no key
 
-# Extents (N, K, T, S, H, V), shapes of what is learned besides q, k and v, and options.
+# {name: (extents (N, K, T, S, H, V), shapes of differentiable inputs other than q, k and v, options)}.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, tuple[int, ...]], dict[str, Any]]] = {
     "self attention": ((2, 2, 5, 5, 4, 4), {}, {}),
     "causal, grouped heads": ((4, 2, 5, 5, 4, 4), {}, {"causal": "top_left"}),
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, tuple[int, ...]], dict[str, An
 
 
 class Case:
-    """A problem in float64, and random tensors in the shape of each input."""
+    """A problem in float64, with random tangents and directions in the shape of each input."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
         (heads, groups, queries, keys, width, value), learned, self.options = CASES[name]
@@ -83,7 +83,7 @@ def require_close(found: Any, wanted: Any, tolerance: float, what: str) -> None:
 def test_forward_mode_is_the_central_difference_of_the_forward_pass(name: str, rng: np.random.Generator) -> None:
     case, step = Case(name, rng), 1e-5
     for result, high, low in zip(case.jvp(), *(case.forward(moved(case.inputs, case.tangents, s)) for s in (step, -step))):
-        empty = high == -np.inf  # lse of a row without a key
+        empty = high == -np.inf  # rows without a key have lse -infinity
         assert (result[empty] == 0).all()
         require_close(result, np.subtract(high, low, where=~empty, out=np.zeros_like(high)) / (2 * step), 1e-8, name)
 
@@ -161,7 +161,7 @@ def test_what_does_not_move_and_what_is_not_asked_for(rng: np.random.Generator) 
     assert not any(x.any() for x in polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=polyhead.Tangents()) if x is not None)
     assert case.backward_backward(gradients=()) == {}
     grads = polyhead.sdpa_backward(**given, d_out=case.d_out)
-    second = polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=grads)  # what sdpa_backward returned is one of the two
+    second = polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=grads)  # d_gradients may be the Gradients that sdpa_backward returns, or Tangents
     named = polyhead.Tangents(**grads._asdict())
     assert np.array_equal(second.k, polyhead.sdpa_backward_backward(**given, d_out=case.d_out, d_gradients=named).k)
 

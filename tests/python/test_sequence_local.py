@@ -1,4 +1,4 @@
-"""polyhead.torch.sequence_local_attention against AlphaFold 3's algorithm 7, window by window, and its gradients; bias of each pair of a window."""
+"""Compares polyhead.torch.sequence_local_attention and its gradients with algorithm 7 of AlphaFold 3, with a bias of each pair of a window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N, H, V = 4, 16, 8
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, queries: int, keys: int, scale: float | None = None) -> Tensor:
-    """beta[l, m] is 0 where a window's middle c has |l - c| < queries / 2 and |m - c| < keys / 2, else -infinity; one atom after the other."""
+    """Computes one atom after the other. Atom l attends to atom m if |l - c| < queries / 2 and |m - c| < keys / 2 for the middle c of a window."""
     length, rows = q.shape[-2], []
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     for atom in range(length):
@@ -54,7 +54,7 @@ def test_it_is_attention_window_by_window(length: int, queries: int, keys: int, 
 
 
 def test_a_sink_of_each_sequence_is_that_of_each_sequence_alone() -> None:
-    given = inputs(64)  # as many windows as sequences
+    given = inputs(64)  # 64 atoms have two windows, as many as there are sequences: a sink must not be applied to windows instead
     for sink in (torch.randn(2, N, 1, dtype=torch.float64), torch.randn(2, N, 64, dtype=torch.float64), torch.randn(N, dtype=torch.float64)):
         together = sequence_local_attention(*given, sink=sink)
         for i in range(2):
@@ -85,7 +85,7 @@ def test_other_leading_dimensions_options_and_dtypes() -> None:
     narrow = [x.bfloat16() for x in given]
     torch.testing.assert_close(sequence_local_attention(*narrow).float(), naive(*(x.float() for x in narrow), None, None, 32, 128), rtol=3e-2, atol=3e-2)  # type: ignore[arg-type]
     assert sequence_local_attention(*inputs(0)).shape == (2, N, 0, V)
-    transposed = [x.transpose(-2, -3).contiguous().transpose(-2, -3) for x in given]  # [*,T,N,H] in memory
+    transposed = [x.transpose(-2, -3).contiguous().transpose(-2, -3) for x in given]  # the memory has the layout [*,T,N,H]
     assert torch.equal(sequence_local_attention(*transposed), sequence_local_attention(*given))
 
 
@@ -98,7 +98,7 @@ def test_without_a_bias_a_block_list_says_the_same() -> None:
 
 
 def test_no_tensor_of_all_pairs_is_made() -> None:
-    length = 60_000  # T x T float32 are 14 GB for each head
+    length = 60_000  # a T x T float32 tensor would have 14 GB for each head
     q, k, v = (torch.randn(1, 1, length, 8, requires_grad=True) for _ in range(3))
     out = sequence_local_attention(q, k, v)
     out.sum().backward()

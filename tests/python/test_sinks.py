@@ -1,4 +1,4 @@
-"""Sink logits beside plain PyTorch, where they are one more column of scores whose weight no value receives (as in the eager attention of gpt-oss)."""
+"""Compares sink logits with a PyTorch formula in which the sink is one more column of scores that has no value, as in gpt-oss' eager attention."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_float32_sink_goes_with_narrow_inputs() -> None:
     q, k, v = (torch.randn(1, 2, 3, 8).bfloat16() for _ in range(3))
     sink = torch.tensor([0.5, -1.25], requires_grad=True)
     out = scaled_dot_product_attention(q, k, v, sink=sink)
-    assert torch.equal(out, scaled_dot_product_attention(q, k, v, sink=sink.bfloat16()))  # both numbers are exact in bfloat16
+    assert torch.equal(out, scaled_dot_product_attention(q, k, v, sink=sink.bfloat16()))  # bfloat16 represents 0.5 and -1.25 exactly
     out.sum().backward()
     assert sink.grad is not None and sink.grad.dtype == torch.float32
 
@@ -69,7 +69,7 @@ def test_a_layer_takes_a_sink_and_gives_its_gradient() -> None:
 
 
 def test_a_layer_learns_its_sinks() -> None:
-    """gpt-oss: the sinks are a parameter. The output and the gradients beside the layer written in PyTorch."""
+    """As in gpt-oss, sinks may be a parameter of the layer. Output and gradients are compared with the layer written in PyTorch."""
     rng = np.random.default_rng(0)
     layer = polyhead.MultiHeadAttention(8, 4, kv_heads=2, head_width=3, sink=True, dtype="float64", seed=1)
     assert layer.config["sink"] is True and layer.parameters["sink"].tolist() == [0.0] * 4

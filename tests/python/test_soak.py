@@ -1,4 +1,4 @@
-"""The checks of scripts/soak on some seeds, on the instruction set in use; and that they can fail."""
+"""Runs the checks of scripts/soak for some seeds on the instruction set in use, and tests that they notice errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that other packages use in a way that gives wrong results: polyhead corrects them where it can, and otherwise warns."""
+"""Some features of other packages give wrong results with attention functions: polyhead corrects the results if it can, and otherwise warns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def warned(messages: list[warnings.WarningMessage], word: str) -> int:
 
 
 def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch, region: bool = False) -> tuple[Any, Any, list[tuple[str, int]], list[warnings.WarningMessage]]:
-    """The gradients with that budget, of the configuration or of a region, and without one, the seeds of all passes, and what was warned of."""
+    """Compiles a layer with an activation memory budget, that of the configuration or that of a region. Returns (gradient with the budget, gradient without a budget, seeds of all
+    passes with the budget, warnings)."""
     torch = pytest.importorskip("torch")
     from polyhead.torch import MultiheadAttention
 
@@ -63,7 +64,7 @@ def compiled_gradients(budget: float, monkeypatch: pytest.MonkeyPatch, region: b
 def test_a_pass_that_is_computed_again_for_memory_has_the_same_dropout_bits(budget: float, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     ours, expected, seeds, messages = compiled_gradients(budget, monkeypatch)
-    assert [name for name, _ in seeds] == ["sdpa", "sdpa", "sdpa_backward"], "computed again"
+    assert [name for name, _ in seeds] == ["sdpa", "sdpa", "sdpa_backward"], "the forward pass must be computed again before the backward pass"
     assert len({seed for _, seed in seeds}) == 1 and warned(messages, "activation_memory_budget") == 0
     torch.testing.assert_close(ours, expected)
 
@@ -71,9 +72,9 @@ def test_a_pass_that_is_computed_again_for_memory_has_the_same_dropout_bits(budg
 def test_a_region_with_a_budget_of_zero_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
-        pytest.skip("this torch has no budgets of regions")
+        pytest.skip("this version of torch has no budgets for regions")
     _, _, seeds, messages = compiled_gradients(0.0, monkeypatch, region=True)
-    # When torch saves the seed here too, the warning can go.
+    # The recomputed pass has another seed. When torch keeps the seed here, too, polyhead's warning can be removed.
     assert len({seed for _, seed in seeds}) == 2 and warned(messages, "region_activation_memory_budget(0)")
 
 
@@ -126,7 +127,7 @@ def test_packed_texts_that_are_computed_as_one_are_warned_of(given: dict[str, An
         together = model(tokens, position_ids=torch.arange(4).repeat(2).unsqueeze(0), **options).logits[:, 4:]
         alone = model(tokens[:, 4:], use_cache=False).logits
     assert torch.allclose(together, alone, atol=1e-5) == is_packed
-    assert warned(messages, "position_ids begin again within a row") == (not is_packed), "once, by the first layer"
+    assert warned(messages, "position_ids begin again within a row") == (not is_packed), "there must be one warning, from the first layer"
 
 
 def test_padded_texts_are_not_warned_of() -> None:

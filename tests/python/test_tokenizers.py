@@ -1,6 +1,6 @@
-"""Tokenizers of model folders beside PyPI's `tokenizers`: ids, spans, segments and decoded texts of random texts of Unicode, for each kind of sample_tokenizers.py.
+"""Compares tokenizers of model folders with PyPI's `tokenizers`: ids, spans, segments and decoded texts of random Unicode texts, for each kind of sample_tokenizers.py.
 
-POLYHEAD_TEST_EFFORT=quick compares some hundred texts of each kind; without it POLYHEAD_TOKENIZER_TEXTS (5,000) of each. By hand, with any number:
+With POLYHEAD_TEST_EFFORT=quick, some hundred texts of each kind are compared, otherwise POLYHEAD_TOKENIZER_TEXTS (by default 5,000). To compare any number of texts:
     python tests/python/test_tokenizers.py TEXTS [KIND...]
 """
 
@@ -121,12 +121,12 @@ def test_random_texts_give_the_ids_spans_and_decoded_texts_of_tokenizers(kind: s
 
 
 def of_every_character(normalizer: Any) -> list[str]:
-    """Texts for which the bytes of the normalised text differ."""
+    """Normalises texts with every character, and returns those whose normalised bytes or spans differ from those of `tokenizers`."""
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={character: number for number, character in enumerate(sorted(alphabet))}, merges=[]))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # All that is or may be assigned soon; of CJK ideographs, Hangul and what is not assigned some.
+    # All characters that are assigned or may be assigned soon, but only some CJK ideographs, Hangul syllables and unassigned codes.
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and (code < 0x3400 or 0xA000 <= code < 0xAC00 or 0xF900 <= code < 0x20000 or 0xE0000 <= code < 0xE0200 or code % 97 == 0)]
     texts = [[f"a{chr(code)}\u0301\u0334b"] for code in codes[:: 29 if QUICK else 1]]
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,7 @@ def of_every_character(normalizer: Any) -> list[str]:
 @needs_program
 @pytest.mark.parametrize("name", ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer"])
 def test_every_character_is_normalised_and_split_as_tokenizers_does(name: str) -> None:
-    """Together with GPT-2's pattern, which has the classes of letters, numbers and white space."""
+    """Also tests the Unicode classes of letters, numbers and white space, by the pattern of GPT-2's pre-tokeniser."""
     found = of_every_character(getattr(tokenizers.normalizers, name)())
     assert not found, f"{len(found)} characters differ, such as {found[:10]}"
 
@@ -157,7 +157,7 @@ def test_a_folder_that_transformers_saves_opens(tmp_path: Path) -> None:
 
 @needs_program
 def test_the_names_of_unicode_that_the_tables_follow_are_stated() -> None:
-    """Another version of `tokenizers` may need other tables: scripts/make_unicode_tables.py --check tells."""
+    """The first line of the Unicode tables must name the installed version of `tokenizers`. scripts/make_unicode_tables.py --check says whether another version needs other tables."""
     stated = (ROOT / "src/models/tokenizer/unicode_tables.inc").read_text().splitlines()[0]
     assert f"tokenizers {tokenizers.__version__};" in stated, f"{stated}, and {tokenizers.__version__} is installed"
     assert unicodedata.unidata_version

@@ -1,4 +1,4 @@
-"""polyhead.torch.attention: every option beside the formula in torch's operators, with the bits of polyhead.sdpa; decoding; what is refused."""
+"""Compares polyhead.torch.attention with the formula in torch's operators for every option, and with the bits of polyhead.sdpa. Also tests decoding, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Given = dict[str, Any]
 
 
 def drawn(seed: int, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tensor], Given]:
-    """q, k, v and options; every option of `attention` comes up, and none makes another one wrong."""
+    """Draws q, k, v and options. Over many seeds every option of `attention` occurs. Options that exclude each other are not drawn together."""
     generator = torch.Generator().manual_seed(seed)
 
     def pick(*choices: Any) -> Any:
@@ -52,7 +52,7 @@ def drawn(seed: int, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Tens
 
 
 def split(given: Given) -> tuple[Given, dict[str, Tensor]]:
-    """The arguments of `attention`, and the tensors among them that have gradients."""
+    """Returns the arguments of `attention`, and those of its tensors, except q, k and v, that have gradients."""
     relative = {name: given[name] for name in ("slopes", "table") if name in given}
     arguments = {name: value for name, value in given.items() if name not in relative}
     if relative:
@@ -61,7 +61,7 @@ def split(given: Given) -> tuple[Given, dict[str, Tensor]]:
 
 
 def formula(q: Tensor, k: Tensor, v: Tensor, given: Given) -> dict[str, Tensor]:
-    """out, lse and p as docs/maths.md writes them, with a tensor of all pairs."""
+    """Computes out, lse and p as defined in docs/maths.md, with dense matrices."""
     batch, heads, queries, width = q.shape
     keys = k.size(-2)
     k, v = (x.repeat_interleave(heads // x.size(-3), -3) for x in (k, v))
@@ -124,7 +124,7 @@ def test_every_option_is_the_formula(summary: list[str]) -> None:
         arguments, others = split(given)
         outputs = [{"out", "lse", "p"}, {"out"}, {"lse"}, {"p"}][seed % 4]
         if "p" in outputs and {"slopes", "table"} & others.keys() and {"query_offsets", "diagonal_offsets"} & given.keys():
-            outputs = outputs - {"p"}  # refused by name
+            outputs = outputs - {"p"}  # attention weights beside a relative bias and such offsets have no gradient and are refused
         exact = formula(*tensors.values(), given)
         out, lse, p = attention(*tensors.values(), return_lse=True, return_attention_weights=True, **arguments)
         assert torch.equal(lse == -math.inf, exact["empty"]), seed
@@ -170,7 +170,7 @@ def test_exact_products_of_bfloat16_are_those_of_float32(recorded: bool) -> None
     assert (native.float() - wide).abs().max() < 2**-8
     if recorded:
         for of, wanted in zip(torch.autograd.grad(exact.sum(), (q, k, v)), torch.autograd.grad(wide.sum(), (q, k, v))):
-            assert (of.float() - wanted.float()).abs().max() <= 2**-8 * wanted.float().abs().max()  # out was rounded for the backward pass
+            assert (of.float() - wanted.float()).abs().max() <= 2**-8 * wanted.float().abs().max()  # the backward pass reads a rounded out
 
 
 def test_keys_in_another_storage_type_have_the_gradients_of_their_numbers() -> None:
@@ -195,7 +195,7 @@ def test_keys_in_another_storage_type_have_the_gradients_of_their_numbers() -> N
                 assert torch.equal(found[name], exact[name])
             ours, theirs = (gradients({name: of[name] for name in outputs}, mine | {"bias": bias}, 3) for of in (found, exact))
             assert {name: x.dtype for name, x in ours.items()} == {name: x.dtype for name, x in theirs.items()}
-            require_equal(ours, theirs, 1e-6 if storage == torch.int8 else 4e-3)  # d_k and d_v are rounded to their dtype
+            require_equal(ours, theirs, 1e-6 if storage == torch.int8 else 4e-3)  # d_k and d_v are rounded to the dtype of k and v
     scales["k_scale"].requires_grad_()
     with pytest.raises(NotImplementedError, match="k_scale requires grad; polyhead has no gradient of the scales"):
         attention(q, k_given, v_given, **scales)
@@ -228,7 +228,7 @@ def test_decoding_with_a_cache_is_the_whole_sequence(dtype: str, given: Given) -
     parts = []
     for first, last in ((0, 4), (4, 5), (5, 9)):
         parts.append(attention(q[:, :, first:last], k[:, :, first:last], v[:, :, first:last], cache=cache, **given))
-        if not given:  # every query attends to all tokens that there are
+        if not given:  # without a mask, a query attends to all tokens of the cache
             so_far = {name: x[:, :, :last] for name, x in stored.items()}
             assert torch.equal(parts[-1], attention(q[:, :, first:last], **so_far))
     if given:
@@ -319,7 +319,7 @@ def test_gradients_of_every_output_in_one_graph(dynamic: bool) -> None:
 
 
 def test_no_tensor_of_all_pairs_is_made_for_a_mask_and_a_bias() -> None:
-    batch, rows, heads, length = 2, 24, 4, 96  # a pair tensor [B,I,H,J,J] would have 1.8 million numbers
+    batch, rows, heads, length = 2, 24, 4, 96  # a full bias [B,I,H,J,J] would have 1.8 million numbers
     q, k, v = (torch.randn(batch, rows, heads, length, 8, requires_grad=True) for _ in range(3))
     bias = torch.randn(batch, 1, heads, length, length, requires_grad=True)
     attend = torch.rand(batch, rows, 1, 1, length) < 0.9
@@ -464,7 +464,7 @@ def test_empty_rows_have_their_gradients() -> None:
 
 @needs_compiler
 def test_compiled_autograd_of_lse_alone() -> None:
-    """q, k and v are one tensor, and v has no part in lse."""
+    """q, k and v are the same tensor, but lse does not depend on v, so only q and k give it a gradient."""
     torch.manual_seed(0)
     x = torch.randn(1, 2, 3, 4, requires_grad=True)
 

@@ -1,4 +1,4 @@
-"""Calls under torch.compile whose extents change or depend on data: one compiled function serves all of them, with the results of eager mode."""
+"""Tests calls under torch.compile whose extents change or depend on data. One compiled function must serve all extents, with the results of eager mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from effort import QUICK
 from polyhead.torch import GatedAttention, MultiheadAttention, attention, scaled_dot_product_attention, triangle_attention
 
-BACKEND = "aot_eager"  # traces like inductor, but compiles nothing
+BACKEND = "aot_eager"  # traces like inductor, but generates no code
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _without_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-# --- masks that come later, and lengths that change
+# --- masks that only later calls have, and lengths that change
 
 
 def masks_of_multihead(n: int) -> list[dict[str, Tensor]]:
@@ -104,7 +104,7 @@ def chosen(x: Tensor, keep: Tensor) -> Tensor:
 
 
 def of_chosen(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call for the sequences that `keep` chooses, and their masks."""
+    """Calls a function for the sequences that `keep` chooses, with their masks."""
     return lambda keep, *tensors: call(*(chosen(x, keep) for x in tensors))
 
 
@@ -139,7 +139,7 @@ KEPT = [[1, 0, 1, 1], [0, 1, 0, 0]]
 
 
 class Called(torch.nn.Module):
-    """A function as a module, which torch.export needs."""
+    """Wraps a function in a module, which torch.export needs."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Called(torch.nn.Module):
         return self.call(*inputs)
 
 
-# In quick one way for each: both trace a call with the same fake results.
+# In quick, each call is tested in one of the two ways, because both trace a call with the same fake results.
 @pytest.mark.parametrize("name", list(CHOSEN)[:: 2 if QUICK else 1])
 def test_extents_may_depend_on_data_when_compiled(name: str) -> None:
     call, inputs = CHOSEN[name]

@@ -1,4 +1,4 @@
-"""The fast path in eager mode: modes and hooks of torch still see a call, and the promises of autograd.Function hold."""
+"""Tests the fast path in eager mode. Modes and hooks of torch must work as with an operator, and so must the properties of autograd.Function."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for direct in (True, False):
-        monkeypatch.setattr(_eager, "_READ_BY_C", direct)  # False: a torch before 2.10
+        monkeypatch.setattr(_eager, "_READ_BY_C", direct)  # False tests the path for versions of torch before 2.10
         torch.manual_seed(3)
         q, k, v, bias = inputs(recorded=True, dtype=torch.float32)
         heads = q.transpose(1, 2).contiguous().transpose(1, 2)
@@ -65,7 +65,7 @@ def test_both_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         grads = [torch.autograd.grad((out * out.detach().cos()).sum(), (q, k, v, bias), allow_unused=True) for out in outs]
         results.append([*outs, *(g for gs in grads for g in gs if g is not None)])
-        assert outs[0].transpose(1, 2).is_contiguous()  # in the order of the query's dimensions
+        assert outs[0].transpose(1, 2).is_contiguous()  # out has the memory layout of the query
     for first, second in zip(*results):
         assert torch.equal(first, second) and first.stride() == second.stride()
 
@@ -121,7 +121,7 @@ def test_a_trace_holds_the_operator_and_not_its_result() -> None:
 
 
 class Logged(Tensor):
-    """A tensor whose operators go through its own __torch_dispatch__."""
+    """A subclass of Tensor that records operators in its __torch_dispatch__."""
 
     seen: list[str] = []
 
@@ -266,7 +266,7 @@ def loop(f: Callable[..., Any], in_dims: tuple[int | None, ...], *given: Tensor)
 
 def test_vmap_of_every_option_is_a_loop() -> None:
     torch.manual_seed(2)
-    q, k, v = (torch.randn(3, 2, 4, 5, 6, dtype=torch.float64) for _ in range(3))  # over 3; [2,4,5,6]
+    q, k, v = (torch.randn(3, 2, 4, 5, 6, dtype=torch.float64) for _ in range(3))  # vmap over 3 examples of [2,4,5,6]
     keep, keys, lengths, diagonals = torch.rand(3, 4, 5, 5) < 0.8, torch.rand(3, 5) < 0.8, torch.randint(6, (3, 2)), torch.randint(3, (2,))
     sink, slopes, offsets = torch.randn(3, 4, dtype=torch.float64), torch.rand(3, 4, dtype=torch.float64), torch.tensor([[0, 2, 5], [0, 1, 5], [0, 0, 5]])
 
@@ -285,7 +285,7 @@ def test_vmap_of_every_option_is_a_loop() -> None:
     torch.testing.assert_close(list(vmap(gradient, in_dims)(*given)), loop(gradient, in_dims, *given))
     assert len({int(n) for n in lengths.flatten()}) > 1
 
-    # Where each call needs its own slopes, documents or dropout bits there is a call for each.
+    # If each example has its own slopes, documents or dropout bits, vmap makes a call for each example.
     of_slopes = grad(lambda q, s: attention(q, k[0], v[0], relative_bias=polyhead.RelativeBias(slopes=s)).cos().sum(), argnums=(0, 1))
     torch.testing.assert_close(list(vmap(of_slopes)(q, slopes)), loop(of_slopes, (0, 0), q, slopes))
     documents = lambda q, o: (attention(q, k[0], v[0], query_offsets=o),)  # noqa: E731

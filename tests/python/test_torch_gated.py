@@ -1,4 +1,4 @@
-"""polyhead.torch.GatedAttention against its formula in torch's own operators."""
+"""Compares polyhead.torch.GatedAttention with its formula in torch's operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def formula(layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: 
 def formula_and_weights(
     layer: GatedAttention, x: Tensor, bias: Tensor | None, attend_keys: Tensor | None, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Jumper et al. 2021, supplementary algorithms 7 and 19, one step a line; masked scores are offset by -1e9, as AlphaFold's code does. keep: of dropout."""
+    """Supplementary algorithms 7 and 19 of Jumper et al. 2021, one line for each step. -1e9 is added to masked scores, as in AlphaFold's code. keep: the dropout bits."""
     axis, heads = layer.axis % x.dim(), layer.heads
     x = x.movedim(axis, -2)
     split = lambda y: y.view(*y.shape[:-1], -1, layer.c).transpose(-3, -2)  # noqa: E731
@@ -104,7 +104,7 @@ def test_equals_the_formula(name: str) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize(("name", "empty"), [(name, empty) for name, case in CASES.items() for empty in (False, True) if case.keys is not None or not empty])
 def test_attention_weights_equal_the_formula(name: str, dropout: float, empty: bool, dtype: torch.dtype) -> None:
-    """With gradients through the output and through them, and without gradients; they are those before dropout."""
+    """Tests attention weights, which are those before dropout: with gradients through output and weights, and without gradients."""
     case = CASES[name]
     layer = GatedAttention(6, 3, 4, case.axis, dtype=dtype, dropout=dropout, **case.options)  # type: ignore[arg-type]
     tensors = {"x": torch.randn(case.x, dtype=dtype, requires_grad=True)}
@@ -160,7 +160,7 @@ def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
             layer(pair, attend_keys=mask.bool())
         for named in (False, True):
             layer(pair, attend_keys=mask.bool(), mask_like_input=named)
-    for mask in (torch.ones(2, 1, 1), torch.ones(1)):  # the same in both
+    for mask in (torch.ones(2, 1, 1), torch.ones(1)):  # these masks mean the same in both layouts
         layer(pair, attend_keys=mask.bool())
     layer(table, attend_keys=torch.ones(2, 4, 5).bool())
     with pytest.raises(ValueError, match=r"attend_keys is \[2, 5, 4\], which is not .* but lies like x, \[2, 5, 4\]; say so: mask_like_input=True"):
@@ -169,7 +169,7 @@ def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
         layer(table, attend_keys=torch.ones(2, 4, 5).bool(), mask_like_input=True)
     with pytest.raises(TypeError, match="attend_keys=mask, mask_like_input=True"):
         layer(pair, mask_like_input=torch.ones(2, 5, 5).bool())
-    rows = GatedAttention(6, 3, 4, axis=-2)  # [*,S] and the layout of x are the same
+    rows = GatedAttention(6, 3, 4, axis=-2)  # for axis -2, [*,S] is the layout of x
     mask = torch.rand(2, 5, 5) < 0.7
     mask[..., 0] = True
     assert torch.equal(rows(pair, attend_keys=mask), rows(pair, attend_keys=mask, mask_like_input=True))
@@ -186,7 +186,8 @@ def test_a_bias_of_a_bias_is_reduced_where_it_is_shared() -> None:
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.keys is not None or case.bias is not None])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_a_sequence_without_a_key_is_what_the_offset_gives(name: str, dtype: torch.dtype, dropout: float) -> None:
-    """Outputs and every gradient, of the default, against the code that adds -1e9 in the same dtype: uniform in float32, as without a mask in float64."""
+    """For a sequence without a key, the default gives the outputs and gradients of code that adds -1e9 in the same dtype: uniform attention in float32, and in float64 the attention
+    without a mask."""
     case = CASES[name]
     layer = GatedAttention(6, 3, 4, case.axis, dtype=dtype, dropout=dropout, **case.options)  # type: ignore[arg-type]
     x = torch.randn(case.x, dtype=dtype, requires_grad=True)
@@ -261,7 +262,7 @@ def test_dropout_is_on_in_training_only() -> None:
 
 
 def test_parameters_are_those_of_the_layout_alphafold() -> None:
-    """What the layer computes, polyhead.load computes from its state_dict."""
+    """A layer that polyhead.load makes from the state_dict computes the same."""
     for options in ({}, {"gated": True}, {"gated": True, "use_bias_for_embeddings": True}):
         layer = GatedAttention(6, 3, 4, **options)  # type: ignore[arg-type]
         x = torch.randn(2, 5, 6)
@@ -300,11 +301,11 @@ def test_a_bias_that_is_no_number_to_add_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_sequence_without_a_key_is_that_of_openfold(dtype: torch.dtype) -> None:
-    """Triangle attention around the starting node in the code of OpenFold that transformers has for ESMFold; a residue is padding."""
+    """Compares triangle attention around the starting node with OpenFold's code, which transformers contains for ESMFold. The last residue is padding."""
     esmfold = pytest.importorskip("transformers.models.esm.modeling_esmfold")
     theirs = esmfold.EsmFoldTriangleAttention(8, 4, 2)
     for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)  # the published initial values are 0 in part
+        torch.nn.init.normal_(parameter, std=0.5)  # some of the published initial values are 0, which would hide errors
     theirs = theirs.to(dtype)
     ours = GatedAttention(8, 4, 2, axis=-2, gated=True, dtype=dtype)
     ours.load_state_dict(theirs.mha.state_dict())
@@ -326,11 +327,11 @@ def test_a_sequence_without_a_key_is_that_of_openfold(dtype: torch.dtype) -> Non
     another.load_state_dict(ours.state_dict())
     normed = theirs.layer_norm(pair)
     other = another(normed, theirs.linear(normed).permute(0, 3, 1, 2), mask)
-    assert (other - exact["out"]).abs().max() > 0.05  # the other meaning is another number
+    assert (other - exact["out"]).abs().max() > 0.05  # with another empty_rows the result would differ
 
 
 def test_export_does_not_read_the_key_mask() -> None:
-    """Whether a sequence has no key decides the way of an eager call only."""
+    """An eager call looks whether a sequence has no key. An exported program must not depend on the mask of the example."""
     torch.manual_seed(0)
     layer = GatedAttention(6, 4, 3, gated=True)
     x, keep = torch.randn(2, 5, 6), torch.rand(2, 5) < 0.6

@@ -1,4 +1,4 @@
-"""Which tensors polyhead.torch reads: torch's CausalBias by its meaning, other subclasses and mixed devices not at all."""
+"""Tests which tensors polyhead.torch reads. torch's CausalBias is read as the mask that it means; subclasses whose memory is not their contents, and mixed devices, are refused."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LENGTHS = [(5, 5), (3, 7), (1, 6), (6, 4)]
 
 
 def filled(corner: Callable[..., Tensor], queries: int, keys: int) -> Tensor:
-    """What the CausalBias means, as torch's documentation writes it."""
+    """Returns the boolean mask that a CausalBias means by torch's documentation."""
     return torch.ones(queries, keys, dtype=torch.bool).tril(0 if corner is causal_upper_left else keys - queries)
 
 
 def bias_of(corner: Callable[..., Tensor], queries: int, keys: int) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of NaN in rows without a key; they are 0
+        warnings.simplefilter("ignore")  # torch warns of NaN in rows without a key, although they are 0
         return corner(queries, keys)
 
 
@@ -81,7 +81,7 @@ def test_a_causal_bias_that_does_not_fit_is_refused() -> None:
 
 
 class Hidden(torch.Tensor):
-    """A subclass whose numbers are not in its memory."""
+    """A subclass of Tensor with its own __torch_function__: its memory need not be its contents."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -89,7 +89,7 @@ class Hidden(torch.Tensor):
 
 
 class Named(torch.Tensor):
-    """A subclass that only has another name: its memory is a tensor's."""
+    """A subclass of Tensor that changes nothing: its memory is its contents."""
 
 
 def test_a_subclass_that_is_not_known_is_refused() -> None:
@@ -119,7 +119,7 @@ def test_a_subclass_that_is_not_known_is_refused() -> None:
 
 
 def calls_with_one_elsewhere() -> dict[str, Callable[[Callable[[Tensor], Tensor]], object]]:
-    """By the name in the message: a call whose other tensors are on the CPU."""
+    """Returns {name in the message: call with one tensor on another device, while the others are on the CPU}."""
     q, x, square = torch.randn(1, 2, 5, 4), torch.randn(3, 5, 8), torch.zeros(5, 5)
     blocked, keys = square.bool(), torch.ones(3, 5, dtype=torch.bool)
     layer, gated = MultiheadAttention(8, 2, batch_first=True), GatedAttention(8, 4, 2)

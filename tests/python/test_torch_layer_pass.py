@@ -1,4 +1,5 @@
-"""Layers of polyhead.torch as one call of the library: against the same layers whose projections torch computes, and what torch expects of a layer."""
+"""Layers of polyhead.torch may be computed by one call of the library. Such calls are compared with the same layers whose projections torch computes. Also tests what torch
+expects of a layer."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ROUNDS = 100 if QUICK else 300
 
 @pytest.fixture
 def one_call(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A member for every pass of a whole layer: whether it saved activations."""
+    """Returns a list that gets an entry for every pass of a whole layer: True if the pass saved activations."""
     seen: list[bool] = []
     forward = passes.forward
 
@@ -47,7 +48,7 @@ def projected_by_torch(monkeypatch: pytest.MonkeyPatch, function: Callable[[], d
 
 
 def compare(monkeypatch: pytest.MonkeyPatch, one_call: list[bool], layer: Layer, call: Callable[[dict[str, Tensor]], dict[str, Tensor | None]], tensors: dict[str, Tensor]) -> None:
-    """Outputs and every gradient, whichever way the layer is computed; the bits of dropout are the same."""
+    """Compares outputs and all gradients of both ways to compute the layer. Dropout has the same bits in both."""
     inputs = tensors | {f"p.{name}": parameter for name, parameter in layer.named_parameters()}
 
     def results() -> dict[str, Tensor]:
@@ -59,7 +60,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, one_call: list[bool], layer: Layer,
     assert len(one_call) == before + 1 and one_call[-1]
     exact = projected_by_torch(monkeypatch, results)
     assert len(one_call) == before + 1
-    require_equal(ours, exact, 1e-11, {"d_p.linear_k.bias": 1e-6})  # the gradient of linear_k.bias is 0 without a mask
+    require_equal(ours, exact, 1e-11, {"d_p.linear_k.bias": 1e-6})  # without a mask, the exact gradient of linear_k.bias is 0
     with torch.no_grad():
         torch.manual_seed(5)
         evaluated = call(tensors)
@@ -119,7 +120,7 @@ def test_multihead_equals_itself_with_projections_of_torch(monkeypatch: pytest.M
             tensors["key_padding_mask"] = some_mask(rng, padding, *((batch,) if batched else ()), keys)
         weights, average = flag(), flag()
         if attn_mask == "causal" and padding == "none" and not weights and (layer.add_zero_attn or layer.bias_k is not None):
-            continue  # torch's causal mask counts the extra keys; the library's does not
+            continue  # torch's causal mask also covers the added keys; the library's does not
 
         def call(t: dict[str, Tensor]) -> dict[str, Tensor | None]:
             key = t.get("key", t["query"])
@@ -168,14 +169,14 @@ def test_float32_with_empty_rows_has_the_gradient_of_the_offset(one_call: list[b
     assert len(one_call) == 1
     keep[1] = False
     layer(x, None, keep).sum().backward()
-    assert len(one_call) == 1  # the library has no such gradient
+    assert len(one_call) == 1  # the library does not compute this gradient, so torch computes the projections
     with torch.no_grad():
         layer(x, None, keep)
     assert len(one_call) == 2
 
 
 def layers() -> Iterator[tuple[Layer, Callable[[Layer, Tensor], Tensor], str]]:
-    """Layers, how to call them, and a child that holds parameters."""
+    """Yields (layer, function that calls it, name of a child with parameters)."""
     yield MultiheadAttention(8, 2, batch_first=True), lambda layer, x: layer(x, x, x, need_weights=False)[0], "out_proj"
     yield GatedAttention(8, 4, 2, gated=True), lambda layer, x: layer(x), "linear_v"
 
@@ -203,7 +204,7 @@ def test_a_changed_parameter_counts_at_once(which: int, grad: bool, one_call: li
         with torch.no_grad():
             weight.mul_(-2)
 
-    def by_data() -> None:  # leaves _version alone
+    def by_data() -> None:  # a change through .data does not change _version
         weight.data.add_(1)
 
     def another_memory() -> None:
@@ -230,7 +231,7 @@ def test_a_changed_parameter_counts_at_once(which: int, grad: bool, one_call: li
 @each_layer
 def test_a_changed_dropout_counts_at_once(which: int, one_call: list[bool]) -> None:
     layer, call, child, x = example(which)
-    layer.dropout = torch.zeros(())  # a number that can be changed in place
+    layer.dropout = torch.zeros(())  # a tensor, so that its number can be changed in place
     bias = layer.get_submodule("out_proj" if which == 0 else "linear_o").bias
     assert not torch.equal(call(layer, x), bias.expand(3, 5, 8))
     layer.dropout.fill_(1)
@@ -292,8 +293,8 @@ def test_activations_are_saved_through_torch_and_freed_with_the_graph(which: int
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: packed[i].clone()):
         out = call(layer, x)
     activations = [tensor for tensor in packed if not any(tensor.data_ptr() == other.data_ptr() for other in (x, *layer.parameters()))]
-    assert sum(tensor.numel() for tensor in activations) >= 4 * x.numel()  # q, k, v and the merged heads
-    moved = torch.autograd.grad(out.sum(), (x, *layer.parameters()))  # they are read where the hook left them
+    assert sum(tensor.numel() for tensor in activations) >= 4 * x.numel()  # at least q, k, v and the merged heads were packed
+    moved = torch.autograd.grad(out.sum(), (x, *layer.parameters()))  # the backward pass reads the copies that the hook returned
     assert all(torch.equal(a, b) for a, b in zip(moved, exact))
 
 
@@ -307,11 +308,11 @@ def test_checkpoint_recomputes_with_the_same_dropout(which: int, reentrant: bool
     torch.manual_seed(3)
     y = checkpoint(lambda x: call(layer, x), x, use_reentrant=reentrant)
     again = gradients({"out": y}, {"x": x} | dict(layer.named_parameters()), 2) if not reentrant else {}
-    if reentrant:  # it supports backward() alone
+    if reentrant:  # reentrant checkpoints support only backward()
         y.backward(torch.ones_like(y))
         torch.manual_seed(3)
         again, exact = {"x": x.grad}, {"x": torch.autograd.grad(call(layer, x).sum(), x)[0]}
-    assert len(one_call) == (4 if reentrant else 3)  # the plain pass, the checkpointed one, and that again
+    assert len(one_call) == (4 if reentrant else 3)  # the plain pass, the checkpointed pass, and its recomputation
     assert all(torch.equal(again[name], exact[name]) for name in exact)
 
 
@@ -426,7 +427,7 @@ def test_hooks_and_replaced_children_are_called(which: int, one_call: list[bool]
     halved = copy.deepcopy(layer)
     nn.utils.parametrize.register_parametrization(halved.get_submodule(child), "weight", Half())
     assert (call(halved, x) - exact).abs().max() > 1e-3
-    assert len(one_call) == 1  # the first call
+    assert len(one_call) == 1  # only the first call was a whole pass
 
 
 class Half(nn.Module):

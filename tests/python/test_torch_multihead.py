@@ -1,4 +1,4 @@
-"""polyhead.torch.MultiheadAttention against torch's own: output, weights and every gradient over random settings, and what is promised besides."""
+"""Compares polyhead.torch.MultiheadAttention with torch's layer: output, weights and all gradients over random settings. Also tests what else docs promise of the layer."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Setting:
     add_bias_kv: bool
     add_zero_attn: bool
     batch_first: bool
-    same: str  # which inputs are one tensor: none, kv, qkv
-    attn_mask: str  # none, bool, float, causal (a bool mask, said to be causal)
+    same: str  # which inputs are the same tensor: none, kv, qkv
+    attn_mask: str  # none, bool, float, causal (a bool mask with is_causal=True)
     per_head: bool
     padding: str  # none, bool, float
     need_weights: bool
     average: bool
     training: bool
-    excluded: float  # how many entries of a mask are excluded
+    excluded: float  # share of the entries of a mask that are excluded
     seed: int
 
     def module(self, kind: type[nn.MultiheadAttention], dtype: torch.dtype) -> nn.MultiheadAttention:
         embed = self.heads * self.width
         options = {"bias": self.bias, "add_bias_kv": self.add_bias_kv, "add_zero_attn": self.add_zero_attn, "batch_first": self.batch_first}
-        # Its parameters are given with each call.
+        # The layer is on the meta device; the parameters are passed with each call.
         layer = kind(embed, self.heads, kdim=self.kdim, vdim=self.vdim, device="meta", dtype=dtype, **options)  # type: ignore[arg-type]
         return layer.train(self.training)
 
@@ -87,7 +87,7 @@ class Setting:
         return tensors
 
     def has_empty_row(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether some query may attend to nothing, where torch's weights are NaN."""
+        """Returns whether a query may attend to no key. torch's weights are NaN in such rows."""
         if self.add_bias_kv or self.add_zero_attn:
             return False
         masks = {name: tensor.detach() for name, tensor in tensors.items() if "mask" in name}
@@ -164,7 +164,7 @@ def test_equals_torch_on_random_settings(summary: list[str]) -> None:
     def sweep(setting: Setting) -> None:
         nonlocal empty
         inputs = setting.inputs()
-        # A documented difference: where a row is empty torch's weights, and then all of its gradients, are NaN. Without weights they are 0 there too.
+        # A documented difference: if a row is empty, torch's weights are NaN, and so are all of its gradients. If no weights are requested, torch gives 0, as polyhead does.
         is_empty = setting.has_empty_row(inputs)
         need_weights = setting.need_weights and not is_empty
         empty += is_empty
@@ -187,7 +187,7 @@ def test_equals_torch_on_random_settings(summary: list[str]) -> None:
 
 
 def require_zero_rows(setting: Setting, inputs: Mapping[str, Tensor]) -> None:
-    """Torch's weights where they are numbers, 0 where they are NaN; nothing of ours is NaN."""
+    """Checks that polyhead's weights are torch's where these are numbers, and 0 where they are NaN."""
     ours, theirs = (call(kind, setting, inputs, True) for kind in (MultiheadAttention, nn.MultiheadAttention))
     missing = theirs["weights"].isnan()
     assert missing.any()
@@ -242,7 +242,7 @@ def padded_batch() -> tuple[Tensor, Tensor]:
 
 
 def with_polyhead(layer: nn.TransformerEncoderLayer, calls: list[Tensor]) -> nn.TransformerEncoderLayer:
-    """The layer with polyhead's attention of the same parameters, whose calls are recorded."""
+    """Replaces the layer's attention by polyhead's with the same parameters, and records its calls."""
 
     class Recorded(MultiheadAttention):
         def forward(self, query: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
@@ -276,7 +276,7 @@ def test_an_encoder_layer_in_evaluation_calls_the_layer(norm_first: bool, copied
 
 @pytest.mark.parametrize("replaced", ["before", "after"])
 def test_a_whole_encoder_in_evaluation_calls_the_layers(replaced: str) -> None:
-    """With padding torch gives the layers nested tensors."""
+    """If there is padding, torch passes nested tensors to the layers."""
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
     encoder = nn.TransformerEncoder(layer, 2).eval()
     x, padding = padded_batch()
@@ -324,7 +324,7 @@ def test_asking_for_weights_does_not_change_the_output() -> None:
     torch.manual_seed(7)
     again, weights = layer(x, x, x, average_attn_weights=False)
     assert none is None and torch.equal(output, again)
-    # The weights are those that made the output: dropped ones are 0, the others are scaled.
+    # The returned weights are those after dropout, which multiply the values: dropped weights are 0, the others are scaled.
     value = torch.nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias)[..., 24:].unflatten(-1, (3, 4)).permute(1, 2, 0, 3)
     merged = (weights @ value).permute(2, 0, 1, 3).flatten(2)
     torch.testing.assert_close(layer.out_proj(merged), output)
@@ -384,7 +384,7 @@ def test_a_wrong_call_is_a_clear_error(args: tuple[Tensor, ...], options: dict[s
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["attn_mask", "key_padding_mask"])
 def test_a_float32_mask_keeps_its_numbers_beside_16_bits(kind: str, dtype: torch.dtype) -> None:
-    """Around 100 the numbers of bfloat16 are half apart, and float32's lowest number is infinite in 16 bits."""
+    """bfloat16 numbers around 100 are 1/2 apart, and float32's lowest number would be -infinity in 16 bits, so a float32 mask must not be rounded."""
     torch.manual_seed(5)
     layer, x = MultiheadAttention(32, 4, batch_first=True).to(dtype), torch.randn(2, 6, 32).to(dtype)
     mask = 100 + torch.randn(2, 6) if kind == "key_padding_mask" else 100 + torch.randn(6, 6)
@@ -426,7 +426,7 @@ def test_layers_of_the_meta_device_are_initialised_as_the_constructor_does(make:
     layer.reset_parameters()  # type: ignore[operator]
     for (name, made), reset in zip(expected.named_parameters(), layer.parameters(), strict=True):
         assert torch.equal(made, reset), name
-    # FSDP calls it of each module, the children of a layer included.
+    # FSDP calls reset_parameters() of each module, also of the children of a layer.
     for module in layer.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""ONNX export of polyhead.torch: nodes Attention, whose results in onnxruntime and in ONNX's own evaluator are compared with the formula in float64."""
+"""Tests ONNX export of polyhead.torch. Calls become Attention nodes, whose results in onnxruntime and in ONNX's reference evaluator are compared with the formula in float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from effort import QUICK
 from polyhead.torch import GatedAttention, MultiheadAttention, attention, onnx_translations, scaled_dot_product_attention, triangle_attention
 from test_torch_attention import drawn, formula, split
 
-pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
+pytest.importorskip("onnxscript", reason="torch.onnx.export needs onnxscript")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -44,12 +44,12 @@ def chosen_seeds(dtype: torch.dtype) -> list[int]:
     return chosen
 
 
-# Of the largest magnitude.
+# Errors relative to the largest magnitude.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
 
 class Calls(nn.Module):
-    """One model of several calls: an export takes seconds."""
+    """A model that makes several calls. They are exported together, because an export takes seconds."""
 
     def __init__(self, calls: list[Callable[..., Any]]) -> None:
         super().__init__()
@@ -79,17 +79,17 @@ def flat(value: Any) -> list[Tensor]:
 
 
 def run(model: Any, args: Any, evaluator: str) -> list[np.ndarray[Any, Any]]:
-    # torch names the inputs in the order of the arguments, and leaves out those that nothing reads.
+    # The inputs of the exported model are in the order of the arguments. Inputs that are not read are left out.
     feeds = {entry.name: x.numpy() for entry, x in zip(model.graph.input, flat(args), strict=True)}
     if evaluator == "reference":
-        with np.errstate(invalid="ignore"):  # in rows without keys
+        with np.errstate(invalid="ignore"):  # the evaluator computes NaN in rows without keys
             return ReferenceEvaluator(model).run(None, feeds)  # type: ignore[no-any-return]
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, feeds)  # type: ignore[no-any-return]
 
 
 def require_close(found: list[np.ndarray[Any, Any]], expected: list[Tensor], dtype: torch.dtype) -> float:
-    """The largest error."""
+    """Checks the results and returns the largest error."""
     assert len(found) == len(expected)
     worst = 0.0
     for x, y in zip(found, expected):
@@ -124,13 +124,13 @@ def test_every_option_is_exported(dtype: torch.dtype, summary: list[str]) -> Non
         result = formula(*(wide.pop(name) for name in "qkv"), rest | wide)
         expected += [result["out"], torch.where(result["empty"], -torch.inf, result["lse"]), result["p"]]
         ours += flat(call(**inputs[-1]))
-    # The optimizer takes a time that grows with the square of the nodes, so the other tests have it.
+    # The time of the optimizer grows with the square of the number of nodes, so only tests with fewer nodes use it.
     model = export(Calls(calls), (inputs,), optimize=False)
-    # Runtimes differ in whether a cap comes before a mask or after it.
+    # Some runtimes apply the softcap before the mask and some after it, so a node may not have both.
     for node in model.graph.node:
         if node.op_type == "Attention" and any(attribute.name == "softcap" and attribute.f > 0 for attribute in node.attribute):
             assert len(node.input) < 4 or not node.input[3]
-    # A node for each of out, lse and the attention weights.
+    # Each call exports one node for out, one for lse and one for the attention weights.
     assert attention_nodes(model) == 3 * len(seeds)
     errors = {}
     for evaluator in ("onnxruntime", "reference"):
@@ -221,7 +221,7 @@ def test_layers_and_functions_are_exported(summary: list[str]) -> None:
     exported = export(model, (named,))
     nodes = sum(count for _, count, _ in calls)
     assert attention_nodes(exported) == nodes
-    # The mask of a plain causal call is the node's attribute.
+    # A plain causal call has no mask input: it becomes the node's attribute is_causal.
     flags = [a.i for node in exported.graph.node if node.op_type == "Attention" for a in node.attribute if a.name == "is_causal"]
     assert sum(flags) == 3
     for evaluator in ("onnxruntime", "reference"):
@@ -281,7 +281,7 @@ def test_int8_keys_are_exported() -> None:
 
 
 def test_bfloat16_is_exported() -> None:
-    """ONNX Runtime has no kernels of bfloat16 on CPUs."""
+    """bfloat16 is tested with ONNX's reference evaluator only, because ONNX Runtime has no bfloat16 kernels for CPUs."""
     torch.manual_seed(SEED)
 
     def call(q: Tensor, mask: Tensor) -> Tensor:

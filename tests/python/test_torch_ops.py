@@ -1,4 +1,4 @@
-"""polyhead's operators as torch's machinery sees them: opcheck, gradcheck, compile, autocast, checkpoint, the generator."""
+"""Tests polyhead's operators with torch's features: opcheck, gradcheck, compile, autocast, checkpoint and random generators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_support import error
 
 needs_compiler = pytest.mark.skipif(
     not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")) or " " in torch.__path__[0],
-    reason="torch.compile needs a C++ compiler, and a folder of torch without a space: it does not quote it for the linker",
+    reason="torch.compile needs a C++ compiler, and torch in a folder without a space, because it does not quote the folder for the linker",
 )
 
 
@@ -32,7 +32,7 @@ def randn(*shape: int, dtype: torch.dtype = torch.float64, grad: bool = True) ->
 
 
 def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
-    """Arguments of the operator `attention` by name."""
+    """Returns the arguments of the operator `attention` for a named case."""
     arguments: dict[str, Any] = {
         "q": randn(2, 2, 3, 2, dtype=dtype),
         "k": randn(2, 1, 4, 2, dtype=dtype),
@@ -62,11 +62,11 @@ def case(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
 
 
 CASES = ["plain", "bias", "attend", "offset", "block", "softcap", "dropout", "sink", "sink of each row", "slopes", "table", "weights", "lengths", "documents", "keys", "heads of a layer", "broadcast", "empty"]
-# gradcheck moves one number at a time, which needs numbers that lie apart in memory.
+# gradcheck changes one number at a time, so tensors whose elements share memory are left out.
 CASES_OF_GRADCHECK = CASES[:-2]
 
 
-OF_BFLOAT16 = ["bias", "sink of each row", "slopes", "table", "weights"] if QUICK else CASES  # what has results or gradients of another dtype
+OF_BFLOAT16 = ["bias", "sink of each row", "slopes", "table", "weights"] if QUICK else CASES  # cases with results or gradients of another dtype
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.float64, name) for name in CASES] + [(torch.bfloat16, name) for name in OF_BFLOAT16])
@@ -77,8 +77,8 @@ def test_opcheck(name: str, dtype: torch.dtype) -> None:
     opcheck(_ops.attention, tuple(arguments.values()), **checks)
     out, lse, _ = _ops.attention(*arguments.values())
     q, k, v, *rest = arguments.values()
-    detached = [x.detach() if isinstance(x, Tensor) else x for x in (torch.randn_like(out), q, k, v, out, lse, *rest)]  # it has no gradient itself
-    if QUICK and name not in ("plain", "table", "weights"):  # tracing is most of the time, and reads no option
+    detached = [x.detach() if isinstance(x, Tensor) else x for x in (torch.randn_like(out), q, k, v, out, lse, *rest)]  # attention_backward has no gradient
+    if QUICK and name not in ("plain", "table", "weights"):  # tracing takes most of the time and does not depend on options
         checks = some
     opcheck(_ops.attention_backward, (*detached, [True, False, True, True, True, True, True]), **checks)
     opcheck(_ops.attention_map, (q, k, *rest), **checks)
@@ -91,7 +91,7 @@ def test_gradcheck(name: str) -> None:
 
     def every(*tensors: Tensor) -> list[Tensor]:
         results = _ops.attention(*(arguments | dict(zip(differentiable, tensors))).values())
-        return [result.masked_fill(result == -torch.inf, 0) for result in results if result.requires_grad]  # lse of rows without a key
+        return [result.masked_fill(result == -torch.inf, 0) for result in results if result.requires_grad]  # replaces the lse of rows without a key
 
     assert len(every(*(arguments[key] for key in differentiable))) == 1 + (name != "offset") + arguments["attention_weights"]
     torch.autograd.gradcheck(every, [arguments[key] for key in differentiable], fast_mode=QUICK)
@@ -160,7 +160,7 @@ def test_compile_takes_the_whole_graph() -> None:
 
 
 def test_compile_takes_any_length() -> None:
-    # Of the shapes alone: the graph is run as it was recorded.
+    # Only shapes are tested, so the traced graph is run without compiling it.
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         require_compiled_is_eager(torch.compile(block_of_a_model, fullgraph=True, dynamic=True, backend="aot_eager"), (5, 7, 9))
@@ -181,7 +181,7 @@ def test_compile_with_dropout_is_repeatable_and_its_backward_drops_the_same() ->
     assert torch.equal(first, weights(q, eye))
     assert not torch.equal(first, weights(q, eye))
     (d_v,) = torch.autograd.grad(first.sum(), eye)
-    torch.testing.assert_close(d_v[..., 0], first.detach().sum(-2))  # d_v[s] sums the dropped p[t,s]
+    torch.testing.assert_close(d_v[..., 0], first.detach().sum(-2))  # d_v[s] is the sum over t of the attention weights p[t,s] after dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -254,11 +254,11 @@ def test_dropout_follows_the_generator_of_torch() -> None:
     assert torch.equal(draw(), third)
     state = torch.get_rng_state()
     scaled_dot_product_attention(q, q, q)
-    assert torch.equal(torch.get_rng_state(), state)  # without dropout nothing is drawn
+    assert torch.equal(torch.get_rng_state(), state)  # without dropout, no random number is drawn
 
 
 def test_dropout_has_the_meaning_of_torch() -> None:
-    """The bits of a seed, put into torch's formula."""
+    """torch's formula with polyhead's dropout bits of the same seed gives the same result."""
     arguments = case("dropout") | {"k": randn(2, 2, 4, 2), "v": randn(2, 2, 4, 3), "bias": None}
     out, _, _ = _ops.attention(*arguments.values())
     keep = polyhead.dropout_keep_bits(0.4, 7, torch.empty(2, 2, 3, 4, dtype=torch.bool))

@@ -1,4 +1,5 @@
-"""polyhead.torch.replace_sdpa: torch's own function for models that call it, what reaches it, what is passed on, and that it comes back."""
+"""Tests polyhead.torch.replace_sdpa, which replaces torch's function for models that call it: which calls polyhead computes, which are passed on to torch, and that the function
+is restored."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def inputs_of(setting: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """float64 tensors that require grad, and options."""
+    """Returns float64 tensors that require grad, and options."""
     generator = seeded()
     heads, keys, queries = (2, 7, 5) if setting in ("enable_gqa", "causal, more keys") else (4, 5, 7)
 
@@ -82,7 +83,7 @@ def test_results_and_gradients_are_those_of_torch(setting: str) -> None:
 
 
 class Model(nn.Module):
-    """Calls the function as models do."""
+    """A model that calls torch's function as published models do."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ def test_dropout_of_a_model_in_training_is_polyheads_and_repeats_with_the_seed()
         model.eval()
         assert torch.equal(model(x), model(x))
     assert replaced.served == 5
-    # The mean over many draws is the output without dropout.
+    # The mean over many dropout draws is the output without dropout.
     q = torch.randn(1, 1, 3, 4, generator=seeded())
     with ours.replace_sdpa():
         many = F.scaled_dot_product_attention(*(q.expand(20_000, 1, 3, 4),) * 3, dropout_p=0.5).mean(0)
@@ -132,7 +133,7 @@ def test_models_of_torch_and_names_imported_before_are_reached() -> None:
             assert module.kept is OWN and replaced.served == 3
             exec("from torch.nn.functional import scaled_dot_product_attention as later", module.__dict__)
         assert module.scaled_dot_product_attention is OWN
-        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # polyhead's function, which now calls torch's
+        torch.testing.assert_close(module.later(q, q, q), OWN(q, q, q), rtol=0, atol=0)  # the name is still bound to polyhead's function, which now calls torch's
     finally:
         del sys.modules[module.__name__]
 
@@ -147,7 +148,7 @@ def test_what_is_not_served_is_passed_on_and_counted_by_its_reason() -> None:
         assert F.scaled_dot_product_attention(nested, nested, nested).is_nested
         mask = torch.rand(5, 5, generator=seeded()) < 0.9
         torch.testing.assert_close(F.scaled_dot_product_attention(q, q, q, mask, is_causal=True), OWN(q, q, q, mask, is_causal=True), rtol=0, atol=0)
-        with pytest.raises(RuntimeError, match="Expected size"):  # torch's own words
+        with pytest.raises(RuntimeError, match="Expected size"):  # the message is torch's
             F.scaled_dot_product_attention(q, q[..., :4], q)
     assert replaced.served == 0 and sum(replaced.passed_on.values()) == 5
     told = replaced.report()
@@ -176,7 +177,7 @@ def test_other_ways_of_torch_to_call_it_agree() -> None:
     with ours.replace_sdpa() as replaced:
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(q), expected)
         assert replaced.served == 1
-        traced = torch.fx.symbolic_trace(Attention())  # which writes torch's function down
+        traced = torch.fx.symbolic_trace(Attention())  # the traced graph must contain torch's function
         assert "scaled_dot_product_attention" in traced.code and replaced.passed_on
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert F.scaled_dot_product_attention(q, q, q).dtype == torch.bfloat16
@@ -209,7 +210,7 @@ def test_the_replacement_is_compiled_forward_and_backward() -> None:
     expected = torch.autograd.grad(model(x, mask).square().sum(), x)
     with warnings.catch_warnings(), ours.replace_sdpa():
         warnings.simplefilter("ignore")
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # traces the gradient like inductor
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")  # this backend traces the gradient, like inductor
         torch.testing.assert_close(torch.autograd.grad(compiled(x, mask).square().sum(), x), expected)
     torch._dynamo.reset()
 

@@ -1,4 +1,4 @@
-"""The samples that torch's wheel carries for its own tests, through polyhead.torch: forward and gradients beside torch in float64, in every dtype."""
+"""Runs the samples of torch's own tests, which torch's wheel contains, with polyhead.torch in every dtype. Outputs and gradients are compared with torch in float64."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from conftest import SEED
 from polyhead.torch import MultiheadAttention, scaled_dot_product_attention
 from torch_support import error, gradients, math_path
 
-pytest.importorskip("expecttest", reason="torch.testing._internal imports it")
+pytest.importorskip("expecttest", reason="torch.testing._internal imports expecttest")
 
 from torch.testing import make_tensor  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import module_db  # noqa: E402
 
-# Largest error, relative to the largest magnitude of a tensor. The samples' scores reach hundreds, so that a rounding of q and k changes p by as many roundings.
-# In half precision two times torch's own error is allowed too.
+# Largest error, relative to the largest magnitude of a tensor. Scores of the samples are as large as hundreds, so the rounding of q and k changes p by hundreds of
+# roundings. In half precision, twice torch's own error is also allowed.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 0.0125, torch.bfloat16: 0.1}
 
-# Of torch 2.13: samples of all dtypes, with requires_grad and without; of modules also in training and in evaluation. A later torch may have more.
+# Numbers of samples in torch 2.13, over all dtypes, with and without requires_grad; those of modules also in training and in evaluation. A later version may have more.
 MODULES = {
     "nn.MultiheadAttention": 1024,
     "nn.TransformerEncoderLayer": 592,
@@ -38,7 +38,7 @@ OPERATOR_SAMPLES = 200
 
 @pytest.fixture(autouse=True)
 def _torch_formula() -> Iterator[None]:
-    """torch without its fused kernels, and one thread: the samples are small."""
+    """Switches torch's fused kernels off, and uses one thread, because the samples are small."""
     enabled, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
     torch.backends.mha.set_fastpath_enabled(False)
     torch.set_num_threads(1)
@@ -51,7 +51,7 @@ def _torch_formula() -> Iterator[None]:
 
 
 def require_near(ours: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.dtype, theirs: Callable[[], dict[str, Tensor]]) -> None:
-    """theirs: torch's results in that dtype."""
+    """Compares results with exact ones. theirs: returns torch's results in the same dtype."""
     assert ours.keys() == exact.keys()
     for name in exact:
         assert ours[name].dtype == dtype
@@ -70,7 +70,7 @@ def require_count(name: str, counts: dict[torch.dtype, int], least: int, summary
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Its floating tensors, as leaves, in another dtype."""
+    """Converts floating tensors inside of a value to another dtype. The results are leaves of autograd."""
 
     def one(x: Tensor) -> Tensor:
         return x.detach().to(dtype, copy=True).requires_grad_(x.requires_grad) if x.is_floating_point() else x
@@ -88,7 +88,7 @@ def results(call: Callable[..., Any], args: Any, kwargs: Any, parameters: dict[s
 
 
 def with_our_layers(module: nn.Module) -> nn.Module:
-    """The module with polyhead's layer in the place of every torch.nn.MultiheadAttention."""
+    """Returns the module with every torch.nn.MultiheadAttention replaced by polyhead's layer."""
 
     def ours(theirs: nn.MultiheadAttention) -> MultiheadAttention:
         layer = MultiheadAttention(
@@ -119,7 +119,7 @@ def test_samples_of_modules(name: str, summary: list[str]) -> None:
                 for sample in info.module_inputs_func(info, "cpu", dtype, requires_grad, training):
                     build, call = sample.constructor_input, sample.forward_input
                     theirs = info.module_cls(*build.args, **build.kwargs).to(dtype).train(training)
-                    for part in theirs.modules():  # the bits of dropout differ
+                    for part in theirs.modules():  # switch dropout off, because torch and polyhead draw different dropout bits
                         if isinstance(part, nn.Dropout):
                             part.p = 0.0
                         elif isinstance(part, nn.MultiheadAttention):
@@ -138,7 +138,7 @@ def test_samples_of_modules(name: str, summary: list[str]) -> None:
 
 
 def with_bits(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, attn_mask: Tensor | None = None) -> Tensor:
-    """torch's formula with polyhead's dropout bits of the seed that torch's generator gives next."""
+    """torch's formula with polyhead's dropout bits. The seed of the bits is the next number of torch's generator, as in polyhead."""
     seed = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
     assert attn_mask is None
     score = query @ key.mT / math.sqrt(query.size(-1))

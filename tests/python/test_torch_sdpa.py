@@ -1,4 +1,4 @@
-"""polyhead.torch.scaled_dot_product_attention against torch's own: outputs and every gradient over random settings, and what is promised besides."""
+"""Compares polyhead.torch.scaled_dot_product_attention with torch's function: outputs and all gradients over random settings. Also tests what else docs promise."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Setting:
         generator = torch.Generator().manual_seed(self.seed)
 
         def randn(*shape: int) -> Tensor:
-            if self.transposed and len(shape) >= 3:  # heads inside of positions, as they come from a layer's width
+            if self.transposed and len(shape) >= 3:  # [*,T,N,H] in memory, as a layer's projection gives it
                 return torch.randn(*shape[:-3], shape[-2], shape[-3], shape[-1], generator=generator, dtype=torch.float64).transpose(-3, -2)
             return torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -48,7 +48,7 @@ class Setting:
             "k": randn(*self.k_lead, self.keys, self.width),
             "v": randn(*self.v_lead, self.keys, self.value_width),
         }
-        # The results of one dtype are compared with another's: both start from the same numbers.
+        # Results of float32 and float64 are compared, so the inputs are numbers that both represent.
         tensors = {name: tensor.float().double() for name, tensor in tensors.items()}
         if self.mask == "bool":
             tensors["mask"] = torch.rand(self.mask_shape, generator=generator) < 0.7
@@ -114,7 +114,7 @@ def call(function: object, setting: Setting, tensors: Mapping[str, Tensor]) -> R
 
 
 def terms_of_mask(setting: Setting) -> dict[str, float]:
-    """The sum of the magnitudes of the score gradients that an element of the mask's gradient adds up."""
+    """An element of the mask's gradient may be a sum over many pairs. Returns the largest sum of magnitudes of such an element."""
     inputs = setting.inputs()
     if setting.mask != "float" or not inputs["mask"].requires_grad or 0 in setting.mask_shape:
         return {}
@@ -234,7 +234,7 @@ def test_half_precision_is_as_good_as_torch() -> None:
         assert mine <= 1.5 * other, name
 
 
-# Not the math path, which computes in float32: the kernel that bfloat16 takes without a gradient of the mask.
+# polyhead is compared with torch's fused bfloat16 kernel, which torch uses if the mask has no gradient, and not with the math path, which computes in float32.
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("rows", "keys", "width", "size"), [(100, 100, 64, 1), (300, 777, 32, 2), (64, 1000, 128, 1), (200, 200, 64, 3)])
 def test_bfloat16_is_as_good_as_torchs_kernel(rows: int, keys: int, width: int, size: float, masked: bool) -> None:
@@ -294,7 +294,7 @@ def test_a_wrong_call_is_a_clear_error(make: object, options: dict[str, object],
 
 def test_another_device_is_a_clear_error() -> None:
     q = torch.empty(1, 2, 3, 4, device="meta")
-    assert scaled_dot_product_attention(q, q, q).device.type == "meta"  # shapes alone are served
+    assert scaled_dot_product_attention(q, q, q).device.type == "meta"  # tensors of the meta device have only shapes
     if torch.cuda.is_available():
         with pytest.raises(TypeError, match="computes on the CPU"):
             scaled_dot_product_attention(q.cuda(), q.cuda(), q.cuda())

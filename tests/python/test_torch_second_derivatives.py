@@ -1,4 +1,4 @@
-"""Derivatives of second order and forward mode of polyhead.torch, against a formula in torch's operators and torch's math path."""
+"""Compares second derivatives and forward mode of polyhead.torch with a formula in torch's operators, and with torch's math path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUNDS = 20 if QUICK else 60
 def formula(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None, sink: Tensor | None = None, softcap: float = 0.0,
             scale: float | None = None, keep: Tensor | None = None, dropout: float = 0.0, distance: Tensor | None = None, slopes: Tensor | None = None,
             table: Tensor | None = None, buckets: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """out and lse, whose rows without a key and sink are 0. mask ``[*,N,T,S]``, True = attended; keep: bits of dropout."""
+    """Computes out and lse, which is 0 in rows without a key and sink. mask ``[*,N,T,S]``: True = attended; keep: the dropout bits."""
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap > 0:
@@ -62,7 +62,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias
 
 
 def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor]]]:
-    """Differentiable tensors by name, and two functions of them, polyhead's and the formula, that return out and lse."""
+    """Returns (differentiable tensors by name, polyhead's function of them, the formula). Both functions return out and lse."""
 
     def flag(p: float = 0.5) -> bool:
         return rng.random() < p
@@ -130,7 +130,7 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
     exact["mask"] = mask
 
     def of_polyhead(**given: Tensor) -> tuple[Tensor, Tensor]:
-        torch.manual_seed(3)  # the same dropout in every call
+        torch.manual_seed(3)  # every call has the same dropout bits
         relative = {name: given.pop(name) for name in ("slopes", "table") if name in given}
         options: dict[str, Any] = given | ours | ({"relative_bias": polyhead.RelativeBias(**relative)} if relative else {})
         out, lse = attention(return_lse=True, **options)
@@ -140,7 +140,7 @@ def setting(rng: random.Random) -> tuple[dict[str, Tensor], Callable[..., tuple[
 
 
 def derivatives(function: Callable[..., tuple[Tensor, Tensor]], tensors: dict[str, Tensor], with_lse: bool) -> dict[str, Tensor]:
-    """The gradients of a loss, and the products of its second derivatives with tangents in the four orders of forward and reverse mode."""
+    """Returns the gradients of a loss, and the products of its second derivatives with tangents, computed in the four orders of forward and reverse mode."""
     generator = torch.Generator().manual_seed(11)
 
     def random_like(x: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def require_close(ours: dict[str, Tensor], exact: dict[str, Tensor], tolerance: 
     assert ours.keys() == exact.keys()
     largest = max(float(x.abs().max()) for x in exact.values() if x.numel())
     for name, x in exact.items():
-        # Some are 0 but for rounding, as the derivative of a softmax by what is added to all scores: relative to the largest of all.
+        # Some derivatives are exactly 0, such as that of a softmax by a number that is added to all scores. Their error is relative to the largest derivative.
         found = error(ours[name], x, floor=1e-2 * largest)
         assert found <= tolerance, f"{name}: error {found:.3g}"
 
@@ -207,7 +207,7 @@ def test_gradcheck_of_second_order_and_forward_mode(name: str) -> None:
 @pytest.mark.parametrize(("dtype", "name"), [(torch.float64, name) for name in CASES] + [(torch.bfloat16, name) for name in OF_BFLOAT16])
 def test_opcheck(name: str, dtype: torch.dtype) -> None:
     if name == "offset" and dtype == torch.bfloat16:
-        return  # refused
+        return  # this dtype is refused
     arguments = {key: x.detach() if isinstance(x, Tensor) else x for key, x in case(name, dtype).items()}
     out, lse, _ = _ops.attention(*arguments.values())
     q, k, v, *rest = arguments.values()
@@ -238,7 +238,7 @@ def test_errors_in_low_precision_are_those_of_the_math_path(dtype: torch.dtype) 
             theirs = results(F.scaled_dot_product_attention, tensors)
         for name, x in exact.items():
             ratios.setdefault(name, []).append(error(ours[name], x) / error(theirs[name], x))
-    medians = {name: statistics.median(found) for name, found in ratios.items() if name != "jvp"}  # one number
+    medians = {name: statistics.median(found) for name, found in ratios.items() if name != "jvp"}  # the jvp of the loss is a single number, whose ratio says little
     assert max(medians.values()) <= 2, medians
 
 
@@ -305,8 +305,8 @@ def test_dual_tensors_in_every_door() -> None:
             found = forward_ad.unpack_dual(function(forward_ad.make_dual(q, moved))).tangent
             assert found is not None
             require_equal(found, expected)
-        assert forward_ad.unpack_dual(attention(q, k, v)).tangent is None  # nothing moves
-    # The graph is from before the level, and the gradient that comes in is dual.
+        assert forward_ad.unpack_dual(attention(q, k, v)).tangent is None  # no input has a tangent
+    # The graph was made outside of the dual level, and the incoming gradient is a dual tensor.
     x = q.clone().requires_grad_()
     out = attention(x, k, v)
     with forward_ad.dual_level():
@@ -374,7 +374,7 @@ def test_gated_attention_is_its_formula(is_global: bool) -> None:
         of_x = lambda y: function(y, bias.detach()).sin().sum()  # noqa: E731
         return first, second, jvp(of_x, (x,), (moved,)), jvp(grad(of_x), (x,), (moved,))
 
-    # AlphaFold's code subtracts 1e9, which costs 7 digits of a sequence without keys.
+    # AlphaFold's code subtracts 1e9 from masked scores, so results of a sequence without keys lose 7 digits.
     require_equal(results(lambda x, b: layer(x, b, keep)), results(lambda x, b: gated_formula(layer, x, b, keep)), 1e-6)
 
 
@@ -388,7 +388,7 @@ def test_training_on_forces_is_that_of_the_math_path() -> None:
     spec.loader.exec_module(example)
 
     def by_torch(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor, sink: Tensor) -> Tensor:
-        # A key of zeros whose bias is the sink, and whose value is 0.
+        # The sink becomes a key of zeros whose bias is the sink logit and whose value is 0.
         zero = q.new_zeros(*k.shape[:-2], 1, k.size(-1))
         bias = torch.cat([bias, sink[:, None, None].expand(*bias.shape[:-1], 1)], -1)
         with math_path():
@@ -411,7 +411,7 @@ def loss_of(x: Tensor, **options: Any) -> Tensor:
 def test_third_derivatives_are_refused() -> None:
     x = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad(loss_of(x), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)  # a second gradient with a graph is none of third order yet
+    (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)  # create_graph alone must not raise: only a third derivative is refused
     with pytest.raises(NotImplementedError, match="no third derivative"):
         torch.autograd.grad(second.square().sum(), x, retain_graph=True)
     with pytest.raises(NotImplementedError, match="no third derivative"):
@@ -465,7 +465,7 @@ def test_torch_compile_refuses_what_it_cannot_do() -> None:
     x = torch.randn(1, 2, 3, 4, requires_grad=True)
     compiled = torch.compile(loss_of, backend="aot_eager")
     (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not currently support double backward"):  # of torch
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):  # the message is torch's
         first.square().sum().backward()
     torch.compiler.reset()
     compiled = torch.compile(loss_of, backend="eager")
@@ -474,7 +474,7 @@ def test_torch_compile_refuses_what_it_cannot_do() -> None:
 
 
 def test_without_create_graph_nothing_of_second_order_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel of the backward pass is called by the short way."""
+    """backward() calls the kernel directly, without an operator of torch's dispatcher."""
 
     def refuse(*_: Any) -> Sequence[Tensor]:
         raise AssertionError("an operator of torch's dispatcher was called")

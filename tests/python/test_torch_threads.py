@@ -1,4 +1,4 @@
-"""polyhead's operators of torch use no more threads than torch may."""
+"""polyhead's torch operators use no more threads than torch is allowed to use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print({count})
 
 def new_threads(before: str = "", count: str = "new_threads()", **environment: str) -> int:
     program = PROGRAM.format(before=before, count=count)
-    if environment:  # which torch reads when it is imported
+    if environment:  # torch reads these variables when it is imported, so it needs a new Python
         return int(subprocess.run([sys.executable, "-c", program], env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
     done = forked_python.run(program)
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def new_threads(before: str = "", count: str = "new_threads()", **environment: s
 
 @needs_cores
 def test_threads_are_made_unless_torch_has_one() -> None:
-    assert new_threads("torch.set_num_threads(2)") > 0  # the problem is large enough for threads
+    assert new_threads("torch.set_num_threads(2)") > 0  # with two threads allowed, this problem starts threads
     assert new_threads("torch.set_num_threads(1)") == 0
     assert new_threads(OMP_NUM_THREADS="1") == 0
 

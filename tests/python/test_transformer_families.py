@@ -1,4 +1,4 @@
-"""attn_implementation="polyhead" against "eager" in tiny models of over 50 families of transformers; sweep_families.py runs every family."""
+"""Compares attn_implementation="polyhead" with "eager" in tiny models of over 50 families of transformers. sweep_families.py compares every family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import polyhead.transformers  # noqa: E402
 
 polyhead.transformers.register()
 
-# At least one model of each kind, and models for whose layers transformers passes no mask: some of these layers are causal without one, others must not be.
+# At least one model of each kind, and models whose layers get no mask from transformers: some of these layers must be causal without a mask, others must not.
 RIGHT = [
     "aimv2_text_model", "albert", "align_text_model", "bart", "bert", "clap_text_model", "clip", "codegen", "cohere2", "colpali", "deepseek_v3",
     "distilbert", "electra", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gptj", "internvl", "llama", "longt5", "mistral", "modernbert", "nllb-moe",
@@ -36,7 +36,7 @@ REFUSED = {
     "recurrent_gemma": "padded", "rembert": OWN, "roformer": OWN, "xglm": OWN,
 }  # fmt: skip
 
-needs_family = {name: pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this transformers does not have the family") for name in [*RIGHT, *REFUSED]}
+needs_family = {name: pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this version of transformers does not have the family") for name in [*RIGHT, *REFUSED]}
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=needs_family[name]) for name in RIGHT])
@@ -55,11 +55,11 @@ def test_a_family_equals_eager(family: str) -> None:
 PARTS = {"beit": "use_relative_position_bias=True", "bert": "add_cross_attention=True", "nllb-moe": "encoder_sparse_step=1", "wav2vec2": "add_adapter=True"}
 
 
-@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this transformers does not have the family")) for name in PARTS])
+@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.skipif(name not in CONFIG_MAPPING, reason="this version of transformers does not have the family")) for name in PARTS])
 def test_a_family_with_its_parts_equals_eager(family: str) -> None:
     built = build(family)
     assert not isinstance(built, str), built
-    result = compare_with_parts(built, {PARTS[family].partition("=")[0], "is_decoder"} if QUICK else ())  # a decoder alone has cross attention
+    result = compare_with_parts(built, {PARTS[family].partition("=")[0], "is_decoder"} if QUICK else ())  # BERT has cross attention only if is_decoder is set
     assert (result.verdict, result.reason) == ("right", ""), (result.reason, result.checks)
     assert any(PARTS[family] in part and "refused" not in part for part in result.parts), result.parts
     assert result.readers == [], result.readers

@@ -1,4 +1,4 @@
-"""attn_implementation="polyhead" against "eager" in whole models of transformers."""
+"""Compares attn_implementation="polyhead" with "eager" in whole models of transformers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_minilm_equals_eager(padded: bool, summary: list[str]) -> None:
     with torch.inference_mode():
         ours, eager = (minilm(name)(**inputs, output_attentions=True) for name in ("polyhead", "eager"))
     assert (inputs["attention_mask"] == 0).any() == padded
-    # Of the words: what comes out at padding is used by nobody, and twenty times as sensitive to rounding (eager itself is 2e-5 from float64 there).
+    # Only outputs of words are compared. Outputs of padding are not used, and are twenty times as sensitive to rounding: eager itself differs there from float64 by 2e-5.
     words = inputs["attention_mask"].bool()
     found = max(distance(ours.last_hidden_state[words], eager.last_hidden_state[words]), distance(ours.pooler_output, eager.pooler_output))
     summary.append(f"MiniLM, {'padded' if padded else 'one sentence'}: largest difference from eager {found:.1e}")
@@ -112,7 +112,7 @@ DECODERS = {
     "gpt-oss with sinks": lambda: transformers.GptOssConfig(
         **SMALL, num_key_value_heads=2, head_dim=8, sliding_window=4, num_local_experts=4, num_experts_per_tok=2, initializer_range=0.1
     ),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64),  # its layers are not given output_attentions
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64),  # transformers does not pass output_attentions to GPT-2's layers
 }
 
 
@@ -124,7 +124,7 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     ids = torch.randint(1, 50, (2, 9))
     mask = torch.ones_like(ids)
     if padded:
-        mask[0, :3] = 0  # on the left, as for generation: its first queries have no key at all
+        mask[0, :3] = 0  # padding on the left, as for generation: the first queries have no key
     results = []
     for implementation in ("eager", "polyhead"):
         model.set_attn_implementation(implementation)
@@ -135,7 +135,7 @@ def test_decoders_equal_eager(name: str, padded: bool) -> None:
     assert distance(ours.logits[kept], eager.logits[kept]) <= 1e-5
     assert ours.logits.isfinite().all()
     if name == "gpt2" and transformers.__version__ < "5":
-        return  # its layers do not say that maps are wanted
+        return  # GPT-2's layers do not say that maps are requested
     assert len(ours.attentions) == len(eager.attentions) == 2
     for mine, other in zip(ours.attentions, eager.attentions):
         assert distance(mine.transpose(1, 2)[kept], other.transpose(1, 2)[kept]) <= 1e-5
@@ -189,7 +189,7 @@ def test_a_layer_without_mask_must_say_whether_it_is_causal() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="causal"):
         polyhead.transformers.attention_forward(torch.nn.Module(), q, q, q, None)
-    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # one query attends to every key either way
+    polyhead.transformers.attention_forward(torch.nn.Module(), q[:, :, :1], q, q, None)  # a single query attends to every key, causal or not
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -197,7 +197,7 @@ def test_a_wider_mask_and_position_bias_keep_their_numbers(dtype: torch.dtype) -
     q, layer = torch.randn(1, 2, 5, 8).to(dtype), torch.nn.Module()
     bias, mask = 100 + torch.randn(1, 2, 5, 5), torch.zeros(1, 1, 5, 5)
     mask[..., 3:] = torch.finfo(torch.float32).min
-    mask[..., 0, :] = torch.finfo(torch.float32).min  # of every key, which then have equal shares
+    mask[..., 0, :] = torch.finfo(torch.float32).min  # all keys of query 0 are masked, so all have equal weights
     out, weights = polyhead.transformers.attention_forward(layer, q, q, q, mask, position_bias=bias, output_attentions=True)
     assert out.dtype == weights.dtype == dtype
     exact = torch.softmax(q.double() @ q.double().mT / 8**0.5 + (bias + mask), -1)
@@ -217,11 +217,11 @@ def test_a_mask_of_one_true_is_no_mask_and_of_one_false_is() -> None:
 BLOOM = {"vocab_size": 50, "hidden_size": 32, "n_layer": 1, "n_head": 4}
 
 
-# Code of the model itself that reads the mask: a router, a position bias, layers for the last queries alone, attention of its own.
+# Models whose own code reads the mask: routers, position biases, layers that compute only the last queries, attention without AttentionInterface.
 
 
 def both(model: Any, **inputs: Any) -> list[Any]:
-    """The model's results with eager and with polyhead, from the same random numbers."""
+    """Returns the model's results with eager and with polyhead, for the same random seed."""
     results = []
     for implementation in ("eager", "polyhead"):
         model.set_attn_implementation(implementation)
@@ -273,7 +273,7 @@ def test_a_position_bias_that_is_added_to_the_mask_equals_eager(shared: bool) ->
         assert distance(ours.last_hidden_state, eager.last_hidden_state) <= 1e-5, last
 
 
-needs_gemma4 = pytest.mark.skipif(not hasattr(transformers, "Gemma4AudioModel"), reason="this transformers does not have the family")
+needs_gemma4 = pytest.mark.skipif(not hasattr(transformers, "Gemma4AudioModel"), reason="this version of transformers does not have the family")
 
 
 @needs_gemma4
@@ -322,9 +322,9 @@ def test_it_is_refused_when_the_implementation_is_changed(implementation: Any) -
     model.set_attn_implementation("eager")
 
 
-@pytest.mark.skipif(transformers.__version__ < "5", reason="Bloom makes its own mask there")
+@pytest.mark.skipif(transformers.__version__ < "5", reason="in this version Bloom makes its mask itself")
 def test_it_is_refused_when_a_mask_is_made() -> None:
-    """A second check, for models that were not asked whether they support the implementation."""
+    """Models whose attention implementation is set without the check of set_attn_implementation() are refused when transformers makes a mask."""
     model = transformers.AutoModelForCausalLM.from_config(transformers.BloomConfig(**BLOOM), attn_implementation="eager")
     model.config._attn_implementation_internal = "polyhead"
     with pytest.raises(NotImplementedError, match="bloom"):

@@ -1,4 +1,4 @@
-"""polyhead.torch.triangle_attention against the formula in the documentation of cuEquivariance's function, in torch's own operators."""
+"""Compares polyhead.torch.triangle_attention with the formula in the documentation of cuEquivariance's function, written with torch's operators."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_key_lengths_equal_a_mask_and_give_0_without_a_key() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_wider_bias_keeps_its_precision(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(2, 3, 2, 9, 16).to(dtype).requires_grad_() for _ in range(3))
-    bias = (torch.randn(2, 1, 2, 9, 9) + 300).requires_grad_()  # bfloat16 has steps of 2 there
+    bias = (torch.randn(2, 1, 2, 9, 9) + 300).requires_grad_()  # bfloat16 numbers near 300 are 2 apart
     out = triangle_attention(q, k, v, bias)
     exact = formula(*(x.double() for x in (q, k, v, bias)), None, None)[0]
     assert out.dtype == dtype and (out.double() - exact).abs().max() < 0.02

@@ -1,4 +1,4 @@
-"""Models with two sides against transformers: a tiny random checkpoint of each family, saved by transformers."""
+"""Compares models with encoder and decoder with transformers, for a tiny random checkpoint of each family that transformers saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T5 = NO_END | {"vocab_size": WORDS, "d_model": 32, "d_kv": 10, "d_ff": 40, "num_
 BART = NO_END | {"vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40,
                  "decoder_ffn_dim": 36, "max_position_embeddings": 24, "decoder_start_token_id": 2, "forced_eos_token_id": None}  # fmt: skip
 
-# Name: (configuration, its settings). Sources have 17 tokens and targets 13, more than the distances that T5's biases tell apart.
+# {name: (configuration class, its settings)}. Sources have 17 tokens and targets 13, so some distances share the last bucket of T5's biases.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5Config", T5),
     "t5, another epsilon": ("T5Config", T5 | {"num_decoder_layers": 2, "layer_norm_epsilon": 1e-2}),
@@ -47,14 +47,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def saved_model(case: str, folder: Path, dtype: Any = torch.float32, **settings: Any) -> Any:
-    """A random model of transformers, which is also saved in the folder. No parameter is 0 or 1, which would hide one that is not read."""
+    """Makes a random model of transformers and saves it in the folder. No parameter is 0 or 1: with such a value, a parameter that is not read would not be noticed."""
     config, own = CASES[case]
     torch.manual_seed(sum(case.encode()))
     model = transformers.AutoModelForSeq2SeqLM.from_config(getattr(transformers, config)(**(own | settings)), attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
-                continue  # positions that are a formula, which Marian does not save
+                continue  # Marian's sinusoidal positions are not saved
             small = "norm" not in name and not name.endswith("bias")
             parameter += (0.05 if small else 0.3) * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
@@ -84,7 +84,7 @@ def test_a_family_computes_and_answers_what_transformers_does(case: str, tmp_pat
     ours = polyhead.models.load(tmp_path)
     assert isinstance(ours, polyhead.models.SequenceToSequenceModel)
     source, target = texts(2, 17), texts(2, 13, 8)
-    # The second source has 11 tokens, the second target 9.
+    # The second source has 11 tokens and the second target 9; the rest is padding.
     sources, targets = np.ones((2, 17), bool), np.ones((2, 13), bool)
     sources[1, 11:] = targets[1, 9:] = False
     for masks in ({}, {"attend_source": sources, "attend_target": targets}):
@@ -94,7 +94,7 @@ def test_a_family_computes_and_answers_what_transformers_does(case: str, tmp_pat
             expected = theirs(input_ids=torch.from_numpy(source), decoder_input_ids=torch.from_numpy(target), output_hidden_states=True, output_attentions=True, **given)
         result = ours.run(source, target, outputs=ALL, **masks)
         for text in (0, 1):
-            # Rows of padding are nobody's.
+            # Rows of padding are not compared.
             s, t = (sources[text].sum(), targets[text].sum()) if masks else (17, 13)
             close(result.logits[text, :t], expected.logits[text, :t])
             close(result.encoder_hidden[:, text, :s], torch.stack(expected.encoder_hidden_states)[:, text, :s])
@@ -104,7 +104,7 @@ def test_a_family_computes_and_answers_what_transformers_does(case: str, tmp_pat
             close(result.cross_attentions[:, text, :, :t], torch.stack(expected.cross_attentions)[:, text, :, :t])
         assert np.array_equal(result.memory, result.encoder_hidden[-1])
     source = texts(1, 11)
-    # Without its cache, which lacks layers where a decoder has more than its encoder.
+    # transformers generates without its cache, which has too few layers if the decoder has more layers than the encoder.
     with torch.no_grad():
         expected = theirs.generate(torch.from_numpy(source), max_new_tokens=14, do_sample=False, num_beams=1, use_cache=False)[0, 1:].tolist()
     assert ours.generate(source[0], 14) == expected
@@ -138,7 +138,7 @@ def test_answers_follow_the_rules_of_generation_config(case: str, tmp_path: Path
         assert searched.generate(source[0], 12) == greedy
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        searched.generate(source[0], 2)  # said once
+        searched.generate(source[0], 2)  # the warning is given only once
     path.write_text(json.dumps({"decoder_start_token_id": 2, "bad_words_ids": [[3, 4]]}))
     with pytest.raises(ValueError, match="bad_words_ids has .*; only lists of one token are supported"):
         polyhead.models.load(tmp_path)
@@ -156,7 +156,7 @@ def test_an_answer_has_the_bits_of_a_whole_pass(case: str, tmp_path: Path) -> No
     source, prompt = texts(1, 11)[0], [2, 17, 5]
     answer = model.generate(source, 9, prompt=prompt)
     logits = model.run(source, prompt + answer).logits
-    assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer  # src/models/sequence_to_sequence_model_test.cc compares bits
+    assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer  # only the largest logit is compared here; src/models/sequence_to_sequence_model_test.cc compares bits
     assert model.generate(source, 9, prompt=prompt + answer[:4])[:5] == answer[4:]
     draws = [model.generate(source, 9, prompt=prompt, temperature=3.0, seed=seed) for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
@@ -177,7 +177,7 @@ def test_checkpoints_of_other_dtypes(case: str, dtype: str, tmp_path: Path) -> N
 
 
 def test_output_projections_of_t5(tmp_path: Path) -> None:
-    """t5's is the embedding; v1.1's is its own, which only files and tie_word_embeddings of transformers 4 tell."""
+    """T5's output projection is the embedding. T5 1.1 has a separate one, which only the tensors of the file, or tie_word_embeddings in files of transformers 4, show."""
     from safetensors.numpy import load_file, save_file
 
     theirs = saved_model("t5", tmp_path)
@@ -301,7 +301,7 @@ def test_whisper_computes_what_transformers_does(tmp_path: Path) -> None:
     for name, theirs_of in {"encoder_hidden": expected.encoder_hidden_states, "decoder_hidden": expected.decoder_hidden_states, "encoder_attentions": expected.encoder_attentions,
                             "decoder_attentions": expected.decoder_attentions, "cross_attentions": expected.cross_attentions}.items():  # fmt: skip
         close(getattr(result, name), torch.stack(theirs_of))
-    # transformers' own generate() for Whisper cuts sound and finds languages; this is its greedy step.
+    # transformers' generate() for Whisper also cuts the sound and detects the language. Only its greedy step is written here.
     answer: list[int] = []
     for count in range(9):
         with torch.no_grad():

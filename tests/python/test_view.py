@@ -1,4 +1,4 @@
-"""What `polyhead.view` takes: shapes, batches, outputs of transformers, and what is told about the tokens. The page's data are compared with the arrays."""
+"""Tests which inputs `polyhead.view` accepts: shapes, batches, outputs of transformers, and facts about the tokens. The data of the page are compared with the arrays."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-BOUND = 7.7e-6  # of 16 bits
+BOUND = 7.7e-6  # error of weights that are stored in 16 bits
 random = np.random.default_rng(12)
 
 
@@ -120,7 +120,7 @@ def test_batches_of_arrays():
         assert entries[2]["blocked"] == [4] and "blocked" not in entries[0]
         for b in range(3):
             holds(entries[b], expected[:, b])
-    assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] needs no words
+    assert len(sets_of(polyhead.view([*whole]))) == 3  # a list of [B, heads, T, S] does not need tokens
 
 
 @pytest.mark.parametrize("lang", [None, "en", "zh"])
@@ -154,7 +154,7 @@ def test_images():
     greys = np.round(255 * image).astype(np.uint8).tobytes()
     (entry,) = sets_of(polyhead.view(maps(2, 3, 7, 7), image=torch.tensor(image), patches=(3, 2)))
     assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "channels": 1, "pixels": base64.b64encode(greys).decode()}
-    assert entry["queries"]["special"] == [0]  # the token before the patches
+    assert entry["queries"]["special"] == [0]  # token 0 is the class token before the patches
     entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), special=[[0, 0, 0, 1, 0, 0, 0]] * 2))
     assert [entry["queries"]["special"] for entry in entries] == [[3], [3]]
     assert entries[0]["image"]["pixels"] != entries[1]["image"]["pixels"]
@@ -216,7 +216,7 @@ def test_changes_without_a_head_are_those_that_were_measured():
     measured = {(1, 2): 0.25, (0, 0): -3.5e-7}
     assert changes(sets_of(polyhead.view(MAPS, without=measured))[0]) == measured
     table = random.standard_normal((2, 3)).astype(np.float32)
-    table[1, 1] = np.nan  # not measured
+    table[1, 1] = np.nan  # NaN means that the change was not measured
     page = polyhead.view(torch.tensor(MAPS), without=torch.tensor(table), without_measure=("loss added without it", "nats"))
     assert changes(sets_of(page)[0]) == {place: float(change) for place, change in np.ndenumerate(table) if place != (1, 1)}
     assert '"without_measure":{"name":"loss added without it","unit":"nats"}' in page.html
@@ -263,7 +263,7 @@ def test_errors_name_what_was_given_and_what_may_be(case):
 
 
 def blocks_of(count, tokens):
-    """Block i begins at token floor(i tokens / count)."""
+    """Returns the bounds of the blocks of pooled maps: block i begins at token floor(i tokens / count)."""
     return [slice(i * tokens // count, (i + 1) * tokens // count) for i in range(count)]
 
 

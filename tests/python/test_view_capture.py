@@ -1,4 +1,4 @@
-"""Pages of captured models: a tab for each kind and shape of attention, steps with a cache as one map, pooled maps of what is over the budget."""
+"""Tests pages of captured models: there is a tab for each kind and shape of attention, steps with a cache form one map, and maps beyond the budget are pooled."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def built(make: Callable[[], Any], run: Callable[[Any], Any], **options: Any) ->
     return capture(make().eval(), run, **options)
 
 
-# The tabs of each model, and the modules whose calls are the layers of a tab.
+# {model: (function that makes it, function that makes its inputs, {tab: regular expression of the modules whose calls are the layers of the tab})}.
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], dict[str, Any]], dict[str, str]]] = {
     "swin": (swin, lambda: images(1, 32), {"Windows · 2 heads": r"layers\.0\.", "Windows · 4 heads": r"layers\.1\."}),
     "whisper": (whisper, lambda: {"input_features": torch.randn(1, 8, 40), "decoder_input_ids": ids(1, 5)}, {"Encoder": r"encoder\.", "Decoder": r"decoder.*self", "Cross-attention": "encoder_attn"}),
@@ -145,7 +145,7 @@ def test_steps_with_a_cache_are_the_rows_of_one_map(make: Callable[[], Any], cac
         whole = torch.stack([maps[0] for maps in model(text[:, :-1], output_attentions=True).attentions])
     captured = capture(model, lambda model: model.generate(prompt, max_new_tokens=6, **options, **DECODING), named)
     entries = sets_of(polyhead.view(captured, tokens=[f"w{place}" for place in range(11)]) if named or cache != "sliding" else polyhead.view(captured))
-    if not named and cache == "sliding":  # without names, what has lost its oldest keys cannot be told from other calls
+    if not named and cache == "sliding":  # without names, a call whose cache has dropped its oldest keys cannot be assigned to a layer
         assert sorted(entry["name"] for entry in entries) == [f"Self-attention · {size}" for size in ("1 × 7", "11 × 11", "7 × 7")]
         return
     (entry,) = entries
@@ -248,7 +248,7 @@ def test_cross_attention_of_torch_has_a_tab() -> None:
     assert second["keys"]["pieces"] == list("tuvwxyz") and second["links"]["sure"] == [[0, 6]]
     model = torch.nn.Transformer(16, 2, 1, 1, 16, batch_first=True)
     captured = capture(model.eval(), lambda model: model(torch.randn(1, 6, 16), torch.randn(1, 6, 16)))
-    assert [entry["name"] for entry in sets_of(polyhead.view(captured))] == ["Encoder", "Decoder", "Cross-attention"]  # also where all sizes are alike
+    assert [entry["name"] for entry in sets_of(polyhead.view(captured))] == ["Encoder", "Decoder", "Cross-attention"]  # the tabs have these names even if all lengths are equal
 
 
 def test_words_are_for_the_tabs_whose_sizes_they_fit() -> None:
@@ -308,7 +308,7 @@ def test_steps_of_which_only_pooled_maps_are_there_are_refused() -> None:
 
     torch.manual_seed(3)
     model, prompt = llama().eval(), ids(1, 6)
-    captured = capture(model, generate, budget=600)  # the maps of the prompt
+    captured = capture(model, generate, budget=600)  # the budget has room for the maps of the prompt only
     with pytest.raises(ValueError, match=r"only pooled maps of the decoder steps of model\.layers\.0.*budget=(\d+)\) has room") as error:
         polyhead.view(captured)
     budget = int(re.search(r"budget=(\d+)", str(error.value)).group(1))  # type: ignore[union-attr]

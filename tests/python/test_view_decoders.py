@@ -1,4 +1,4 @@
-"""`polyhead view` on decoders: maps, answers and arrays of the program beside transformers, for tiny checkpoints with their tokenizer.json."""
+"""Compares maps, answers and arrays of `polyhead view` on decoders with transformers, for tiny checkpoints with a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def model(kind: str, words: int) -> Any:
     sizes |= dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=32, initializer_range=0.5, pad_token_id=0)
     if kind == "llama":
         return t.LlamaForCausalLM(t.LlamaConfig(**sizes))
-    if kind == "mistral":  # windows shorter than the text
+    if kind == "mistral":  # its windows are shorter than the text
         return t.MistralForCausalLM(t.MistralConfig(sliding_window=5, **sizes))
-    return t.Gemma2ForCausalLM(t.Gemma2Config(head_dim=6, query_pre_attn_scalar=9, sliding_window=4, **sizes))  # capped scores
+    return t.Gemma2ForCausalLM(t.Gemma2Config(head_dim=6, query_pre_attn_scalar=9, sliding_window=4, **sizes))  # its scores have a softcap
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama", "mistral", "gemma2"])
@@ -75,7 +75,7 @@ def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) 
 
 def test_the_page_has_the_maps_and_works_a_weight_out(folder: Any, tmp_path: Path) -> None:
     kind, at, _, _ = folder
-    view(at, "--text", TEXT, "--generate", "3", "-o", tmp_path / "page.html")  # the page checks each weight against q, k and mask
+    view(at, "--text", TEXT, "--generate", "3", "-o", tmp_path / "page.html")  # writing the page checks each weight against q, k and the mask
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "quick" in page
     assert at.name in page
@@ -99,7 +99,7 @@ def test_the_terminal_shows_one_map(folder: Any) -> None:
     done = view(at, "--text", "The fox jumps", "--generate", "2", "--layer", "0", "--head", "1")
     assert done.stdout.startswith("generated: ")
     assert "layer 0, head 1" in done.stdout
-    assert "\nfox " in done.stdout  # a word as it stands in the text
+    assert "\nfox " in done.stdout  # the word is shown as in the text, without its space mark
 
 
 def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path
     made.decoder = tokenizers.decoders.Metaspace()
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>").save_pretrained(tmp_path)
     torch.manual_seed(0)
-    decoder = model("llama", 9)  # more rows than the tokenizer has tokens
+    decoder = model("llama", 9)  # the embedding has more rows than the tokenizer has tokens
     with torch.no_grad():
         decoder.lm_head.weight.normal_()
     decoder.config.eos_token_id = decoder.generation_config.eos_token_id = None
@@ -116,7 +116,7 @@ def test_an_answer_continues_the_text_also_where_spaces_are_marks(tmp_path: Path
     told = json.loads(view(tmp_path, "--text", "a fox", "--generate", "8", "--json").stdout)["texts"][0]
     answer = told["ids"][2:]
     assert {1, 2} & set(answer) and max(answer) > 2, answer
-    assert told["generated"] == "".join({1: " a", 2: " fox"}.get(i, "") for i in answer)  # <unk> is a special token
+    assert told["generated"] == "".join({1: " a", 2: " fox"}.get(i, "") for i in answer)  # special tokens such as <unk> are left out
     assert told["tokens"][2:] == [{0: "<unk>", 1: "▁a", 2: "▁fox"}.get(i, f"<{i}>") for i in answer]
 
 
@@ -132,7 +132,7 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
         told = json.loads(view(at, "--text", TEXT * 5, "--generate", "2", "--truncate", "--json").stdout)["texts"][0]
         assert len(told["tokens"]) == 40
         assert told["dropped_tokens"] > 0
-    else:  # rotary positions have no limit; without a page all attention weights must fit in memory
+    else:  # rotary positions have no limit, but without a page all attention weights must fit in memory
         (tmp_path / "long.txt").write_text("fox " * 1_000_000)
         assert "of memory, so give a shorter text" in view(at, "--file", tmp_path / "long.txt", status=1).stderr
     (at / "tokenizer.json").rename(tmp_path / "tokenizer.json")
@@ -143,7 +143,7 @@ def test_what_a_decoder_cannot_do_is_refused_by_name(folder: Any, tmp_path: Path
 
 
 def test_a_layer_is_traced_to_the_attention_weights_of_transformers(folder: Any) -> None:
-    """The last layer, whose input is the first one's output, normed; capped scores and windows too."""
+    """Traces the last layer, whose input is the normed output of the first layer, also with softcap and windows."""
     _, at, made, words = folder
     prompt = words(TEXT, return_tensors="pt").input_ids
     with torch.no_grad():
@@ -197,7 +197,7 @@ def test_a_text_that_is_too_long_for_every_pair_has_pooled_maps(tmp_path: Path) 
     assert '"pooled":"largest"' in page and '"blocks":[362,362]' in page
     (text,) = texts_of(page)
     assert texts_of(polyhead.view(tmp_path, (tmp_path / "text").read_text()).html) == [text]
-    # The same blocks of the maps of transformers.
+    # The expected blocks come from the maps of transformers.
     with torch.no_grad():
         maps = torch.cat(made(ids, output_attentions=True).attentions).numpy()
     bounds = np.arange(363) * T // 362
@@ -205,7 +205,7 @@ def test_a_text_that_is_too_long_for_every_pair_has_pooled_maps(tmp_path: Path) 
     other = polyhead.view(blocks, tokens=words.convert_ids_to_tokens(ids[0]), pooling="largest").html
     ours, theirs = (codes_of(html) for html in (page, other))
     assert ours.shape == (2, 32, 362 * 362) and ours.any()
-    apart = np.abs(ours - theirs)  # codes of 8 bits, in which neighbours differ by at most 2.6 %
+    apart = np.abs(ours - theirs)  # codes of 8 bits; neighbouring codes stand for weights that differ by at most 2.6 %
     assert apart.max() <= 1 and (apart == 0).mean() > 0.99
 
 

@@ -1,4 +1,4 @@
-"""`polyhead view` on models with two sides: maps, answers and arrays of the program beside transformers, for tiny checkpoints with their tokenizer.json."""
+"""Compares maps, answers and arrays of `polyhead view` on models with encoder and decoder with transformers, for tiny checkpoints with a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokenizer() -> Any:
 
 def model(kind: str, words: int) -> Any:
     t = transformers
-    # BART has rows without a token, which the tokenizer cannot name.
+    # The embedding of this BART has more rows than the tokenizer has tokens: the tokenizer cannot name these ids.
     sizes: dict[str, Any] = dict(vocab_size=words + (3 if kind == "bart" else 0), attn_implementation="eager", eos_token_id=1, pad_token_id=0, decoder_start_token_id=0)
     if kind == "t5":
         return t.T5ForConditionalGeneration(t.T5Config(d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=3, **sizes))
@@ -66,7 +66,7 @@ def test_maps_and_answer_are_those_of_transformers(folder: Any, tmp_path: Path) 
     known = [token for token in whole[0, 1:].tolist() if token < len(words)]
     assert text["generated"] == words.decode(known, skip_special_tokens=True)
     np.testing.assert_allclose(np.array(text["map"]), outputs.cross_attentions[-1][0].mean(0).numpy(), atol=1e-4)
-    # Without --generate: the encoder.
+    # Without --generate, the program shows the encoder.
     alone = json.loads(view(at, "--text", TEXT, "--json").stdout)["texts"][0]
     np.testing.assert_allclose(np.array(alone["map"]), outputs.encoder_attentions[-1][0].mean(0).numpy(), atol=1e-4)
     assert "generated" not in alone and "target_tokens" not in alone

@@ -1,4 +1,4 @@
-"""q, k and v of polyhead.view: what reaches the page, and what is refused by name."""
+"""Tests q, k and v of polyhead.view: what the page gets, and what is refused."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ def numbers(coded):
 
 @pytest.fixture
 def worked(rng):
-    """q, k, v, bias, attend, and attention weights computed here in float64."""
+    """Returns q, k, v, bias, attend, and the attention weights, which are computed here in float64."""
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in [(LAYERS, HEADS, QUERIES, WIDTH), (LAYERS, SHARED, KEYS, WIDTH), (LAYERS, SHARED, KEYS, VALUES)])
     bias = rng.standard_normal((HEADS, QUERIES, KEYS)).astype(np.float32)
     attend = np.ones((QUERIES, KEYS), bool)
@@ -55,7 +55,7 @@ def test_a_list_of_layers_is_the_same_and_torch_too(worked):
 
 def test_several_texts_have_their_own(worked):
     weights, given = worked
-    other = {name: given[name][:, ::-1] for name in "qkv"} | {"bias": given["bias"][::-1]}  # the heads in reverse
+    other = {name: given[name][:, ::-1] for name in "qkv"} | {"bias": given["bias"][::-1]}  # the heads in reverse order
     texts = [(weights, given), (weights[:, ::-1], given | other)]
     batch = {name: np.stack([text[name] for _, text in texts], 1) for name in "qkv"}
     pairs = {"bias": np.stack([text["bias"] for _, text in texts]), "attend": given["attend"], "scale": given["scale"]}

@@ -1,4 +1,4 @@
-"""Every argument of every public function, wrong on purpose: an exception of the promised class whose message names the argument, never a crash."""
+"""Passes wrong values for every argument of every public function. Each must raise an exception of the documented class whose message names the argument, and never crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import polyhead
 from wrong_arguments import LSE, TABLE, Hostile, K, Q
 
-# Other words for an argument in a message: the thing rather than the parameter's name.
+# Messages may call an argument by another word than its name.
 SPOKEN = {
     ("rollout", "rows"): "rows|query",
     ("", "key_lengths"): "key_lengths|key length",
@@ -34,7 +34,7 @@ SPOKEN = {
     ("view", "source"): "source|weights|attentions",
     ("view", "tokens"): "tokens|words|queries",
     ("view", "keys"): "keys|words|key tokens",
-    # The options of sdpa that they become.
+    # Messages may name the option of sdpa that the argument becomes.
     **{(f"jax.{door}", "query"): r"query|\bq\b" for door in ("dot_product_attention", "attention_fn")},
     **{(f"jax.{door}", "key"): r"key|\bk\b" for door in ("dot_product_attention", "attention_fn")},
     **{(f"jax.{door}", "value"): r"value|\bv\b" for door in ("dot_product_attention", "attention_fn")},
@@ -63,14 +63,14 @@ CASES = [
 
 
 def complaint(function: str, argument: str, value: Any, kind: type[Exception], path: Path) -> str:
-    """What is wrong with how the function answers the value; empty: nothing."""
+    """Returns what is wrong with how the function treats the value; "" if nothing is."""
     call, good, _ = TABLE[function]
     if function == "save" and argument != "path":
         good = good | {"path": path}
-    # Where a wrong value has the right type for an array (or the other way round), either class says the truth.
+    # A value of a wrong type may also raise ValueError: for example, an array of a wrong dtype has a right type and a wrong value.
     allowed = (kind,) if kind is ValueError else (TypeError, ValueError)
     if isinstance(value, Hostile):
-        allowed = (*allowed, RuntimeError)  # what the caller's own code throws is handed on
+        allowed = (*allowed, RuntimeError)  # exceptions of the caller's code are passed on
     try:
         call(**(good | {argument: value}))
     except allowed as error:
@@ -86,7 +86,7 @@ def complaint(function: str, argument: str, value: Any, kind: type[Exception], p
     return "" if re.search(SPOKEN.get((function, argument)) or SPOKEN.get(("", argument), argument), message) else f"not named: {message}"
 
 
-# One test for all values of an argument: pytest takes longer for a test than most of these calls.
+# All values of an argument are one test, because pytest's time for a test is longer than most of these calls.
 @pytest.mark.parametrize(("function", "argument"), [(name, argument) for name, (_, _, wrong) in TABLE.items() for argument, values in wrong.items() if any(values)])
 def test_a_wrong_argument_is_refused_by_name(function: str, argument: str, tmp_path: Path) -> None:
     types, values = TABLE[function][2][argument]
@@ -124,7 +124,7 @@ def test_the_good_arguments_are_good(function: str, tmp_path: Path) -> None:
     call(**(good | ({"path": tmp_path / "layer.npz"} if function == "save" else {})))
 
 
-# Any kind of object for any argument.
+# Random objects of any kind, for any argument.
 ARRAYS = st.builds(
     lambda shape, dtype: np.ones(shape, dtype),
     st.lists(st.integers(0, 4), max_size=6).map(tuple),
@@ -157,7 +157,7 @@ def test_any_objects_for_any_arguments_give_a_result_or_a_clear_error(function: 
     chosen = data.draw(st.lists(st.sampled_from(arguments), min_size=1, max_size=4, unique=True))
     given_values = {name: data.draw(OBJECTS, label=name) for name in chosen}
     if isinstance(given_values.get("source"), (str, bytes)):
-        return  # a path that may exist is for the tests of files
+        return  # the path might exist; tests of files test paths
     try:
         call(**(good | given_values))
     except (TypeError, ValueError, OSError) as error:
@@ -165,4 +165,4 @@ def test_any_objects_for_any_arguments_give_a_result_or_a_clear_error(function: 
     except RuntimeError as error:
         assert str(error) == "hostile"
     except MemoryError:
-        pass  # widths and thread counts may be huge
+        pass  # for a huge width or number of threads, running out of memory is allowed

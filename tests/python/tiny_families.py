@@ -1,4 +1,4 @@
-"""Tiny models of every family of transformers, with random parameters, and inputs that they take. What cannot be built says why."""
+"""Builds a tiny model with random parameters of every family of transformers, and inputs for it. If a model cannot be built, says why."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _number(name: str, default: int, wide: bool, layers: int) -> int:
             value = layers if value == LAYERS else value
             return default if value is None else min(default, value) if default > 0 else default
     if re.search(r"token_(id|index)", name):
-        return 100 + sum(map(ord, name)) % 24  # below the vocabulary, and above the tokens of the inputs
+        return 100 + sum(map(ord, name)) % 24  # in the vocabulary, but not among the tokens of the inputs
     return 32 if wide and default > 64 else default
 
 
@@ -92,8 +92,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers: int = 2, grouped: bool = True, sections: bool = False) -> PreTrainedConfig:
-    """A small configuration. wide: numbers without a rule are made small too. layers: more than two where a family mixes kinds of layers. grouped: fewer
-    heads of keys than of queries, if the default does not forbid it. sections: rotary positions of three axes."""
+    """Makes a small configuration. wide: numbers without a rule are also made small. layers: the number of layers, more than two if a family mixes kinds of layers. grouped: use
+    fewer key/value heads than query heads, if the default allows it. sections: use rotary positions of three axes."""
     values: dict[str, Any] = {}
     fields = {field.name: field for field in dataclasses.fields(config_class) if field.init}
     parts = getattr(config_class, "sub_configs", {})
@@ -104,7 +104,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
         small = _small(name, default, wide, layers)
         if small != default:
             values[name] = small
-    # A field whose default is None may be filled with a large number.
+    # The configuration may fill a field whose default is None with a large number.
     defaults = {name: _default(field) for name, field in fields.items()}
     if defaults.get("num_key_value_heads") is not None and defaults["num_key_value_heads"] == defaults.get("num_attention_heads"):
         values["num_key_value_heads"] = values.get("num_attention_heads", defaults["num_attention_heads"])
@@ -120,7 +120,7 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
             kinds = getattr(config_class(), name, None)
             count = values.get("num_hidden_layers", values.get("num_layers"))
             if isinstance(kinds, list) and isinstance(count, int) and len(kinds) > count and all(isinstance(kind, str) for kind in kinds):
-                values[name] = [*dict.fromkeys(kinds), *kinds][:count]  # one layer of each kind, if there are enough layers
+                values[name] = [*dict.fromkeys(kinds), *kinds][:count]  # at least one layer of each kind, if there are enough layers
     for name, part in parts.items():
         if name not in fields:
             continue
@@ -136,12 +136,12 @@ def tiny_config(config_class: type[PreTrainedConfig], wide: bool = False, layers
 
 
 def _repair(config: PreTrainedConfig, sections: bool) -> None:
-    """What has to fit together and does not follow from the names alone."""
+    """Corrects settings that depend on each other in a way that the rules for names do not cover."""
     rope = getattr(config, "rope_parameters", None)
     heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     try:
         width = getattr(config, "head_dim", None)
-    except Exception:  # it differs from layer to layer
+    except Exception:  # the setting differs from layer to layer
         width = None
     if width is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
         width = hidden // heads
@@ -160,7 +160,7 @@ def _repair(config: PreTrainedConfig, sections: bool) -> None:
 
 
 def model_classes(model_type: str, config_class: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
-    """The classes of a family in the order to try: generating models, then the base model; if there are none, any with this configuration."""
+    """Returns the model classes of a family in the order in which they are tried: generating models, then the base model; if there are none, any class with this configuration."""
     found: list[str] = []
     causal, pairs = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     for mapping in (pairs, modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, causal, modeling_auto.MODEL_MAPPING_NAMES):
@@ -177,7 +177,7 @@ def model_classes(model_type: str, config_class: type[PreTrainedConfig]) -> list
 
 
 def randomise(model: PreTrainedModel) -> None:
-    """Parameters whose scores differ by about 1, so that a wrong mask, scale or bias shows."""
+    """Fills parameters with random numbers such that scores differ by about 1. A wrong mask, scale or bias then changes the results."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -192,7 +192,7 @@ def randomise(model: PreTrainedModel) -> None:
 
 
 def _find(config: PreTrainedConfig, names: list[str], default: int) -> Any:
-    """The first of these numbers that the configuration or one of its parts has."""
+    """Returns the first of these settings that the configuration or one of its sub-configurations has."""
     for part in [config, *(getattr(config, name, None) for name in config.sub_configs)]:
         for name in names:
             value = getattr(part, name, None) if part is not None else None
@@ -210,7 +210,7 @@ Inputs = dict[str, Any]
 
 
 class _Maker:
-    """Inputs for what the model's forward has as parameters."""
+    """Makes an input for each parameter of the model's forward()."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.config = model.config
@@ -252,7 +252,7 @@ class _Maker:
                     yield {name: self.floats(BATCH, frames, channels, height, width)}
 
     def patches(self) -> Iterator[Inputs]:
-        """Two images as rows of patches, for the encoders that take a grid."""
+        """Returns two images as rows of patches, for encoders that are called with a grid."""
         if "grid_thw" not in self.parameters:
             return
         name = "hidden_states" if "hidden_states" in self.parameters else "pixel_values"
@@ -284,7 +284,7 @@ class _Maker:
 
 
 def inputs_of(model: PreTrainedModel) -> Iterator[Inputs]:
-    """Inputs to try, the likeliest first."""
+    """Yields inputs to try, the most likely ones first."""
     maker = _Maker(model)
     words = [text] if (text := maker.text()) else []
     images, sounds, others = [*maker.images()], [*maker.sounds()], [*maker.patches(), *maker.others()]
@@ -302,13 +302,13 @@ def inputs_of(model: PreTrainedModel) -> Iterator[Inputs]:
 
 @dataclasses.dataclass
 class Family:
-    """An eager model that runs, and the inputs that it ran with."""
+    """A model with eager attention that runs, and the inputs with which it ran."""
 
     model_type: str
     model_class: type[PreTrainedModel]
     model: PreTrainedModel
     inputs: dict[str, Any]
-    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # settings that its smallest configuration does not have
+    parts: dict[str, Any] = dataclasses.field(default_factory=dict)  # settings that differ from the smallest configuration
 
 
 _ATTEMPTS: list[dict[str, Any]] = [{}, {"sections": True}, {"grouped": False}, {"wide": True}, {"layers": 6}]
@@ -316,7 +316,7 @@ _PARTS = {"blt_global_transformer": "it is a part whose causal mask the model ar
 
 
 def build(model_type: str) -> Family | str:
-    """The family's eager model, or why it cannot be built here."""
+    """Returns the family's model with eager attention, or a text that says why it cannot be built in these tests."""
     if model_type in _PARTS:
         return _PARTS[model_type]
     reasons: list[str] = []
@@ -328,7 +328,7 @@ def build(model_type: str) -> Family | str:
     try:
         config_class = CONFIG_MAPPING[model_type]
         classes = model_classes(model_type, config_class)
-    except Exception as error:  # a missing package, most of the time
+    except Exception as error:  # in most cases a package is missing
         note("import", error)
         return reasons[0]
     if not classes:
@@ -346,7 +346,7 @@ def build(model_type: str) -> Family | str:
                 if count > MOST_PARAMETERS:
                     reasons.append(f"its smallest model has {count / 1e6:.0f} million parameters")
                     continue
-            except Exception:  # some models compute with their own buffers while they are built
+            except Exception:  # some models compute with their buffers while they are built
                 pass
             try:
                 torch.manual_seed(0)
@@ -372,7 +372,7 @@ def build(model_type: str) -> Family | str:
     return "; ".join([*dict.fromkeys(reasons)][:2]) if reasons else "no inputs are known for it"
 
 
-# Parts of a family that its smallest model may not have: flags that are turned over, and these settings. Others only change what a call returns.
+# Settings that add optional parts, which the smallest model of a family may lack. Flags of the configuration are also inverted, except those that only change what a call returns.
 _SETTINGS: list[tuple[str, Any]] = [
     (r"sparse_step$", 1),
     (r"^num_kv_shared_layers$", 1),
@@ -390,9 +390,9 @@ _NO_PARTS = re.compile(
 
 
 def _optional_parts(config: PreTrainedConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The names of settings, of sub-configurations with a dot, and other values that they may have."""
+    """Yields (name of a setting, another value of it). Names of settings of sub-configurations have a dot."""
     for field in dataclasses.fields(config):
-        value = vars(config).get(field.name)  # an attribute may differ from layer to layer, which getattr refuses
+        value = vars(config).get(field.name)  # getattr refuses an attribute that differs from layer to layer
         if not field.init or _NO_PARTS.search(field.name):
             continue
         if isinstance(value, bool):
@@ -406,12 +406,12 @@ def _optional_parts(config: PreTrainedConfig, prefix: str = "") -> Iterator[tupl
             yield from _optional_parts(value, f"{field.name}.")
 
 
-# Numbers that a part needs and that are None without it.
+# Numbers that an optional part needs, and that are None in a model without the part.
 _BESIDE_PARTS = {"num_experts": 4, "num_experts_per_tok": 2, "top_k_experts": 2, "moe_intermediate_size": 16, "expert_intermediate_size": 16}
 
 
 def _with_parts(config: PreTrainedConfig, parts: dict[str, Any]) -> PreTrainedConfig:
-    """A copy of a configuration with these settings, made as if they had been given."""
+    """Returns a copy of a configuration, constructed with these settings."""
     nested: dict[str, dict[str, Any]] = {}
     own: dict[str, Any] = {}
     for name, value in parts.items():
@@ -420,7 +420,7 @@ def _with_parts(config: PreTrainedConfig, parts: dict[str, Any]) -> PreTrainedCo
             nested.setdefault(part, {})[rest] = value
         else:
             own[name] = value
-    # Through the constructor, which makes what follows from a setting, such as the kinds of layers.
+    # The constructor is called, because it derives other settings, such as the kinds of layers.
     given = {field.name: copy.deepcopy(vars(config)[field.name]) for field in dataclasses.fields(config) if field.init and field.name in vars(config)}
     given |= {name: value for name, value in _BESIDE_PARTS.items() if own and name in given and given[name] is None}
     given |= own | {name: _with_parts(vars(config)[name], of_part) for name, of_part in nested.items()}
@@ -439,7 +439,7 @@ def _run(model: PreTrainedModel, inputs: Inputs) -> list[Tensor]:
 
 
 def _with_part(family: Family, parts: dict[str, Any]) -> Family | None:
-    """The family's model with these parts, or None where that cannot be built or run, or is no other model."""
+    """Returns the family with these parts; None if that model cannot be built or run, or does not differ from the family's model."""
     inputs = dict(family.inputs)
     try:
         torch.manual_seed(0)
@@ -457,7 +457,7 @@ def _with_part(family: Family, parts: dict[str, Any]) -> Family | None:
 
 
 def _differs(a: Family, b: Family) -> bool:
-    """Whether two models have other parameters, or other results."""
+    """Returns whether two models differ in their parameters or results."""
     if [(name, x.shape) for name, x in a.model.named_parameters()] != [(name, x.shape) for name, x in b.model.named_parameters()]:
         return True
     ours, theirs = _run(a.model, a.inputs), _run(b.model, b.inputs)
@@ -465,10 +465,10 @@ def _differs(a: Family, b: Family) -> bool:
 
 
 def with_parts(family: Family, only: Collection[str] = ()) -> list[Family]:
-    """The family with as many of its optional parts as go together, and with each of the others alone: experts, cross attention, position embeddings, adapters.
-    only: the names of the parts, where some are enough."""
+    """Returns the family with as many optional parts as can be combined, and with each remaining part alone. Parts are experts, cross attention, position embeddings and adapters.
+    only: the names of the parts to try; empty: all."""
     full, alone = family, {}
-    for _ in range(2):  # a part may need one that comes later
+    for _ in range(2):  # a part may need another part that comes later in the list
         for name, value in _optional_parts(family.model.config):
             if name in full.parts or (only and name not in only):
                 continue
@@ -481,7 +481,7 @@ def with_parts(family: Family, only: Collection[str] = ()) -> list[Family]:
 
 
 def with_images(family: Family) -> Inputs | None:
-    """The family's text around two images, for a model that puts images where the text has image tokens. Their number is tried out."""
+    """Returns inputs with two images inside of the text, for a model that puts images at the image tokens. The number of image tokens is found by trying."""
     model, config, maker = family.model, family.model.config, _Maker(family.model)
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if not isinstance(token, int) or "pixel_values" not in maker.parameters or "input_ids" not in maker.parameters:

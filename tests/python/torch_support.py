@@ -1,4 +1,4 @@
-"""What the tests against torch share: inputs of a setting, both sides' results with every gradient, and how errors are compared."""
+"""Helpers of the tests that compare polyhead with torch: results with all gradients, and errors."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Results = dict[str, Tensor]
 
 @contextlib.contextmanager
 def math_path() -> Iterator[None]:
-    """torch's own formula in its own operators, instead of a fused kernel."""
+    """Makes torch compute attention with its math path, that is with single operators and not with a fused kernel."""
     with sdpa_kernel(SDPBackend.MATH):
         yield
 
 
 def gradients(outputs: Mapping[str, Tensor | None], inputs: Mapping[str, Tensor], seed: int) -> Results:
-    """The outputs, and the gradients of a random linear function of all of them with respect to those inputs that require grad."""
+    """Returns the outputs, and the gradients of a random linear function of all outputs by the inputs that require grad."""
     results = {name: output for name, output in outputs.items() if output is not None}
     wanted = {name: tensor for name, tensor in inputs.items() if tensor.requires_grad}
     if wanted:
         generator = torch.Generator().manual_seed(seed)
-        # The same weights in every dtype: float32's are float64's, rounded.
+        # The random factors are the same in every dtype, except for rounding.
         loss = torch.zeros((), dtype=torch.float64)
         for name in sorted(results):
             weight = torch.randn(results[name].shape, generator=generator, dtype=torch.float64).float()
             loss = loss + (results[name] * weight.to(results[name].dtype)).sum()
-        # Where everything is empty torch's result may not depend on its inputs.
+        # If all tensors are empty, torch's result may not depend on its inputs.
         grads = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True) if loss.requires_grad else (None,) * len(wanted)
         results |= {f"d_{name}": torch.zeros_like(wanted[name]) if grad is None else grad for name, grad in zip(wanted, grads)}
     return {name: tensor.detach() for name, tensor in results.items()}
 
 
 def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The floating ones in another dtype, with the same strides and the same wish for a gradient."""
+    """Converts floating tensors to another dtype, with the same strides and requires_grad."""
 
     def one(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -54,7 +54,7 @@ def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]
 
 
 def error(result: Tensor, exact: Tensor, floor: float = 0.0) -> float:
-    """The largest difference relative to the largest magnitude, or to the floor where that is more. NaN where only one of them is NaN."""
+    """Returns the largest difference, relative to the largest magnitude or to `floor`, whichever is larger. It is NaN if an element is NaN in only one of the tensors."""
     assert result.shape == exact.shape, f"{list(result.shape)} instead of {list(exact.shape)}"
     if exact.numel() == 0:
         return 0.0
@@ -63,8 +63,8 @@ def error(result: Tensor, exact: Tensor, floor: float = 0.0) -> float:
 
 
 def require_equal(results: Results, exact: Results, tolerance: float, terms: Mapping[str, float] | None = None) -> None:
-    """Within the tolerance of each tensor's largest magnitude, or within ten roundings of float32 of what its elements are sums of (`terms`, the sum of
-    their magnitudes): the gradient of a number that is added to every score of a row is 0, and all rounding."""
+    """Requires that differences are within `tolerance` times the largest magnitude of the tensor, or within ten float32 roundings of `terms`, the sum of magnitudes of the terms that
+    an element sums. Example: the gradient of a number that is added to all scores of a row is exactly 0, so it holds only rounding errors of its terms."""
     assert results.keys() == exact.keys()
     for name in exact:
         roundings = 10 * torch.finfo(torch.float32).eps / tolerance * (terms or {}).get(name, 0.0)
@@ -73,7 +73,7 @@ def require_equal(results: Results, exact: Results, tolerance: float, terms: Map
 
 
 class Ratios:
-    """polyhead's error in float32 over torch's, per tensor of a setting."""
+    """Collects, for each tensor of a setting, the ratio of polyhead's float32 error to torch's."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[float]] = {}
@@ -82,7 +82,7 @@ class Ratios:
         for name in exact:
             mine, other = error(ours[name], exact[name]), error(theirs[name], exact[name])
             if mine > 0 or other > 0:
-                # Two errors below a rounding of the largest number say nothing about each other.
+                # If both errors are below a rounding of the largest number, their ratio says nothing.
                 floor = torch.finfo(torch.float32).eps / 64
                 self.of.setdefault(name, []).append(max(mine, floor) / max(other, floor))
 
@@ -99,7 +99,7 @@ def both(
     ours: Callable[[Mapping[str, Tensor]], Results], theirs: Callable[[Mapping[str, Tensor]], Results], inputs: Mapping[str, Tensor], ratios: Ratios,
     terms: Mapping[str, float] | None = None,
 ) -> None:
-    """A setting in float64, where both must agree to rounding, and in float32, where both are compared with it."""
+    """Runs a setting in float64, in which polyhead and torch must agree up to rounding, and in float32, in which both errors are measured against float64."""
     exact = theirs(inputs)
     require_equal(ours(inputs), exact, 1e-11)
     single = cast(inputs, torch.float32)

@@ -1,4 +1,4 @@
-"""The types of the results of the main calls, which mypy checks (test_docs.py): where one were Any, assert_type would be an error."""
+"""States the types of the results of the main calls. mypy checks this file (test_docs.py): if a result were Any, assert_type would be an error."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def numpy_calls(q: Array, flag: bool) -> None:
     result, saved = layer.forward(q, block_keys=q)
     assert_type(saved.maps(), Array)
     assert_type(saved.backward(result).query, Array)
-    polyhead.sdpa(q, q, q, attend=memoryview(b""))  # what has the buffer protocol or DLPack is an array
-    polyhead.sdpa(q, [1.0], q)  # type: ignore[call-overload]  # a list is none
+    polyhead.sdpa(q, q, q, attend=memoryview(b""))  # objects with the buffer protocol or DLPack are arrays
+    polyhead.sdpa(q, [1.0], q)  # type: ignore[call-overload]  # a list is no array
     polyhead.sdpa(q, q, q, causal="left")  # type: ignore[call-overload]
     polyhead.sdpa(q, q, q, bais=q)  # type: ignore[call-overload]
 
@@ -59,7 +59,7 @@ def torch_calls(q: Tensor, flag: bool) -> None:
     assert_type(polyhead.torch.attention(q, q, q), Tensor)
     with polyhead.torch.replace_sdpa() as replaced:
         assert_type(replaced.passed_on, dict[str, int])
-    polyhead.transformers.register()  # parts that no import names
+    polyhead.transformers.register()  # modules that are imported on first use have types, too
     assert_type(polyhead.patch.esm().applied, bool)
     polyhead.tensorflow  # type: ignore[attr-defined]
     assert_type(polyhead.torch.attention(q, q, q, return_lse=True), tuple[Tensor, Tensor])

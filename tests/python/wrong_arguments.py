@@ -1,4 +1,4 @@
-"""Every public function with good arguments, and what is wrong with each argument on purpose."""
+"""A table of every public function, with valid arguments, and with invalid values of each argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAYER = polyhead.MultiHeadAttention(8, 2)
 
 
 class Hostile:
-    """Answers everything that could be asked of an argument with an exception of its own."""
+    """An object that raises an exception at every use of it."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("hostile")
@@ -42,7 +42,7 @@ def shaped(*extents: int, dtype: Any = np.float32) -> np.ndarray:
     return np.ones(extents, dtype)
 
 
-# argument -> (values of a wrong type, wrong values); "gives TypeError" and "gives ValueError", each naming the argument.
+# {argument: (values of a wrong type, which must raise TypeError, and wrong values, which must raise ValueError)}. Both errors must name the argument.
 Wrong = dict[str, tuple[list[Any], list[Any]]]
 
 MASKS: Wrong = {
@@ -52,12 +52,12 @@ MASKS: Wrong = {
     "window": ([3, "ab", (1,), (1, 2, 3), {}, object(), Hostile(), (1.5, 2), ("a", None), (True, 1)], [(-1, 0), (0, -2), (BIG, 1)]),
     "attend_keys": (NOT_ARRAYS, [shaped(2, 7), shaped(2, 6, dtype=bool), shaped(3, 7, dtype=bool)]),
     "block_keys": (NOT_ARRAYS, [shaped(7), shaped(2, 3, 5, 7, dtype=bool)]),
-    "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last: without key_offsets
-    "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # without query_offsets
-    # The last: no diagonal that it could move.
+    "query_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 4]), np.array([1, 5]), np.array([0, 3, 2, 5]), np.array([0, 5])]),  # the last value is wrong because key_offsets is missing
+    "key_offsets": (NOT_ARRAYS, [shaped(2), np.array([0, 7])]),  # wrong because query_offsets is missing
+    # The last value is wrong because no rule has a diagonal.
     "diagonal_offsets": (NOT_ARRAYS, [shaped(2), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1, 2])]),
     "blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[1]]), np.array([[-2]]), np.array([[0], [0]]), np.array([0]), shaped(2, 2, 1, 1, dtype=int)]),
-    "block_size": ([1.5, "ab", [], {}, object(), Hostile(), True, (1,), (1, 2, 3), (1.5, 2), (True, 1)], [0, -1, (0, 1), (1, -3), BIG, 64, (16, 64)]),  # the last two: without blocks
+    "block_size": ([1.5, "ab", [], {}, object(), Hostile(), True, (1,), (1, 2, 3), (1.5, 2), (True, 1)], [0, -1, (0, 1), (1, -3), BIG, 64, (16, 64)]),  # the last two values are wrong because blocks is missing
     "key_lengths": (NOT_ARRAYS, [shaped(2), np.array([1, 8]), np.array([-1, 3]), np.array([1, 2, 3]), shaped(2, 4, dtype=int)]),
 }
 SHARED: Wrong = MASKS | {
@@ -72,7 +72,7 @@ SHARED: Wrong = MASKS | {
     "num_threads": (NOT_INTS, [0, -1, BIG, 2**31]),
 }
 DROPOUT: Wrong = {
-    "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan"), float("inf"), 0.5]),  # 0.5: without a seed
+    "dropout": (NOT_NUMBERS, [-0.1, 1.1, float("nan"), float("inf"), 0.5]),  # 0.5 is wrong because seed is missing
     "seed": (NOT_INTS, [-1, BIG]),
     "dropout_keep": (NOT_ARRAYS, [shaped(5, 7), shaped(5, 6, dtype=bool)]),
 }
@@ -83,12 +83,12 @@ def tensor(*wrong_shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
-    """Those of polyhead.jax, where JAX is installed. Its arrays have no float64 here."""
+    """Returns the table for polyhead.jax; empty if JAX is not installed. In these tests JAX's arrays have no float64."""
     if importlib.util.find_spec("jax") is None:
         return {}
     from polyhead.jax import attention, attention_fn, dot_product_attention
 
-    forward = forward | {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[0], [0]]), np.array([0])])}  # XLA hands on an error about numbers as one of its own
+    forward = forward | {"blocks": (NOT_ARRAYS, [shaped(1, 1), np.array([[0], [0]]), np.array([0])])}  # an error about numbers is raised inside of XLA, which raises its own exception with the message
 
     flags: Wrong = {name: (NOT_FLAGS, []) for name in ("return_lse", "return_attention_weights")}
     words: Wrong = {"layout": ([], [*NOT_WORDS[:2], "BTNH", ""])}
@@ -114,7 +114,7 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
             theirs,
             arrays
             | pairs
-            | {"dropout_rate": ([x for x in NOT_NUMBERS if x is not None], [1.1, float("nan"), 0.5]), "dropout_rng": ([], [])}  # 0.5: without dropout_rng
+            | {"dropout_rate": ([x for x in NOT_NUMBERS if x is not None], [1.1, float("nan"), 0.5]), "dropout_rng": ([], [])}  # 0.5 is wrong because dropout_rng is missing
             | {name: (NOT_FLAGS, []) for name in ("broadcast_dropout", "deterministic", "is_causal", "force_fp32_for_softmax")}
             | {"dtype": ([3, [], object(), "x"], ["int32", "float64"]), "precision": ([], ["lowest", 3]), "module": ([3, "x", object()], [])}
             | {name: not_none for name in ("einsum_dot_general", "qk_attn_weights_einsum", "attn_weights_value_einsum")},
@@ -122,7 +122,7 @@ def jax_calls(qkv: dict[str, Any], forward: Wrong) -> dict[str, tuple[Callable[.
     }
 
 
-# A function, good arguments, and what is wrong with each.
+# Returns {name: (function, valid arguments, invalid values of each argument)}.
 def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]]:
     qkv = {"q": Q, "k": K, "v": V}
     wrong_qkv: Wrong = {
@@ -137,7 +137,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     map_qk: Wrong = {"q": tensor((2, 3, 5, 3), (2, 4, 5, 4)), "k": tensor((2, 3, 7, 5), (2, 2, 7, 4))}
     backward: Wrong = {"out": tensor((2, 3, 5, 5)), "lse": lse_like, "d_out": tensor((2, 3, 5, 5), (2, 3, 4, 4))}
     tangents: tuple[list[Any], list[Any]] = ([*NOT_ARRAYS, None, Q, (Q, K, V)], [polyhead.Tangents(q=K)])
-    # Those of bias, sink and relative_bias are without their input.
+    # Tangents of bias, sink and relative_bias are wrong because these inputs are missing.
     wrong_tangents: Wrong = {name: (NOT_ARRAYS, [shaped(*x.shape[:-1], 3), shaped(*x.shape, dtype=float)]) for name, x in qkv.items()}
     wrong_tangents |= {name: (NOT_ARRAYS, [shaped(3)]) for name in ("bias", "sink", "relative_bias")}
     map_qk["k_scale"] = scale_of_floats
@@ -163,8 +163,8 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     layer_masks |= {"sink": (NOT_ARRAYS, [shaped(3), shaped(2, dtype=float)]), "relative_bias": (NOT_ARRAYS, [polyhead.RelativeBias(slopes=shaped(3))])}
     layer_masks |= {"backend": SHARED["backend"], "num_threads": SHARED["num_threads"], "seed": DROPOUT["seed"], "training": (NOT_FLAGS, [])}
     layer_masks |= {name: (NOT_ARRAYS, [shaped(2, 2, 5, 4), shaped(2, 2, 5, 4, dtype=float)]) for name in ("projected_key", "projected_value")}
-    layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last: forward() refuses a cache
-    layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # without a cache
+    layer_masks |= {"rotary": (NOT_ARRAYS, []), "cache": (NOT_ARRAYS, [polyhead.KeyValueCache(2, 2, 5, 4)])}  # the last value is wrong because forward() refuses a cache
+    layer_masks |= {"new_tokens": (NOT_ARRAYS, [np.array([1, 2])])}  # wrong because cache is missing
     layer_masks |= {"mask_like_input": ([x for x in NOT_FLAGS if x is not None], [])}
     cache_sizes = {"sequences": 2, "kv_heads": 2, "capacity": 4, "head_width": 3}
     number: tuple[list[Any], list[Any]] = (NOT_NUMBERS, [-1.0, float("nan"), float("inf"), 10**400])
@@ -242,7 +242,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             SHARED
             | dense
             | progress
-            | {"query_offsets": (NOT_ARRAYS, [np.array([1, 5]), np.array([0, 4]), np.array([0.0, 5.0])])}  # [0, 5] alone is right where T = S
+            | {"query_offsets": (NOT_ARRAYS, [np.array([1, 5]), np.array([0, 4]), np.array([0.0, 5.0])])}  # without key_offsets, only [0, 5] is valid, because T = S
             | {"layers": ([3, None, Q, [3], [Q], [(Q,)], "ab", object()], [[], [(shaped(5, 4), Q)]])}
             | {"rows": ([3, "ab", object(), Hostile(), [1.5], *UNORDERED], [[5], [-1]]), "residual": ([*NOT_NUMBERS], [-0.1, 1.1, float("nan")])},
         ),
@@ -319,7 +319,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "keys": ([*NOT_ARRAYS, None], [shaped(2, 2, 4), shaped(2, 2, 4, 3, dtype=int), np.broadcast_to(np.float32(0), (2, 2, 4, 3))]),
                 "values": ([*NOT_ARRAYS, None], [shaped(2, 2, 5, 3), shaped(2, 2, 4, 3, dtype=float)]),
                 "lengths": ([3, "ab", object(), Hostile(), [1.5]], [[1], [1, 5], [-1, 1]]),
-                "key_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),  # without int8
+                "key_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),  # wrong because the dtype is not int8
                 "value_scales": (NOT_ARRAYS, [shaped(2, 2, 4)]),
             },
         ),
@@ -336,11 +336,11 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
                 "width": ([*NOT_INTS, None], [0, -2, 3, BIG]),
                 "order": (NOT_WORDS, ["", "interleaved", "\ud800"]),
                 "scaling": ([x for x in NOT_WORDS if x is not None], ["", "dynamic", "\ud800"]),
-                "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2: without yarn
+                "attention_factor": ([x for x in NOT_NUMBERS if x is not None], [-1.0, 0.0, 2.0, float("nan")]),  # 2 is wrong because scaling is not yarn
                 "truncate": (NOT_FLAGS, []),
-                "factors": ([3, 1.5, ["x"], object()], [[1.0], [1.0, 2.0]]),  # without longrope
-                "proportion": (number[0], [-0.5, 0.5, 2.0, float("nan")]),  # 0.5: without proportional
-                "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2: without a rule
+                "factors": ([3, 1.5, ["x"], object()], [[1.0], [1.0, 2.0]]),  # wrong because scaling is not longrope
+                "proportion": (number[0], [-0.5, 0.5, 2.0, float("nan")]),  # 0.5 is wrong because scaling is not proportional
+                "factor": (number[0], [*number[1], 0.5, 2.0]),  # 2 is wrong because there is no scaling
             }
             | {name: number for name in ("base", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")}
             | {name: number for name in ("mscale", "mscale_all_dim")},

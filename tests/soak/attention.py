@@ -1,5 +1,5 @@
-"""Worker of scripts/soak: compares random attention problems with the oracle on one instruction set (POLYHEAD_ISA). A process of its own, because the set is
-chosen once in a process and because a case may crash it.
+"""Worker of scripts/soak: compares random attention problems with the oracle on one instruction set (POLYHEAD_ISA). Each worker is a process, because a process chooses its
+instruction set once, and because a case may crash the process.
 
     attention.py FIRST_SEED SECONDS    writes a line of JSON for each event: {"start": seed}, {"done": ...}, {"finding": ...}, {"end": ...}
     attention.py --fails               reads cases as JSON from standard input and answers true or false for each

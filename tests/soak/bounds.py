@@ -1,6 +1,6 @@
-"""How far a result may be from the oracle: rounding of the formulas, element by element (docs/maths.md, section 7), to first order.
+"""Bounds of the difference between a result and the oracle: the rounding errors of the formulas to first order, for each element (docs/maths.md, section 7).
 
-Every sum of n terms has an error of at most 8 eps (4 + sqrt n) of the sum of the magnitudes. eps is that of the sums: float32, or float64 for float64 storage."""
+A sum of n terms has an error of at most 8 eps (4 + sqrt n) times the sum of the terms' magnitudes. eps is that of float32, or of float64 for float64 tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oracle import Backward, Forward, groups, turned
 
 
 def half_unit(x: Any, dtype: Any) -> Any:
-    """Rounding to storage."""
+    """Returns the error of rounding x to the dtype."""
     bits, smallest = {"float64": (53, 2.0**-1075), "float32": (24, 2.0**-150), "float16": (11, 2.0**-25), "bfloat16": (8, 2.0**-134)}[np.dtype(dtype).name]
     return np.abs(x) * 2.0**-bits + smallest
 
@@ -27,8 +27,8 @@ class Bounds:
         self.v, self.k, self.q = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in (np.abs(ahead.more["v"]), np.abs(ahead.more["k"]), np.abs(built.wide["q"])))
         self.p = np.nan_to_num(np.where(self.live, ahead.p, 0))
         self.mp = ahead.more["m"] * self.p
-        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)  # below it exp gives 0: its argument is relative to the largest score of some keys
-        # Relative error of p: that of the scores of its row and of its sum.
+        self.tiny = self.live * 2.0 ** (-1010 if built.dtype == np.float64 else -114)  # kernels may give 0 for smaller p: they compute exp relative to the largest score of some keys, where it underflows
+        # Relative error of p: errors of the row's scores, and of the sum of exponentials.
         self.of_p = 8 * self.eps * (4 + np.sqrt(built.keys) + ahead.magnitude + np.sqrt(built.width))
         self.of_stored_lse = self.of_p + self.eps * np.abs(np.where(np.isfinite(ahead.lse), ahead.lse, 0))
 
@@ -60,7 +60,7 @@ class Bounds:
         of_d_p = self.sums(built.value_width) * np.where(self.live, m * (d_out @ turned(self.v)), 0)
         of_delta = (d_out * (self.out() + self.sums(built.value_width) * clean(ahead.out))).sum(-1) + (self.sums(built.keys) + of_p) * (self.p * d_p).sum(-1)
         of_score = (self.p * of_p[..., None] + self.tiny) * (d_p + clean(behind.delta)[..., None]) + self.p * (of_d_p + of_delta[..., None])
-        # tanh and its square: the rounding of x / c, and of 1 - tanh^2 where it is small.
+        # The derivative of softcap, 1 - tanh^2, has the rounding error of x / c, and a large relative error where it is small.
         of_x = of_score + d_score * (16 * self.eps + (2 * self.of_p[..., None] if built.case.get("softcap") else 0))
         sums = lambda n: self.sums(n) + self.native  # noqa: E731
         result = {
@@ -78,16 +78,16 @@ class Bounds:
         return result
 
     def summed(self, bound: Any, magnitudes: Any, shape: tuple[int, ...], full: tuple[int, ...], dtype: Any, expected: Any) -> Any:
-        """Of sums over broadcast dimensions."""
+        """Returns the bound of a gradient that is summed over broadcast dimensions."""
         count = max(1, int(np.prod(full, dtype=np.int64)) // max(1, int(np.prod(shape, dtype=np.int64))))
         return sum_to((bound + self.sums(count) * magnitudes).reshape(full), shape) + half_unit(np.nan_to_num(expected), dtype)
 
 
 def _largest(live: Any, v: Any) -> Any:
-    """The largest |v| among the keys of each row, [B,N,T,V]."""
+    """Returns a bound of the largest |v| among the keys of each row, [B,N,T,V]."""
     result = np.empty((*live.shape[:3], v.shape[-1]))
     for b in range(live.shape[0]):
         for n in range(live.shape[1]):
-            top = v[b, n].max(-1, initial=0)  # over the width: an upper bound that needs no [T,S,V]
+            top = v[b, n].max(-1, initial=0)  # the largest of all features of a key, so that no array [T,S,V] is needed
             result[b, n] = np.where(live[b, n], top, 0).max(-1, initial=0)[:, None]
     return result

@@ -1,4 +1,4 @@
-"""Random attention problems. A case is a dict of literals, drawn from a seed; `Built` makes its arrays, the options of polyhead, and the oracle's problem."""
+"""Random attention problems. A case is a dict of literals that draw() draws from a seed. `Built` makes the arrays of a case, the options of polyhead, and the oracle's problem."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ except ImportError:
     DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
 
 Case = dict[str, Any]
-MOST_PAIRS = 250_000  # B N T S, which the oracle holds several times in float64
+MOST_PAIRS = 250_000  # largest B N T S: the oracle holds several float64 arrays of this size
 SIZES = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 511, 513, 1025)
 WIDTHS = (1, 2, 3, 5, 8, 15, 16, 20, 24, 31, 32, 33, 40, 48, 64, 72, 80, 96, 100, 128, 160, 192, 256)
 
 
 def draw(seed: int) -> Case:
-    """Entries that are absent are not given to polyhead."""
+    """Draws a case. Options without an entry are not passed to polyhead."""
     rng = np.random.default_rng(seed)
 
     def pick(*values: Any) -> Any:
@@ -45,7 +45,7 @@ def draw(seed: int) -> Case:
     case["T"], case["S"] = size(), size()
     if chance(0.35):
         case["S"] = case["T"]
-    elif chance(0.2):  # decoding
+    elif chance(0.2):  # as in decoding: few queries, many keys
         case["T"], case["S"] = pick(1, 2, 4), int(2 ** rng.uniform(5, 11))
     case["H"] = pick(*WIDTHS)
     case["V"] = case["H"] if chance(0.5) else pick(*WIDTHS)
@@ -83,7 +83,7 @@ def draw(seed: int) -> Case:
     full = 3 + len(case["lead"])
 
     def axes(least: int = 0) -> tuple[int, ...]:
-        """Which of the last axes of [*,N,T,S] a tensor has; 0: extent 1."""
+        """Draws the axes of a tensor that broadcasts to [*,N,T,S]: for some of the last axes, 1 for the full extent or 0 for extent 1."""
         if chance(0.4):
             return (1,) * full
         return tuple(int(chance(0.6)) for _ in range(int(rng.integers(least, full + 1))))
@@ -107,7 +107,7 @@ def draw(seed: int) -> Case:
         case["diagonal_offsets"] = True
         case.get("relative", {}).pop("diagonal", None)
     if chance(0.2):
-        case["dropout"] = {"p": pick(0.1, 0.5, 0.9, 0.9999, 1.0), "axes": pick(None, None, axes())}  # None: the generator's bits
+        case["dropout"] = {"p": pick(0.1, 0.5, 0.9, 0.9999, 1.0), "axes": pick(None, None, axes())}  # axes None: polyhead draws the dropout bits
     case["empty_rows"] = pick("zero", "zero", "zero", "uniform", "unmasked")
     if case["empty_rows"] == "zero" and chance(0.2):
         case["sink"] = {"shape": pick("N", "N", "N1", "NT", "all"), "wide": chance(0.3), "infinite": chance(0.1)}
@@ -119,11 +119,11 @@ def draw(seed: int) -> Case:
         if layout != "plain":
             case[f"layout_{name}"] = layout
     if chance(0.3):
-        case["poison"] = pick("nan", "inf")  # where it may not matter
+        case["poison"] = pick("nan", "inf")  # NaN or infinity in all elements that must have no effect
     elif chance(0.1):
-        case["spoil"] = pick("q", "k", "v")  # one NaN where it does
+        case["spoil"] = pick("q", "k", "v")  # one NaN in an element that has an effect
     if chance(0.1) and case["lead"]:
-        case["shared"] = pick("q", "k", "v")  # the same for all of the first leading dimension, by a stride of 0
+        case["shared"] = pick("q", "k", "v")  # the tensor is broadcast along the first leading dimension, with stride 0
     if chance(0.03) and batch * case["N"] * queries * keys < 20_000:
         case["backend"] = "reference"
     return case
@@ -141,7 +141,7 @@ class Built:
         self.options: dict[str, Any] = {"empty_rows": case["empty_rows"], "num_threads": case["threads"]}
         self.options |= {name: case[name] for name in ("scale", "softcap", "precision", "backend", "causal", "window") if name in case}
         self.inputs: dict[str, Any] = {}
-        self.wide: dict[str, Any] = {}  # float64 [B,...] of q, k, v
+        self.wide: dict[str, Any] = {}  # q, k and v in float64, [B,...]
         self._make_tensors()
         self._make_mask()
         self._make_bias()
@@ -149,18 +149,18 @@ class Built:
         self._spoil()
 
     def rng(self, name: str) -> np.random.Generator:
-        """Each tensor has its own, so that a case without another option has the same numbers."""
+        """Returns a generator for one tensor. Each tensor has its own generator, so that its numbers do not change if other options are removed from the case."""
         return np.random.default_rng([self.case["seed"], zlib.crc32(name.encode())])
 
     def layout(self, name: str) -> str:
         return self.case.get(f"layout_{name}", "plain")
 
     def flat(self, x: Any, rank: int = 3) -> Any:
-        """[*, ...] to [B, ...] with `rank` more dimensions."""
+        """Reshapes [*, ...], which has `rank` dimensions behind *, to [B, ...]."""
         return x.reshape(self.batch, *x.shape[x.ndim - rank :])
 
     def whole(self, x: Any) -> Any:
-        """What broadcasts to [*,N,T,S], as [B,N,T,S]."""
+        """Broadcasts x to [*,N,T,S] and reshapes it to [B,N,T,S]."""
         return self.flat(np.broadcast_to(x, self.full))
 
     def _make_tensors(self) -> None:
@@ -195,7 +195,7 @@ class Built:
         return np.asarray(values).astype(np.int32 if rng.random() < 0.5 else np.int64)
 
     def _axes(self, axes: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
-        """Extents of the last axes of `full`, or 1. After a reduction of `lead` there may be too many."""
+        """Returns a shape: for each of the last axes of `full`, its extent or 1. If reduce.py has shortened `lead`, `axes` may be too long and is cut."""
         axes = tuple(axes)[max(0, len(axes) - len(full)) :]
         return tuple(extent if kept else 1 for kept, extent in zip(axes, full[len(full) - len(axes) :]))
 
@@ -219,7 +219,7 @@ class Built:
             self.options["diagonal_offsets"] = self._integers(self.offsets, rng)
 
         def distance(diagonal: Any) -> Any:
-            """s - (t + offset) of the rules' diagonal, [B or 1,1,T,S]."""
+            """Returns s - (t + offset) for a diagonal of the mask, [B or 1,1,T,S]."""
             offset = {"top_left": lambda q, k: 0, "bottom_right": lambda q, k: k - q}.get(diagonal, lambda q, k: diagonal)
             if self.offsets is not None:
                 return (s - t)[None, None] - self.offsets.reshape(-1, 1, 1, 1)
@@ -252,7 +252,7 @@ class Built:
                 rng, given = self.rng("dense mask"), case[name]
                 shape = self._axes(given["axes"], self.full)
                 kept = np.asarray(rng.random(shape) < given["kept"])
-                if given["tiles"] and len(shape) >= 2:  # most tiles of 16 x 64 are whole
+                if given["tiles"] and len(shape) >= 2:  # most tiles of 16 x 64 pairs are all true or all false
                     whole = np.repeat(np.repeat(rng.random((*shape[:-2], -(-shape[-2] // 16), -(-shape[-1] // 64))) < given["kept"], 16, -2), 64, -1)[..., : shape[-2], : shape[-1]]
                     kept = np.where(rng.random(shape) < 0.002, kept, whole)
                 self.options[name] = memory.placed(np.asarray(kept if name == "attend" else ~kept), self.layout("mask"), rng)
@@ -322,7 +322,7 @@ class Built:
             self.sink_wide = np.broadcast_to(column[:, None] if given["shape"] == "N" else column, self.full[:-1]).reshape(self.batch, self.heads, self.queries)
 
     def sliding(self, table: Any) -> Any:
-        """bias[n,t,s] = table[n, T - t + s]: strides (.., -1, +1)."""
+        """Returns a view with bias[n,t,s] = table[n, T - t + s], whose strides are (.., -1, +1)."""
         row, step = table.strides
         return np.lib.stride_tricks.as_strided(table[:, self.queries :], (self.heads, self.queries, self.keys), (row, -step, step))
 
@@ -366,10 +366,10 @@ class Built:
                 needed = sum_to(self.ahead.more["counted"].reshape(self.full).astype(float), self.bias_shape) > 0
                 self.options["bias"][~needed] = bad
                 self.bias_wide = self.whole(self.options["bias"].astype(np.float64))
-            if case.get("shared") != "q":  # rows that attend to no key
+            if case.get("shared") != "q":  # q of rows that attend to no key
                 self.inputs["q"][self.dead.reshape(self.full[:-1])] = bad
                 self.wide["q"][self.dead] = bad
-        # Where p is 0, by -inf or by underflow, kernels take 0 for p NaN.
+        # If p is 0, because of a score of -inf or an underflow, kernels may give 0 for p times NaN. Such cases are left out, because the oracle gives NaN.
         exact = self.ahead.p[self.ahead.used].min(initial=1) > 1e-20 and not case.get("sink", {}).get("infinite")
         if case.get("spoil") and exact and not case.get("dropout") and case.get("shared") != case["spoil"]:
             name = case["spoil"]
@@ -382,7 +382,7 @@ class Built:
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Sums over the dimensions along which `shape` was broadcast to that of x."""
+    """Sums x to `shape`: over the dimensions along which a tensor of this shape was broadcast."""
     shape = tuple(shape)
     x = x.sum(tuple(range(x.ndim - len(shape))))
     return x.sum(tuple(axis for axis, extent in enumerate(shape) if extent == 1 and x.shape[axis] != 1), keepdims=True)

@@ -1,4 +1,4 @@
-"""Runs one case through polyhead and compares it with the oracle, and with itself where docs/promises.md promises bits."""
+"""Runs one case with polyhead and compares the results with the oracle. Where docs/promises.md promises equal bits, runs it in another way and compares the bits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from second import second
 
 
 class Refused(Exception):
-    """polyhead refused a case: the message, for the count of refusals."""
+    """polyhead refused a case, with this message. Refusals are counted by message."""
 
 
 class Report:
     def __init__(self) -> None:
         self.findings: list[str] = []
-        self.worst = 0.0  # share of a bound
+        self.worst = 0.0  # largest difference divided by its bound
         self.compared = 0
 
     def near(self, what: str, found: Any, expected: Any, bound: Any, dtype: Any = None) -> None:
@@ -34,7 +34,7 @@ class Report:
             off = np.where((found == expected) | (np.isnan(found) & np.isnan(expected)), 0.0, np.abs(found - expected))
             off = np.where(np.isnan(off), np.inf, off)
             share = np.where(off == 0, 0.0, off / bound)
-            if dtype is not None and np.dtype(dtype) == np.float16:  # overflow
+            if dtype is not None and np.dtype(dtype) == np.float16:  # a result near the largest float16 may overflow to infinity
                 share = np.where(np.isinf(found) & (np.abs(expected) + bound >= 65504), 0.0, share)
         if share.size == 0:
             return
@@ -66,7 +66,7 @@ def uses_native_products(built: Built, kernel: str) -> bool:
 
 
 def check(case: Case) -> Report:
-    """Raises Refused with polyhead's message."""
+    """Runs a case and returns the findings. If polyhead refuses the case, raises Refused with polyhead's message."""
     memory.forget()
     report = Report()
     built = Built(case)
@@ -103,7 +103,7 @@ def check(case: Case) -> Report:
         if built.dtype.itemsize > 2 and not case.get("spoil") and built.rng("second").random() < 0.4:
             second(report, built, bounds, out, lse, rng)
     if built.dtype.itemsize == 2:
-        report.worst = 0.0  # rounding to storage takes all of a bound
+        report.worst = 0.0  # in 16 bits, rounding of the results nearly reaches the bound, so the largest share says nothing
     return report
 
 
@@ -129,7 +129,7 @@ def maps_of(report: Report, built: Built, bounds: Bounds, rng: Any) -> None:
 
 
 def chunk(report: Report, built: Built, out: Any, lse: Any, rng: Any) -> None:
-    """Some of the queries alone have the bits that they have among all (docs/promises.md)."""
+    """Runs some of the queries alone: they must have the same bits as among all queries (docs/promises.md)."""
     case = built.case
     if any(name in case for name in ("dropout", "query_offsets", "blocks")) or built.queries < 2 or rng.random() < 0.5:
         return
@@ -220,7 +220,7 @@ def backward(report: Report, built: Built, bounds: Bounds, out: Any, lse: Any, r
 
 
 def relative(report: Report, built: Built, bounds: Bounds, behind: Any, gradient: Any) -> None:
-    """Equation 9a."""
+    """Compares the gradient of a relative bias with equation 9a of docs/maths.md."""
     if built.case["relative"]["kind"] == "slopes":
         x = np.abs(built.distance)
         exact = -(x * behind.d_score).sum((0, 2, 3))

@@ -1,5 +1,5 @@
-"""Worker of scripts/soak: damages files and gives them to polyhead. It may refuse a file, with a ValueError that names it; it may accept what a strict reader
-accepts, with the same contents; it may do nothing else.
+"""Worker of scripts/soak: damages files and opens them with polyhead. polyhead must refuse a file with a ValueError that names the file, or accept the file if a strict
+reader accepts it, and then read the same contents.
 
     files.py FIRST_SEED SECONDS [PROGRAM]   events as attention.py; PROGRAM is polyhead_encode_texts, which compares tokenizers
     files.py --seed SEED [PROGRAM]          that seed alone, and keeps its files below the folder soak_files
@@ -29,7 +29,7 @@ TEXTS = ["The quick brown fox, 12 of 34!", "naïve café — Straße\n\t東京 �
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """One to four changes of bytes, most near the ends, where headers and directories are."""
+    """Returns the content with one to four changes, most of them near the beginning or the end, where headers and directories are."""
     result = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         if not result:
@@ -49,7 +49,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
             result[at : at + 8] = rng.choice([b"\xff" * 8, bytes(8), b"\0\0\0\x80" * 2, (1 << 42).to_bytes(8, "little")])
         elif change == 5:
             del result[at:]
-        elif change == 6:  # digits of sizes and of offsets
+        elif change == 6:  # change a digit of a size or an offset
             digits = [i for i in range(min(len(result), 4000)) if 0x30 <= result[i] <= 0x39]
             if digits:
                 result[rng.choice(digits)] = rng.choice(b"0123456789-.e")
@@ -69,13 +69,13 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed_json(value: Any, rng: random.Random) -> Any:
-    """Still JSON, with another meaning at one or two places."""
+    """Returns the JSON value with one or two changes of its meaning."""
     value = json.loads(json.dumps(value))
     for _ in range(rng.choice([1, 1, 2])):
         where = places(value)
         if not where:
             break
-        # Long lists and vocabularies have most places; every second time one near the root.
+        # Most values are in long lists and vocabularies, so every second time a value near the root is chosen.
         place = rng.choice(where) if rng.random() < 0.5 else min(rng.sample(where, min(len(where), 12)), key=len)
         holder = value
         for key in place[:-1]:
@@ -94,7 +94,7 @@ def changed_json(value: Any, rng: random.Random) -> Any:
 
 
 class Files:
-    """What is damaged, made once."""
+    """Makes the undamaged files once, and damages copies of them."""
 
     def __init__(self, folder: Path, program: str | None) -> None:
         self.folder, self.program = folder, program
@@ -113,7 +113,7 @@ class Files:
             self.make_tokenizers()
 
     def make_model(self) -> None:
-        """A BERT of some kilobytes."""
+        """Writes a BERT model of some kilobytes."""
         width, hidden, words = 8, 16, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##s"]
         self.config_of_model = {"model_type": "bert", "architectures": ["BertModel"], "hidden_act": "gelu", "hidden_size": width, "intermediate_size": hidden, "max_position_embeddings": 64, "num_attention_heads": 2,
                                 "num_hidden_layers": 1, "type_vocab_size": 2, "vocab_size": len(words), "layer_norm_eps": 1e-12, "position_embedding_type": "absolute", "pad_token_id": 0, "hidden_dropout_prob": 0.1}  # fmt: skip
@@ -145,7 +145,7 @@ class Files:
         self.tokenizers = {name: json.loads(getattr(sample_tokenizers, name)().to_str()) for name in names if hasattr(sample_tokenizers, name)}
 
     def refused(self, path: Path, call: Callable[[], Any], also: tuple[type[Exception], ...] = ()) -> tuple[Any, str | None]:
-        """The result, or None and what is wrong with how the file was refused."""
+        """Calls `call`. Returns (its result, None), or (None, None) if the file was refused properly, or (None, what is wrong with the refusal)."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -242,7 +242,7 @@ class Files:
         ours = [json.loads(line) for line in done.stdout.splitlines()]
         try:
             theirs = self.from_text(content.decode())
-        except BaseException:  # what PyPI's tokenizers refuse they refuse for reasons of their own too: fields that must be there and mean nothing
+        except BaseException:  # PyPI's tokenizers also refuse files that lack a field without a meaning, so their refusal proves nothing
             return None
         for text, line in zip(TEXTS, ours):
             try:

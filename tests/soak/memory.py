@@ -1,4 +1,4 @@
-"""Arrays with the strides and the neighbours in memory that a case asks for: pages without access at either end, gaps that must not change."""
+"""Places arrays in memory as a case says: with given strides, between pages without access, with gaps whose bytes must not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CANARY = 0xA5
 
 
 class Memory:
-    """Bytes between two pages that may not be read or written. Kept as long as an array of it."""
+    """Bytes between two pages that may not be read or written. The memory lives as long as an array in it."""
 
     def __init__(self, size: int) -> None:
         pages = max(1, -(-size // _PAGE))
@@ -30,10 +30,10 @@ class Memory:
 
     def __del__(self) -> None:
         for page in (self.address, self.address + _PAGE + self.size):
-            _libc.mprotect(page, _PAGE, 3)  # PROT_READ | PROT_WRITE: the pages are given back
+            _libc.mprotect(page, _PAGE, 3)  # PROT_READ | PROT_WRITE, before the pages are freed
 
 
-_kept: list[Memory] = []  # numpy's base chain ends at the mmap, which does not know its Memory
+_kept: list[Memory] = []  # keeps each Memory alive: an array of NumPy only refers to the mmap, not to the Memory
 
 
 def forget() -> None:
@@ -41,7 +41,7 @@ def forget() -> None:
 
 
 def empty(shape: tuple[int, ...], dtype: Any, layout: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """An array of the layout, and the bytes that it lies in, all of them canaries."""
+    """Returns an array of this layout, and the bytes in which the array lies. All bytes are filled with a pattern."""
     dtype, shape = np.dtype(dtype), tuple(int(extent) for extent in shape)
     count = int(np.prod(shape, dtype=np.int64))
     if layout in ("guard_end", "guard_start") and count:
@@ -73,13 +73,13 @@ def placed(values: np.ndarray, layout: str, rng: np.random.Generator) -> np.ndar
 
 
 def broadcast_where_constant(values: np.ndarray, array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """The array with stride 0 along axes whose values are the same for all."""
+    """Returns the array with stride 0 along axes on which its values are constant."""
     strides = [0 if axis in axes else stride for axis, stride in enumerate(array.strides)]
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
 
 
 class Output:
-    """A tensor to write into. `gaps_kept` says whether the bytes beside it are as before."""
+    """An output of a call. `gaps_kept` says whether the bytes beside the output are unchanged."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, layout: str, rng: np.random.Generator) -> None:
         self.array, self.whole = empty(shape, dtype, layout, rng)

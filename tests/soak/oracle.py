@@ -1,4 +1,4 @@
-"""Attention forward and backward in NumPy float64, written from docs/maths.md alone: one plain line for each equation, all pairs at once, nothing of polyhead."""
+"""Attention forward and backward in NumPy float64, written from docs/maths.md without code of polyhead: one line for each equation, with arrays of all pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = Any
 
 
 def philox_words(key: int, b: Array, n: Array, t: Array, group: Array) -> Array:
-    """Philox 4x32-10 (Salmon et al. 2011): uint32 [..., 4] of the counter (group, t, n, b)."""
+    """Returns uint32 [..., 4], the output of Philox 4x32-10 (Salmon et al. 2011) for the counter (group, t, n, b)."""
     low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0, c1, c2, c3 = (np.asarray(x, np.uint64) & low for x in np.broadcast_arrays(group, t, n, b))
     k0, k1 = np.uint64(key & 0xFFFFFFFF), np.uint64(key >> 32)
@@ -23,7 +23,7 @@ def philox_words(key: int, b: Array, n: Array, t: Array, group: Array) -> Array:
 
 
 def keep_bits(dropout: float, seed: int, shape: tuple[int, ...]) -> Array:
-    """bool [B,N,T,S]; True: kept."""
+    """Returns the dropout bits, bool [B,N,T,S]: True for attention weights that are kept."""
     b, n, t, s = np.ogrid[tuple(slice(extent) for extent in shape)]
     words = philox_words(seed, b, n, t, s // 4)
     words = np.take_along_axis(words, np.broadcast_to(s % 4, shape)[..., None], -1)[..., 0] if min(shape) else np.zeros(shape, np.uint64)
@@ -31,12 +31,12 @@ def keep_bits(dropout: float, seed: int, shape: tuple[int, ...]) -> Array:
 
 
 def alibi(slopes: Array, distance: Array) -> Array:
-    """[*,N,...] of slopes [N] and distances that broadcast to [B,N,T,S]."""
+    """Returns ALiBi's bias from slopes [N] and distances that broadcast to [B,N,T,S]."""
     return -slopes[:, None, None] * np.abs(distance)
 
 
 def buckets_of(distance: Array, buckets: int, bidirectional: bool, max_distance: int) -> Array:
-    """Equation 4a, by whole numbers: bucket E + i begins where (d / E) ^ (D - E) >= (max_distance / E) ^ i."""
+    """Returns the buckets of equation 4a in exact integer arithmetic: bucket E + i begins at the first d with (d / E) ^ (D - E) >= (max_distance / E) ^ i."""
     count = buckets // 2 if bidirectional else buckets
     d = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
     exact = count // 2
@@ -55,18 +55,19 @@ def buckets_of(distance: Array, buckets: int, bidirectional: bool, max_distance:
 
 @dataclass
 class Problem:
-    """All in float64 or bool, with one leading dimension B; what is absent is None. Shapes: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V], others [B,N,T,S] or as said."""
+    """A problem in float64 or bool arrays with one leading dimension B. Absent inputs are None. Shapes: q [B,N,T,H], k [B,K,S,H], v [B,K,S,V]; the others have [B,N,T,S]
+    unless a comment says something else."""
 
     q: Array
     k: Array
     v: Array
-    allowed: Array  # by every rule of the mask
-    document: Array  # [T,S]: pairs of one document
+    allowed: Array  # pairs that all rules of the mask allow
+    document: Array  # [T,S]: pairs whose query and key are in the same document
     scale: float
     softcap: float = 0.0
-    bias: Array = None  # also of a relative bias
+    bias: Array = None  # the bias, or the bias of each pair that a relative bias gives
     sink: Array = None  # [B,N,T]
-    keep: Array = None  # of dropout
+    keep: Array = None  # dropout bits; True: kept
     dropout: float = 0.0
     empty_rows: str = "zero"
 
@@ -76,11 +77,11 @@ class Forward:
     out: Array
     lse: Array
     p: Array
-    score: Array  # NaN where masked
-    used: Array  # pairs whose v is used
+    score: Array  # arbitrary at masked pairs
+    used: Array  # pairs whose value is used: allowed pairs, and pairs of empty rows that empty_rows lets attend
     constant: Array  # [B,N,T,1]: rows of EmptyRows::uniform
     scaled: Array  # scale <q, k>
-    magnitude: Array  # of the terms of a score: scale sum |q k| + |bias|, largest of each row
+    magnitude: Array  # the largest scale sum |q k| + |bias| of each row, for rounding bounds
     p_sink: Array
     more: dict[str, Array] = field(default_factory=dict)
 
@@ -90,7 +91,7 @@ def turned(x: Array) -> Array:
 
 
 def heads_of(x: Array, heads: int) -> Array:
-    """[B,K,..] seen by each query head."""
+    """Repeats the key/value heads of [B,K,..] so that each query head has one."""
     return np.repeat(x, heads // max(x.shape[1], 1), 1) if heads else x[:, :0]
 
 
@@ -114,7 +115,7 @@ def forward(problem: Problem) -> Forward:
         score = np.where(constant, 0.0, score)
         counted = used & ~constant
         magnitude = np.where(counted & np.isfinite(magnitude), magnitude, 0).max(-1, initial=0)
-        # The largest score; NaN is for the sum. -inf scores have p = 0.
+        # The largest score of each row. A NaN score is left out here; it makes the sum NaN.
         top = np.where(used & ~np.isnan(score), score, -np.inf).max(-1, initial=-np.inf)
         if problem.sink is not None:
             top = np.fmax(top, problem.sink)
@@ -123,14 +124,14 @@ def forward(problem: Problem) -> Forward:
         total = e.sum(-1)
         sink = np.zeros_like(total) if problem.sink is None else np.exp(problem.sink - base[..., 0])
         lse = base[..., 0] + np.log(total + sink)
-        dead = np.isneginf(lse)  # no key, or all scores -inf
+        dead = np.isneginf(lse)  # rows without a key, or with scores of -inf only
         safe = np.where(dead, 1.0, total + sink)
         p = np.where(used, e / safe[..., None], 0.0)
         p_sink = sink / safe
         keep = np.ones_like(used) if problem.keep is None else problem.keep
         factor = 0.0 if problem.dropout >= 1 else 1 / (1 - problem.dropout)
         m = np.where(keep, factor, 0.0)
-        # Masked values are never used; 0 times a NaN among the used ones is NaN.
+        # Values of masked keys are not used. A used value of NaN gives NaN, even if its p is 0.
         out = values_of(np.where(used, m * p, 0.0), used & ~dead[..., None], v)
         return Forward(out, lse, p, score, used, constant, scaled, magnitude, p_sink, {"m": m, "dead": dead, "v": v, "k": k, "counted": counted})
 
@@ -144,7 +145,7 @@ def values_of(weights: Array, used: Array, v: Array) -> Array:
 
 
 def groups(x: Array, key_heads: int) -> Array:
-    """Sums over the query heads that share a key/value head."""
+    """Sums [B,N,...] over the query heads that share a key/value head."""
     batch, heads, *rest = x.shape
     return x.reshape(batch, key_heads, heads // max(key_heads, 1) if key_heads else 0, *rest).sum(2)
 
@@ -163,12 +164,12 @@ class Backward:
 
 
 def backward(problem: Problem, ahead: Forward, d_out: Array) -> Backward:
-    """Section 3."""
+    """Computes section 3 of docs/maths.md."""
     with np.errstate(all="ignore"):
         m, dead, v, k = (ahead.more[name] for name in ("m", "dead", "v", "k"))
         live = ahead.used & ~dead[..., None]
         p = np.where(live, ahead.p, 0.0)
-        d_out = np.where(live.any(-1, keepdims=True), d_out, 0.0)  # that of an empty row is not used
+        d_out = np.where(live.any(-1, keepdims=True), d_out, 0.0)  # d_out of an empty row is not used
         d_p = np.where(live, m * (d_out @ turned(v)), 0.0)
         delta = np.where(live, p * d_p, 0.0).sum(-1)
         moving = live & ~ahead.constant

@@ -1,4 +1,4 @@
-"""Makes a failing case smaller while it still fails, and writes it as a script."""
+"""Reduces a failing case to a smaller case that still fails, and writes that case as a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPTIONAL_LAST = ("seed", "dtype", "lead", "N", "K", "T", "S", "H", "V", "spread
 
 
 def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """Simpler cases, one change each."""
+    """Returns simpler cases, each of which differs from this case by one change."""
     result = [{name: value for name, value in case.items() if name != dropped} for dropped in case if dropped not in _OPTIONAL_LAST]
     for name, simple in (("lead", ()), ("empty_rows", "zero"), ("threads", 1), ("spread", 1.0)):
         if case[name] != simple:
@@ -30,7 +30,7 @@ def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def reduced(case: dict[str, Any], fails: Callable[[dict[str, Any]], bool], most: int = 300) -> dict[str, Any]:
-    """Calls `fails` at most that often."""
+    """Returns the smallest failing case that it finds with at most `most` calls of `fails`."""
     found = True
     while found and most > 0:
         found = False

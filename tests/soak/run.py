@@ -1,4 +1,4 @@
-"""The driver of scripts/soak: worker processes on every instruction set of the machine until the time is over, findings as scripts, one closing line.
+"""The driver of scripts/soak: runs worker processes on every instruction set of the machine until the time is over, writes findings as scripts, and prints a closing line.
 
     run.py MINUTES [--seed N] [--jobs N] [--folder FOLDER] [--only attention|files] [--program polyhead_encode_texts]
 """
@@ -21,19 +21,19 @@ from typing import Any
 import reduce
 
 HERE = Path(__file__).resolve().parent
-SLICE = 60  # seconds of one process
-PATIENCE = 240  # seconds beyond it
-FINDINGS = 20  # of one kind of worker: enough to mend first
+SLICE = 60  # seconds that one worker process runs
+PATIENCE = 240  # seconds after its time until a worker process is ended
+FINDINGS = 20  # after so many findings, a kind of worker is stopped
 
 
 def environment(kernel: str | None) -> dict[str, str]:
-    """One thread for NumPy, because `jobs` processes run at once."""
+    """Returns the environment of a worker. NumPy uses one thread, because `jobs` processes run at the same time."""
     given = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return given | {"POLYHEAD_ISA": kernel} if kernel else given
 
 
 def instruction_sets() -> tuple[list[str], list[str]]:
-    """Those that run here, and why the others do not."""
+    """Returns the instruction sets that run on this machine, and why the others do not."""
     code = "import polyhead, sys; print(*polyhead.device()['kernels'])"
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment(None)).stdout.split()
     here, not_here = [], []
@@ -47,7 +47,7 @@ def instruction_sets() -> tuple[list[str], list[str]]:
 
 
 class Worker:
-    """One kind of work and what has come of it."""
+    """One kind of work on one instruction set, with its counts and findings."""
 
     def __init__(self, name: str, kernel: str | None, command: list[str], seed: int) -> None:
         self.name, self.kernel, self.command, self.seed = name, kernel, command, seed
@@ -94,7 +94,7 @@ class Worker:
 
 
 class Fails:
-    """Whether a case fails, asked of a process that may crash."""
+    """Runs cases in another process, which may crash. Fails()(case) is true if the case fails or crashes."""
 
     def __init__(self, kernel: str | None, seconds: float) -> None:
         self.kernel, self.end = kernel, time.monotonic() + seconds
@@ -110,9 +110,9 @@ class Fails:
         line = self.process.stdout.readline()  # type: ignore[union-attr]
         if not line:
             self.process.wait()
-            return True  # it crashed
+            return True  # the process crashed
         self.findings = json.loads(line)["findings"]
-        # A reduction that no longer builds fails in another way.
+        # If a reduced case is not valid, the test's own code raises an error. That is not the failure that is searched.
         return bool(self.findings) and not any("Error: " in line and ("numpy" in line or "tests/soak" in line) for line in self.findings)
 
     def close(self) -> None:

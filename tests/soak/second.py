@@ -1,5 +1,5 @@
-"""Forward mode and the gradient of the backward pass beside section 3a of docs/maths.md, in NumPy float64. Storage in 16 bits is left out: out is an input that
-was rounded to it."""
+"""Compares forward mode and the gradient of the backward pass with section 3a of docs/maths.md, in NumPy float64. 16-bit dtypes are left out, because the input `out`
+would be rounded to 16 bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oracle import groups, heads_of, turned
 
 
 class Formulas:
-    """The equations, and beside each the same sum with every term made positive: what rounding is relative to."""
+    """Evaluates each equation twice: once as it is, and once with the magnitudes of all terms. Rounding errors are relative to the second result."""
 
     def __init__(self, built: Built, d_out: Any, moved: dict[str, Any]) -> None:
         ahead, scale, cap = built.ahead, built.scale, built.case.get("softcap", 0.0)
@@ -28,7 +28,7 @@ class Formulas:
         c1, c2 = 1 - t * t, (-2 / cap * t * (1 - t * t) if cap else np.zeros_like(p))
 
         def both(f: Any) -> tuple[Any, Any]:
-            """f of the numbers, and of their magnitudes."""
+            """Returns f computed with the numbers, and f computed with their magnitudes, which bounds the rounding errors."""
             return f(lambda x: x, 1.0), f(np.abs, -1.0)
 
         q1, k1, v1 = moved["q"], heads_of(moved["k"], built.heads), heads_of(moved["v"], built.heads)

@@ -1,4 +1,4 @@
-"""Readers that accept a file only if every byte of it has a meaning, written from the formats' own texts and not from polyhead's readers."""
+"""Readers that accept a file only if every byte of it has a meaning. They are written from the specifications of the formats, without code of polyhead's readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_constant(text: str) -> None:
 
 
 def json_of(content: bytes) -> Any:
-    """RFC 8259, with each name once in an object."""
+    """Parses JSON as RFC 8259 says, and refuses objects that contain a name twice."""
     try:
         return json.loads(content.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError:
@@ -31,7 +31,7 @@ def json_of(content: bytes) -> Any:
 
 
 def safetensors_of(content: bytes) -> dict[str, np.ndarray]:
-    """https://github.com/huggingface/safetensors, "Format". float32 tensors as arrays, others as bytes."""
+    """Reads a safetensors file (https://github.com/huggingface/safetensors, section "Format"). float32 tensors become arrays, others bytes."""
     if len(content) < 8:
         raise ValueError("shorter than the length of its header")
     (length,) = struct.unpack("<Q", content[:8])

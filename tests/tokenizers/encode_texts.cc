@@ -1,5 +1,5 @@
-// encode_texts FOLDER: for each line of standard input, a JSON list of a text and maybe its pair, writes a line of JSON with what the tokenizer of the
-// folder makes of it: {"ids", "spans", "segments", "special", "texts", "decoded", "decoded_all"} or {"error"}.
+// encode_texts FOLDER: encodes texts with the tokenizer of a folder. Each line of standard input is a JSON list of one text or a pair of texts. The program writes one line
+// of JSON for each: {"ids", "spans", "segments", "special", "texts", "decoded", "decoded_all"} or {"error"}.
 #include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// Parameters and optimizer states in files: a run that is stopped and resumed.
+// Tests parameters and optimizer states in files: a run that is stopped and resumed must give the same results.
 #include "io/test_files.h"
 #include "polyhead/io/parameters.h"
 #include "polyhead/polyhead.h"
@@ -13,7 +13,7 @@ using test::same_bits;
 
 nn::FeedForward new_model() { return nn::FeedForward({.width = 6, .hidden_width = 10, .out_width = 7, .seed = 1}); }
 
-// One step on data that only the step's number decides.
+// Makes one training step. The data depend only on the number of the step.
 void train(nn::FeedForward& model, nn::AdamW& optimizer) {
   Random random(static_cast<std::uint64_t>(optimizer.steps()));
   const Tensor x = random.tensor(DType::f32, {20, 6}), targets = random.tensor(DType::i64, {20}, 0, 6);
@@ -52,7 +52,7 @@ TEST(Checkpoint, ModelAloneSkipsTheOptimizer) {
   io::save_parameters(model, nn::AdamW(model), folder / "run.safetensors");
   io::load_parameters(loaded, folder / "run.safetensors");
   EXPECT_TRUE(same_bits(loaded.output.weight, model.output.weight));
-  // The path may be of any type, with metadata and without.
+  // The path may be of any string type, with metadata and without.
   const auto path = folder / "model.safetensors";
   const std::string text = path.string();
   const char* const characters = text.c_str();
@@ -94,7 +94,7 @@ TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingIsChanged) {
   EXPECT_TRUE(message.ends_with("there is no tensor optimizer.steps")) << message;
 }
 
-// A parameter of each kind that quantize_parameters tells apart.
+// One parameter of each kind that quantize_parameters() treats differently.
 struct Kinds : nn::Module<Kinds> {
   Tensor wide{DType::f32, {3, 40}}, heads{DType::f32, {2, 5, 16}}, table{DType::f32, {4, 32, 1}}, narrow{DType::f32, {9, 15}}, one_row{DType::f32, {100}};
   template <class F, class... Self>

@@ -1,4 +1,4 @@
-"""Writes vectors.safetensors: what PyTorch computes in float64 for losses, optimizers and layers, which test_training compares with.
+"""Writes vectors.safetensors, what PyTorch computes in float64 for losses, optimizers and layers. test_training compares polyhead with these numbers.
 
     pip install torch==2.13.0 numpy safetensors
     python make_training.py vectors.safetensors
@@ -50,7 +50,7 @@ cross_entropy("sum", reduction="sum")
 cross_entropy("ignored", ignore_index=-100)
 cross_entropy("smoothed", ignore_index=-100, label_smoothing=0.1)
 
-# Three steps with clipped gradients; the bias does not decay.
+# Three steps with clipped gradients, without weight decay of the bias.
 case = Case("adamw")
 weight, bias = case.randn("weight", 4, 5), case.randn("bias", 4)
 optimizer = torch.optim.AdamW([{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0}], lr=0.01, betas=(0.8, 0.95), eps=1e-6)
@@ -84,7 +84,7 @@ for name, gradient in zip(["x", *parameters], torch.autograd.grad((y * d_y).sum(
 
 
 def attention_names(prefix, module):
-    """(our name, PyTorch's parameter, its rows)"""
+    """Yields (polyhead's name, PyTorch's parameter, the rows of it) for each parameter of an attention layer."""
     width = module.embed_dim
     for i, letter in enumerate("qkv"):
         rows = slice(i * width, (i + 1) * width)
@@ -114,7 +114,7 @@ def stack_names(layers, norms, final):
 
 
 class GatedHidden(torch.nn.Module):
-    """The first half of SwiGLU."""
+    """The hidden layer of SwiGLU: silu(gate x) * hidden x."""
 
     def __init__(self, width, hidden_width):
         super().__init__()
@@ -132,7 +132,7 @@ def with_rms_norm_and_swiglu(layer, norms):
 
 
 def stack(name, make_layer, norms, count, pre, padding, make_norm=torch.nn.LayerNorm):
-    """Layers of torch.nn with random parameters, each with the gradient that autograd finds for sum(y d_y)."""
+    """Stores a stack of torch.nn layers with random parameters, and the gradients of sum(y d_y) that autograd computes."""
     case = Case(name)
     layers = torch.nn.ModuleList([make_layer(pre) for _ in range(count)])
     final = make_norm(8, eps=1e-5) if pre else None
@@ -175,7 +175,7 @@ for pre in (False, True):
 
 
 def encoder_decoder(name, pre, tied):
-    """Embeddings times sqrt(E) and positions, encoder, decoder, logits. `tied`: source, target and output share one weight."""
+    """Stores a transformer: embeddings times sqrt(E) plus positions, encoder, decoder, logits. If `tied`, the embeddings of source and target and the output share one weight."""
     case = Case(name)
     encoder = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(**options, norm_first=pre) for _ in range(2)])
     decoder = torch.nn.ModuleList([torch.nn.TransformerDecoderLayer(**options, norm_first=pre) for _ in range(2)])
@@ -209,7 +209,7 @@ def encoder_decoder(name, pre, tied):
 encoder_decoder("encoder_decoder.post", pre=False, tied=False)
 encoder_decoder("encoder_decoder.pre", pre=True, tied=True)
 
-# A loss on the attention weights of the second head, beside that of the output.
+# The loss is the sum of a loss on the output and a loss on the attention weights of the second head.
 case = Case("attention_weights")
 module = torch.nn.MultiheadAttention(8, 2, batch_first=True)
 for parameter in module.parameters():
@@ -224,8 +224,8 @@ for (name, parameter, rows), gradient in zip(named, torch.autograd.grad(loss, [p
 for name, gradient in zip(("query", "key"), torch.autograd.grad(loss, [query, key])):
     case.put("d_" + name, gradient)
 
-# 200 steps of training a pre-norm encoder with a linear layer on its output. At this rate a change of 1e-7 in the parameters changes no loss
-# by more than 6e-9; at 0.01 by 1.4e-3, and PyTorch in float32 is as far off.
+# 200 training steps of a pre-norm encoder with a linear layer on its output. With this learning rate, a change of the parameters by 1e-7 changes no loss by more than 6e-9.
+# With a rate of 0.01 it changes a loss by 1.4e-3, which is also the error of PyTorch in float32.
 case = Case("run")
 encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**options, norm_first=True), 2, torch.nn.LayerNorm(8), enable_nested_tensor=False)
 head = torch.nn.Linear(8, 11)

@@ -1,4 +1,4 @@
-// What training needs, against PyTorch in float64: vectors.safetensors, made by make_training.py.
+// Compares losses, optimizers and layers with PyTorch in float64. make_training.py wrote the expected numbers, vectors.safetensors.
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/polyhead.h"
 #include "support/compare.h"
@@ -8,9 +8,9 @@ namespace {
 
 using test::near;
 
-constexpr double kTolerance = 1e-12;  // of the tensor's largest magnitude
+constexpr double kTolerance = 1e-12;  // relative to the largest magnitude of the tensor
 
-// The tensors of one case.
+// The tensors of one case of vectors.safetensors.
 class Vectors {
  public:
   explicit Vectors(std::string name) : prefix_(std::move(name) + ".") {}
@@ -64,7 +64,7 @@ void load(const Vectors& vectors, M& module) {
   module.visit([&](const std::string& name, Tensor& tensor) { copy(vectors[name], tensor); });
 }
 
-// A gradient that is zero in exact arithmetic (a key projection's bias) holds rounding errors of the others' size.
+// The gradient of a key projection's bias is 0 in exact arithmetic. It holds rounding errors, which are relative to the size of other tensors.
 template <class M>
 void expect_gradients(const Vectors& vectors, const M& gradients) {
   gradients.visit([&](const std::string& name, const Tensor& gradient) {
@@ -198,7 +198,7 @@ struct Model : nn::Module<Model> {
   }
 };
 
-// The losses of 200 steps in float64 and in float32, which follow PyTorch's in float64.
+// Trains for 200 steps in float64 and in float32. Each loss must be near that of PyTorch in float64.
 TEST(Training, ARunFollowsTorchs) {
   const Vectors vectors("run");
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-10}, std::pair{DType::f32, 1e-5}}) {

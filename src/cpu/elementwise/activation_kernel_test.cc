@@ -125,7 +125,7 @@ TEST(ActivationKernels, FarOutAndNaN) {
     EXPECT_NEAR(d_x[2], bounded ? 0 : 1, 1e-37);
     EXPECT_EQ(d_x[4], 0);
     EXPECT_TRUE(std::isnan(d_x[5]));
-    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // x Phi(x) is infinity times 0
+    EXPECT_TRUE(bounded ? y[6] == function.value(-kInfinity) : std::isnan(y[6]));  // an unbounded function such as x Phi(x) gives -infinity times 0 at -infinity, which is NaN
   });
 }
 

@@ -105,7 +105,7 @@ TEST(NormBackwardRows, EveryWidthAgreesWithFloat64) {
       all.d_bias = nullptr;
       cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);
       EXPECT_EQ(d_bias, bias_before);
-      for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // a second call adds the gradient again
+      for (std::size_t e = 0; e < n; ++e) EXPECT_NEAR(d_weight[e], 2 * expected_weight[e] - kUntouched, 1e-5) << e;  // a second call adds the same gradient once more
       const std::vector<double> weight_after = d_weight;
       all.d_weight = nullptr;
       cpu::kernels_of<cpu::NormKernels>(set).backward_rows(all);

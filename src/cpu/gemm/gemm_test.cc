@@ -51,7 +51,7 @@ testing::AssertionResult is_product(const Gemm& product, ConstTensorView before,
     }
     const double roundings = 1.01 * static_cast<double>(depth + 3) * (dtype == DType::f64 ? 2 : 1);
     const double tolerance = roundings * unit_roundoff(accumulation_dtype(dtype)) * size + 1.01 * unit_roundoff(dtype) * std::abs(sum) +
-                             (dtype == DType::f16 ? 0x1p-25 : 0);  // half a step of float16's subnormals
+                             (dtype == DType::f16 ? 0x1p-25 : 0);  // half the distance of two subnormal float16 numbers
     if (!(std::abs(y[i] - sum) <= tolerance)) {
       return testing::AssertionFailure() << test::position(result.shape(), static_cast<std::int64_t>(i)) << " is " << y[i] << ", expected "
                                          << sum << " within " << tolerance;
@@ -270,7 +270,7 @@ TEST_P(GemmKernel, PackedForAnotherInstructionSetIsNotUsed) {
     Tensor c(DType::f32, {20, 75});
     const Gemm product{.a = a, .b = b, .c = c, .packed = &packed};
     gemm(product);
-    EXPECT_TRUE(is_product(product, during_call(Tensor(DType::f32, {20, 75})), c)) << GetParam() << " given to " << set;
+    EXPECT_TRUE(is_product(product, during_call(Tensor(DType::f32, {20, 75})), c)) << "packed for " << GetParam() << ", multiplied with " << set;
   }
 }
 
@@ -381,7 +381,7 @@ TEST_P(GemmKernel, SubnormalFactorsOfBfloat16CountAsZeroInTilesOnly) {
 TEST(Gemm, TheEmulatedTilesHaveTheBitsOfThoseOfTheProcessor) {
   const std::vector<std::string> sets = usable_sets();
   const auto available = [&](const char* name) { return std::ranges::find(sets, name) != sets.end(); };
-  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";  // nothing to compare
+  if (!available("amx_bf16") || !available("amx_bf16_emulated")) GTEST_SKIP() << "needs a processor with AMX and -D POLYHEAD_EMULATE_AMX=ON";  // without both sets there is nothing to compare
   Random random(12);
   for (const std::int64_t depth : {7, 64, 300, 4200}) {
     const Tensor a = random.tensor(DType::bf16, {70, depth}), b = random.tensor(DType::bf16, {depth, 50});

@@ -87,7 +87,7 @@ TEST(CpuAttentionWeights, ExplainTellsTheirPath) {
   EXPECT_THAT(path(1, 40), testing::AllOf(testing::HasSubstr("1 of them\n"), testing::HasSubstr("weights: from the same pass")));
 }
 
-// Scores grow from key block to key block, so the exponentials of earlier blocks must be rescaled to the new reference.
+// If scores rise from key block to key block, the exponentials of earlier blocks must be rescaled: they were computed relative to a smaller score.
 TEST(CpuAttentionWeights, OfRisingAndFallingScores) {
   for (const double slope : {0.01, 0.1, -0.1, 30.0}) {
     SCOPED_TRACE(slope);

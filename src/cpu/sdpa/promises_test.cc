@@ -25,7 +25,7 @@ testing::AssertionResult same_rows(ConstTensorView actual, ConstTensorView expec
   return testing::AssertionSuccess();
 }
 
-// A part of a problem: some queries of some heads of some sequences, and the first `keys` keys.
+// A part of a problem: queries [t, t_end) of heads [n, n_end) of sequences [b, b_end), and the first `keys` keys.
 struct Part {
   std::int64_t b, b_end, n, n_end, t, t_end, keys;
 };

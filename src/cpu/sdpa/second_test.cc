@@ -48,7 +48,7 @@ TEST(CpuSdpaSecond, KeySplitsOnSeveralThreadsGiveTheBitsOfOneThread) {
     c.options.executor = &one, second.jvp(expected), second.backward_backward(expected);
     c.options.executor = &many, second.jvp(o), second.backward_backward(o);
     c.options.executor = nullptr;
-    EXPECT_GT(many.pieces, 8) << "more than the key/value heads of both passes";
+    EXPECT_GT(many.pieces, 8) << "both passes together have 8 key/value heads: with more than 8 pieces, keys are split";
     const auto found = o.list(), bits = expected.list();
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (found[i].second) {

@@ -53,7 +53,7 @@ class AmxTiles : public testing::Test {
 
  private:
   std::vector<char> stack_;
-  std::list<AttentionCase> cases_;  // own the outputs
+  std::list<AttentionCase> cases_;  // the cases own the outputs of the calls
 };
 
 TEST_F(AmxTiles, AreNotAskedForWithoutBfloat16) {

@@ -44,16 +44,16 @@ TEST(NormalForm, ComposesAndDecomposesWithTheBytesOfItsParts) {
   EXPECT_EQ(normal("é", NormalForm{}), "e\u0301");
   EXPECT_THAT(normal_spans("é", NormalForm{}), ElementsAre(ByteSpan{0, 2}, ByteSpan{0, 2}, ByteSpan{0, 2}));
   EXPECT_EQ(normal("e\u0323\u0308o", NormalForm{.composed = true}), "ẹ\u0308o");
-  EXPECT_THAT(normal_spans("e\u0301o", NormalForm{.composed = true}), ElementsAre(ByteSpan{0, 1}, ByteSpan{0, 1}, ByteSpan{3, 4}));  // as in the package, the composed character has the span of its first part
+  EXPECT_THAT(normal_spans("e\u0301o", NormalForm{.composed = true}), ElementsAre(ByteSpan{0, 1}, ByteSpan{0, 1}, ByteSpan{3, 4}));  // as in the tokenizers package, a composed character has the span of its first part
   EXPECT_EQ(normal("\u1100\u1161\u11a8", NormalForm{.composed = true}), "각");
   EXPECT_EQ(normal("\uc694\u11a7", NormalForm{.composed = true}), "\uc694\u11a7");
   EXPECT_EQ(normal("ﬁ²", NormalForm{.compatible = true}), "fi2");
   EXPECT_EQ(normal("ﬁ²", NormalForm{.composed = true}), "ﬁ²");
-  EXPECT_EQ(normal("a\u0301\u0316", NormalForm{}), "a\u0316\u0301");  // classes 230 and 220
+  EXPECT_EQ(normal("a\u0301\u0316", NormalForm{}), "a\u0316\u0301");  // the marks have the combining classes 230 and 220
 }
 
 TEST(NormalForm, CharactersThatThePackageDoesNotKnowStay) {
-  EXPECT_EQ(normal("\U00011938", NormalForm{}), "\U00011938");  // decomposes since Unicode 13
+  EXPECT_EQ(normal("\U00011938", NormalForm{}), "\U00011938");  // decomposes in Unicode 13 and later; the tokenizers package has older tables
   EXPECT_EQ(normal("\U00011935\U00011930", NormalForm{.composed = true}), "\U00011935\U00011930");
 }
 
@@ -178,7 +178,7 @@ TEST(AddedTokens, ATokenInsideTheSpaceThatTheOneBeforeTookIsNotFound) {
   ASSERT_EQ(sections.size(), 4u);
   EXPECT_EQ(sections[0].token, &first);
   EXPECT_EQ(sections[0].last, 4u);
-  EXPECT_EQ(sections[1].token, &second);  // an empty section: it is found at the third space, which "A" has taken
+  EXPECT_EQ(sections[1].token, &second);  // found at the third space, which already belongs to "A", so the section is empty
   EXPECT_EQ(sections[1].first, 4u);
   EXPECT_EQ(sections[1].last, 4u);
   EXPECT_EQ(sections[2].token, nullptr);
@@ -193,7 +193,7 @@ TEST(PostProcessor, SpansLoseTheSpacesOfTheirPieces) {
     return models::post_process({tokens}, {source}, {TrimSpans{add_prefix_space}})[1].span;
   };
   EXPECT_EQ(trimmed("Ġa", {1, 3}, true, "x a"), (ByteSpan{2, 3}));
-  EXPECT_EQ(trimmed("Ġa", {0, 1}, true, "a"), (ByteSpan{0, 1}));  // the space was added, and is not in the text
+  EXPECT_EQ(trimmed("Ġa", {0, 1}, true, "a"), (ByteSpan{0, 1}));  // the tokenizer added the space; it is not in the text
   EXPECT_EQ(trimmed("Ġa", {0, 2}, false, " a"), (ByteSpan{1, 2}));
   EXPECT_EQ(trimmed("ĠaĠĠ", {1, 5}, true, "x a  "), (ByteSpan{2, 3}));
   EXPECT_EQ(trimmed("ĠĠ", {1, 3}, true, "x  "), (ByteSpan{3, 3}));
@@ -204,7 +204,7 @@ TEST(Decoder, EachStepUndoesItsPreTokenizer) {
   EXPECT_EQ(decode_pieces({"do", "n't", "I", "'m"}, {DecodeWordPiece{}}), "don't I'm");
   EXPECT_EQ(decode_pieces({"do", "n't"}, {DecodeWordPiece{.cleanup = false}}), "do n't");
   EXPECT_EQ(decode_pieces({"Ġa", "Ã", "©", "<s>我"}, {DecodeByteLevel{}}), " aé<s>我");
-  EXPECT_EQ(decode_pieces({"â", "Ĥ", "a", "ÿ"}, {DecodeByteLevel{}}), "\ufffda\ufffd");  // E2 82 is the beginning of one sequence, so it becomes one U+FFFD
+  EXPECT_EQ(decode_pieces({"â", "Ĥ", "a", "ÿ"}, {DecodeByteLevel{}}), "\ufffda\ufffd");  // E2 82 begins one UTF-8 sequence, so both bytes become one U+FFFD
   EXPECT_EQ(decode_pieces({"a", "<0xC3>", "<0xA9>", "<0xFF>", "b"}, {DecodeByteFallback{}}), "a\ufffd\ufffd\ufffdb");
   EXPECT_EQ(decode_pieces({"<0xC3>", "<0xa9>", "<0xG0>"}, {DecodeByteFallback{}}), "é<0xG0>");
   EXPECT_EQ(decode_pieces({"▁a", "▁b"}, {DecodeMetaspace{}}), "a b");

@@ -1,4 +1,4 @@
-// Tests files tokenizer.json: what is read, and the messages for what is not supported. tests/python/test_tokenizers.py compares ids, spans and texts.
+// Tests which files tokenizer.json are read, and the messages for those that are not supported. tests/python/test_tokenizers.py compares ids, spans and texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -107,7 +107,7 @@ TEST(TokenizerJson, PatternsThatDependOnTheVersionOfUnicodeAreRefused) {
   EXPECT_ERROR(load(split("\\p{Emoji}")), unsupported, HasSubstr("the property \"Emoji\""));
   EXPECT_ERROR(load(split("[[:upper:]]")), unsupported, HasSubstr("[:upper:]"));
   EXPECT_ERROR(load(split("\\X")), unsupported, HasSubstr("grapheme clusters"));
-  EXPECT_ERROR(load(split("[\\x{1C80}-\\x{1C8F}]")), unsupported, HasSubstr("a range from 7296 to 7311"));  // U+1C89 is of Unicode 16
+  EXPECT_ERROR(load(split("[\\x{1C80}-\\x{1C8F}]")), unsupported, HasSubstr("a range from 7296 to 7311"));  // U+1C89 exists only since Unicode 16
   EXPECT_ERROR(load(split("\u1C89")), unsupported, HasSubstr("7305"));
   EXPECT_ERROR(load(split("\\\u1C89")), unsupported, HasSubstr("7305"));
   for (const char* pattern : {"\\p{L}+", "\\p{^lu}", "\\P{Han}", "[一-龥぀-ゟ゠-ヿ]+", "[\\u0300-\\u036f]", "[^\\x00-\\x7f]", "\\p{Uppercase_Letter}", "a-é", "\\é", "a\\我"}) EXPECT_NO_THROW(load(split(pattern))) << pattern;
@@ -174,7 +174,7 @@ TEST(TokenizerJson, CharsmapsThatAreCutOrLeadNowhereAreRefused) {
   EXPECT_ERROR(load(with("AAAAAA==")), format, HasSubstr("a trie of 0 bytes"));
   EXPECT_ERROR(load(with("BAAAAAAAAAD/")), format, HasSubstr("not UTF-8"));
   EXPECT_ERROR(load(with("/////wAAAAA=")), format, HasSubstr("a trie of 4294967295 bytes"));
-  // The trie has one unit, whose offset points beyond the array. So no key is found.
+  // The trie of the character map has one unit, whose offset points behind the array, so no character is found in it.
   EXPECT_THAT(load(with("BAAAAAAEAABh")).encode("a").ids, ElementsAre(1));
 }
 

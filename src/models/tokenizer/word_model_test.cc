@@ -67,7 +67,7 @@ TEST(BytePairs, TheMergeOfLeastRankGoesFirstAndThenTheLeftmost) {
   const Vocabulary known = vocabulary({"a", "b", "c", "bc", "ab", "abc", "aa"});
   EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "ab c"}), known), ElementsAre("a", "bc"));
   EXPECT_THAT(pieces("abc", byte_pairs(known, {"a b", "b c", "ab c"}), known), ElementsAre("abc"));
-  EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "a bc"}), known), ElementsAre("abc"));  // "a b" is gone once "b c" is merged
+  EXPECT_THAT(pieces("abc", byte_pairs(known, {"b c", "a b", "a bc"}), known), ElementsAre("abc"));  // after the merge of "b c", the pair "a b" does not exist any more
   EXPECT_THAT(pieces("aaa", byte_pairs(known, {"a a"}), known), ElementsAre("aa", "a"));
   EXPECT_THAT(spans("aaab", byte_pairs(known, {"a a", "a b"}), known), ElementsAre(ByteSpan{0, 2}, ByteSpan{2, 4}));
 }
@@ -104,7 +104,7 @@ TEST(BytePairs, PrefixAndSuffixArePartOfPieces) {
   EXPECT_THAT(pieces("a", model, known), ElementsAre("a</w>"));
 }
 
-// An algorithm that looks at all pairs again after each merge would need 10^10 steps.
+// An algorithm that searches all pairs after each merge would need 10^10 steps.
 TEST(BytePairs, AWordOf100000CharactersIsMerged) {
   std::vector<std::string> all{"a"}, merges;
   for (int i = 0; i < 10; ++i) {
@@ -120,10 +120,10 @@ TEST(BytePairs, AWordOf100000CharactersIsMerged) {
 TEST(Unigram, TheGreatestSumOfScoresWins) {
   const Vocabulary known = vocabulary({"<unk>", "a", "b", "ab", "abb"});
   const Unigram model{.scores = {0, -1, -1, -1.5, -4}, .least_score = -4, .unknown = 0};
-  EXPECT_THAT(pieces("abb", model, known), ElementsAre("ab", "b"));  // -2.5, against -3 and -4
+  EXPECT_THAT(pieces("abb", model, known), ElementsAre("ab", "b"));  // the sum is -2.5; "a", "b", "b" has -3 and "abb" has -4
   Unigram equal = model;
   equal.scores = {0, -1, -1, -2, -3};
-  EXPECT_THAT(pieces("ab", equal, known), ElementsAre("ab"));  // of equal sums, the one whose last piece begins first
+  EXPECT_THAT(pieces("ab", equal, known), ElementsAre("ab"));  // of two splits with equal sums, the one whose last piece begins earlier wins
 }
 
 TEST(Unigram, NeighbouringUnknownCharactersAreOneToken) {

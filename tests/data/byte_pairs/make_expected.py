@@ -2,8 +2,8 @@
 
     python3 make_expected.py
 
-The pre-tokens are made here by a regular expression, which is enough for these texts (NFC, no underscores, no symbols but € and ¥). The package merges characters, so each
-byte is given as a character: U+4E00 + its value, and the mark of a word as U+4EFF, which keeps the order of ids.
+A regular expression splits the texts into words. It is right for these texts only: they are in NFC, and have no underscores and no symbols except € and ¥.
+The package merges characters and not bytes, so each byte becomes the character U+4E00 + its value, and the mark of a word becomes U+4EFF. This keeps the order of ids.
 """
 import json
 import pathlib

@@ -1,4 +1,4 @@
-// Every component links: each call reaches a library that the archive needs inside.
+// Uses each component with a call that needs a third-party library inside of the component's archive, so a missing library is a link error.
 #include <polyhead/io.h>
 #include <polyhead/models.h>
 #include <polyhead/viewer.h>
@@ -18,7 +18,7 @@ bool refuses(Call call) {
   return false;
 }
 
-// Oniguruma, which polyhead links, defines these names too, with Ruby's rules.
+// Oniguruma, which polyhead links, has functions of these names, too, with Ruby's rules. The program must get the functions of the C library.
 bool has_the_c_librarys_regcomp() {
   regex_t pattern;
   if (regcomp(&pattern, "([a-z][aeiou]){2,3}", REG_EXTENDED) != 0) return false;

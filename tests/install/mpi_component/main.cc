@@ -1,4 +1,4 @@
-// Attention over the ranks of MPI, here one: two equal keys, so the output is the mean of the values.
+// Attention over the ranks of MPI; the test runs it with one rank. Both keys are equal, so the output is the mean of the values.
 #include <polyhead/distributed.h>
 #include <polyhead/distributed/mpi.h>
 #include <polyhead/polyhead.h>
