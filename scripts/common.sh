@@ -171,10 +171,12 @@ install_python() {
     python3 -m venv --clear "$build/venv" || stop "python3 -m venv could not make $build/venv"
   fi
   (($#)) || return 0
+  # Without --no-compile pip compiles every module, which takes a minute; tests import few of them.
+  local pip=("$python" -m pip install -q --disable-pip-version-check --no-compile)
   # Try without the network first, because the packages may be installed already.
-  "$python" -m pip install -q --disable-pip-version-check --no-index "$@" >/dev/null 2>&1 && return 0
+  "${pip[@]}" --no-index "$@" >/dev/null 2>&1 && return 0
   say "Installing with pip, into build/venv: $*"
-  "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
+  "${pip[@]}" "$@" >&2 || stop "pip could not install: $*"
 }
 
 # Installs the Python package with the extension module of build/dev: pip installs the Python files, CMake the module. The result is as after installing a wheel.
