@@ -115,8 +115,8 @@ def view(
         gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows the gates as a strip beside the map.
         pair_bias: the bias that was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without this bias.
         image: with self attention: the image from which the tokens are made, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints the image's patches by the weights of a
-            chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8 ``[height, width, 3]``, in place of text;
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints the image's patches by the
+            attention weights of a chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8 ``[height, width, 3]``, in place of text;
             images are resized and normalised as the folder's preprocessor_config.json says.
         patches: the number of rows and of columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If special is
             not given, the tokens before the patches are special.
@@ -140,7 +140,7 @@ def view(
         pooled_blocks: without source: the number of rows and of columns of the pooled maps; default: 512, fewer with more than 32 heads.
         progress: without source: as in `maps`.
         vector_megabytes: how many megabytes of the page q, k and v may take, given ones or those of a model. If q, k and v of a text take more, the page shows only
-            the text's weights, and says so. 0 leaves q, k and v out.
+            the attention weights of the text, and says so. 0 leaves q, k and v out.
         title: title of the page.
         path: a file to which the page is also written.
         truncate: shorten texts that exceed the model's positions; without it such texts are an error.

@@ -48,8 +48,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
       need_weights and 0 without.
     - NaN or infinity in a key that a boolean mask excludes has no effect.
     - need_weights does not change the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no third derivative. Nested tensors are supported only for self-attention with batch_first, without masks and attention
-      weights: this is what torch.nn.TransformerEncoder needs in evaluation.
+    - The bits of dropout differ. There is no third derivative. Nested tensors are supported only for self-attention with batch_first, without masks and
+      attention weights: this is what torch.nn.TransformerEncoder needs in evaluation.
     - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, instead of torch's fused kernel, because the layer has a forward pre-hook.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """

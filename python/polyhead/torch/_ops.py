@@ -460,7 +460,7 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of the attention weights along the tangents, which are in the order of `GRADIENTS`; of the weights after dropout, if the options have dropout."""
+    """The derivative of the attention weights (after dropout, if the options have dropout) along the tangents, which are in the order of `GRADIENTS`."""
     # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. torch's operators make T x S tensors here; that is no extra cost, as p is such a tensor.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
