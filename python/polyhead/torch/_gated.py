@@ -247,8 +247,8 @@ class GatedAttention(nn.Module):
         """attend_keys as ``[*,S]``."""
         if like_input is not None and not isinstance(like_input, bool):
             raise TypeError(
-                f"GatedAttention: mask_like_input is of type {type(like_input).__name__}; it says how attend_keys lies: True, False or None. A mask itself is "
-                "attend_keys=mask, mask_like_input=True"
+                f"GatedAttention: mask_like_input is of type {type(like_input).__name__}; it must be True, False or None, and says in which order attend_keys has its "
+                "dimensions. A mask is given as attend_keys=mask, mask_like_input=True"
             )
         if attend_keys is None:
             return None
@@ -268,7 +268,7 @@ class GatedAttention(nn.Module):
             both = broadcasts(shape, expected)
             raise ValueError(
                 f"GatedAttention: attend_keys is {list(shape)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
-                f"{'or lie' if both else 'but lies'} like x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
+                f"{'or have' if both else 'but has'} the order of x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
             )
         try:
             return attend_keys.expand(expected)
