@@ -23,13 +23,13 @@ enum class Setting : std::uint8_t {
   hidden_width,  // total_head_width and output_width
   dropout,
   axis,
-  bias,        // of all projections
-  input_bias,  // of the query, key, value and gate projections
+  bias,        // whether all projections have biases
+  input_bias,  // whether the query, key, value and gate projections have biases
   gate, global_query, add_bias_kv, add_zero_attn
 };
 
 struct LayerArgument {
-  std::string_view name;  // as the source spells it
+  std::string_view name;  // the argument's name in the source code of the layer
   Setting setting;
   std::string_view default_value;  // a value, or the name of another argument that has the same value
 

@@ -15,7 +15,7 @@ struct ModelLayer {
   nn::MultiHeadAttention attention;
   Tensor input;                  // [1,T,E]: the input of the layer's attention: the output of the layer before, normed if the layer is pre-norm
   bool normed = false;
-  nn::AttentionOptions options;  // with views of tensors that `kept` owns
+  nn::AttentionOptions options;  // has views of tensors that `kept` owns
   std::shared_ptr<const void> kept;
   std::string family;
   ProjectionNames names;

@@ -188,7 +188,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
   without_gil([&] {
     const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
-    Tensor memory;  // in the model's dtype
+    Tensor memory;  // the encoder's output in the model's dtype
     if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, joined(sources, {width}));
     models::SourceOutput output = encoded;
     if (memory) output.memory = memory;

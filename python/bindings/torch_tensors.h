@@ -29,7 +29,7 @@ struct NewTensor {
 };
 NewTensor empty_tensor(nb::handle like, const Shape& shape, const char* dtype_name, nb::dlpack::dtype dtype, ConstTensorView order);
 
-bool requires_grad(nb::handle tensor);  // of a tensor of torch
+bool requires_grad(nb::handle tensor);  // whether a tensor of torch requires gradients
 bool is_grad_enabled();                 // torch.is_grad_enabled(); torch must be imported
 
 }  // namespace polyhead::python

@@ -105,7 +105,7 @@ def attention_fn(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
-    if isinstance(result, jax.Array):  # without module
+    if isinstance(result, jax.Array):  # module is None, so the result is out alone
         return result.astype(dtype)
     out, p = (x.astype(dtype) for x in result)
     assert module is not None

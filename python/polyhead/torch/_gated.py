@@ -54,7 +54,7 @@ class GatedAttention(nn.Module):
     ``bias``, initialised as torch.nn.Linear's.
     """
 
-    precision: Precision = "native"  # for layers that were pickled before this attribute existed
+    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
     _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(

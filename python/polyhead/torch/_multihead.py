@@ -54,7 +54,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
 
-    precision: Precision = "native"  # for layers that were pickled before this attribute existed
+    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
     if TYPE_CHECKING:  # torch declares the type of __call__ as Any
 
         def __call__(
