@@ -1,4 +1,5 @@
-// Measures attention over several ranks: on what a call spends its time, and the bytes and memory of each rank. Or measures only the transport of messages. Prints one line of JSON.
+// Measures attention over several ranks: on what a call spends its time, and the bytes and memory of each rank. Or measures only the transport of messages.
+// Prints one line of JSON.
 //
 //   mpirun -n 4 bench_distributed --length 16384 --heads 4 --causal --order zigzag --backward
 //   mpirun -n 2 bench_distributed --transport
@@ -244,7 +245,8 @@ class Transport {
   Message kept_[2];
 };
 
-// Measures how long one thread takes to add up partial results, in seconds per element. As in a real call, partial results are in newly allocated memory each time.
+// Measures how long one thread takes to add up partial results, in seconds per element. As in a real call, partial results are in newly allocated memory
+// each time.
 Json measure_adding() {
   const Shape shape = {1, 8, 16384, 64}, of_lse = {1, 8, 16384, 1};  // 34 MB, more than the caches hold
   const Tensor values = random(shape, 1);

@@ -42,7 +42,8 @@ def main():
     folder, jobs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     entries = json.loads((folder / "compile_commands.json").read_text())
     precompiled = {str(folder / entry["output"]): entry for entry in entries if "cmake_pch" in entry["file"]}
-    # Leave out viewer/assets.cc (template, style and scripts of the page as arrays of bytes), because making it needs a build. Leave out nanobind's own sources too.
+    # Leave out viewer/assets.cc (template, style and scripts of the page as arrays of bytes), because making it needs a build. Leave out nanobind's own
+    # sources too.
     written = folder / "viewer" / "assets.cc"
     if not written.exists():  # a source that is checked includes this file, so the file must exist
         written.touch()

@@ -54,8 +54,8 @@ run_logged() {
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 
-# Prints the path of Chromium. It prefers chromium-headless-shell, which opens no window and needs only two thirds of the time for tests of pages. It skips Ubuntu's
-# chromium, which is a snap or a stub that asks for the snap: a snap does not run in containers and cannot read this folder.
+# Prints the path of Chromium. It prefers chromium-headless-shell, which opens no window and needs only two thirds of the time for tests of pages. It skips
+# Ubuntu's chromium, which is a snap or a stub that asks for the snap: a snap does not run in containers and cannot read this folder.
 find_chromium() {
   local name path
   for name in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do
@@ -177,7 +177,8 @@ install_python() {
   "$python" -m pip install -q --disable-pip-version-check "$@" >&2 || stop "pip could not install: $*"
 }
 
-# Installs the Python package with the extension module of build/dev: pip installs the Python files, and CMake the module. The result is the same as after installing a wheel.
+# Installs the Python package with the extension module of build/dev: pip installs the Python files, and CMake the module. The result is the same as after
+# installing a wheel.
 install_package() {
   "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall -C wheel.cmake=false "$root" >&2 || stop "pip could not install the package"
   cmake --install "$build/dev" --component python --prefix "$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >"$build/install_package.log" ||

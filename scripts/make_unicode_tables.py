@@ -140,7 +140,8 @@ def members_of(pattern, codes=CODES):
 
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-# Arabic, Cyrillic, Devanagari, Myanmar and Common are left out: these scripts have new characters of four bytes for which Unicode 14 has no characters with the same properties.
+# Arabic, Cyrillic, Devanagari, Myanmar and Common are left out: these scripts have new characters of four bytes for which Unicode 14 has no characters with
+# the same properties.
 SCRIPTS = ("Han Hiragana Katakana Hangul Bopomofo Latin Greek Hebrew Thai Lao Bengali Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala "
            "Khmer Tibetan Georgian Armenian Ethiopic Mongolian").split()
 BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason

@@ -1,6 +1,6 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
-# Writes template, style and scripts as C++ arrays of characters. A string literal of more than 64 KiB may be too long for a compiler, so arrays are used. Every byte
-# is written as '\xNN', so that no character needs quoting. Comments, blank lines and leading blanks are left out, to keep pages small.
+# Writes template, style and scripts as C++ arrays of characters. A string literal of more than 64 KiB may be too long for a compiler, so arrays are used.
+# Every byte is written as '\xNN', so that no character needs quoting. Comments, blank lines and leading blanks are left out, to keep pages small.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 
 # Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … that contains

@@ -1,4 +1,5 @@
-// The answer of a live page's engine (apps/live). It has the same format as the data of other pages, with attention weights in float32. The page's script draws it.
+// The answer of a live page's engine (apps/live). It has the same format as the data of other pages, with attention weights in float32. The page's script
+// draws it.
 #pragma once
 
 #include <string>

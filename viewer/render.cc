@@ -100,8 +100,8 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   return result;
 }
 
-// Converts JSON to the content of a script element. Each '<' is escaped, because "</script>" or "<!--" in a token would end the element or change how it is parsed (HTML
-// standard, 4.12.1.3). In JSON '<' occurs only inside strings, where an escape is allowed.
+// Converts JSON to the content of a script element. Each '<' is escaped, because "</script>" or "<!--" in a token would end the element or change how it is
+// parsed (HTML standard, 4.12.1.3). In JSON '<' occurs only inside strings, where an escape is allowed.
 std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;

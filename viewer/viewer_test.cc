@@ -47,7 +47,7 @@ Tokens words(std::int64_t count) {
 
 Page page_of(Text text) { return {.title = "title", .model = "model", .texts = {std::move(text)}}; }
 
-// The content of the data element as a browser reads it: everything from the start tag of the element to the first "</script".
+// The data element as a browser reads it: everything from its start tag to the first "</script".
 json data_of(const std::string& html) {
   const std::string tag = R"(<script type="application/json" id="data">)";
   const std::size_t begin = html.find(tag) + tag.size();
@@ -82,7 +82,7 @@ TEST(Viewer, PageHoldsEveryWeightOfAStridedViewWithinTheStatedError) {
   constexpr unsigned kSeed = 20;
   SCOPED_TRACE(kSeed);
   const Tensor maps = random_maps({4, 3, 5, 7}, kSeed);
-  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: the dimensions of layers and heads are swapped, and every other layer is left out
+  const ConstTensorView swapped = maps.view().transpose(0, 1).slice(1, 0, 4, 2);  // [3, 2, 5, 7]: head before layer, every other layer
   const json text = data_of(render(page_of({.text = "", .queries = words(5), .keys = words(7), .attentions = swapped})))["texts"][0];
   ASSERT_EQ(text["weights"].size(), 3U);
   for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -186,7 +186,7 @@ TEST(Viewer, PageNamesNothingOutsideItself) {
   const Tensor maps = random_maps({2, 2, 3, 3}, 1);
   std::string html = render(page_of({.text = "", .queries = words(3), .attentions = maps}));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
-  const std::string own = "url(#zero)";  // this is no address on the network: it refers to a pattern inside a figure that the page makes
+  const std::string own = "url(#zero)";  // not an address: it refers to a pattern inside a figure that the page writes
   const std::size_t named = html.find(own);
   ASSERT_NE(named, std::string::npos);
   html.erase(named, own.size());

@@ -1,4 +1,5 @@
-// Options of the commands attend, trace, explain and maps: masks, scale, dropout, empty rows. Dense masks and biases are not options but tensors in the input file.
+// Options of the commands attend, trace, explain and maps: masks, scale, dropout, empty rows. Dense masks and biases are not options but tensors in the
+// input file.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The text without the terminal's escape sequences.
+// The text without its escape sequences.
 std::string visible(const std::string& text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -84,7 +84,7 @@ TEST(Heatmap, NarrowCellsHaveTheirWordsDownward) {
 
 TEST(Heatmap, SingleColumnsAreNumbered) {
   const auto lines = lines_of(next_word(30).drawn(45));
-  EXPECT_EQ(lines[0], "                    1         2") << "the tens digit is written only where it changes";
+  EXPECT_EQ(lines[0], "                    1         2") << "tens where they change";
   EXPECT_EQ(lines[1], "          012345678901234567890123456789");
   EXPECT_THAT(lines[2], HasSubstr(" 0 word0   █"));
 }

@@ -57,8 +57,8 @@ const LayerConstructor& find_constructor(const std::string& name);  // UsageErro
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
-// Returns the values of all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the constructor's argument for the
-// number of heads. UsageError if the constructor does not have a given argument.
+// Returns the values of all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the constructor's
+// argument for the number of heads. UsageError if the constructor does not have a given argument.
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
 
 nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments);

@@ -6,7 +6,8 @@
 
 namespace polyhead::app {
 
-// Runs the program and returns the exit status. It installs handlers for signals and std::terminate and does not restore the old ones, so the process should end afterwards.
+// Runs the program and returns the exit status. It installs handlers for signals and std::terminate and does not restore the old ones, so the process should
+// end afterwards.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace polyhead::app

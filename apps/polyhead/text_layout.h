@@ -32,8 +32,8 @@ std::vector<std::string> aligned(const std::vector<std::vector<std::string>>& ro
 // Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
 
-// A hanging indent: `head` padded to `start` columns, then `text`, whose further lines are indented by `start`. A head that is wider than `start`, or whose `text` is
-// empty, gets a line of its own.
+// A hanging indent: `head` padded to `start` columns, then `text`, whose further lines are indented by `start`. A head that is wider than `start`, or whose
+// `text` is empty, gets a line of its own.
 std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width);
 
 }  // namespace polyhead::app

@@ -23,8 +23,8 @@ struct ModelLayer {
   std::vector<std::string> pieces;  // T tokens
 };
 
-// Reads the layer with the number `layer` ("" is 0) of an encoder or a decoder. UsageError if there is no such layer. Error for other models, and if all heads together
-// have more than `most_scores` scores for the text.
+// Reads the layer with the number `layer` ("" is 0) of an encoder or a decoder. UsageError if there is no such layer. Error for other models, and if all
+// heads together have more than `most_scores` scores for the text.
 ModelLayer model_layer(const std::string& model, const std::string& text, const std::string& layer, std::int64_t most_scores);
 
 }  // namespace polyhead::app

@@ -1,5 +1,5 @@
-// The steps in which the code of Dive into Deep Learning and of AlphaFold splits and merges heads. That code folds the heads into the batch or moves the axis, so it has more
-// steps than polyhead's trace.
+// The steps in which the code of Dive into Deep Learning and of AlphaFold splits and merges heads. That code folds the heads into the batch or moves the
+// axis, so it has more steps than polyhead's trace.
 #pragma once
 
 #include <string>

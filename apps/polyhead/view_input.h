@@ -27,7 +27,8 @@ struct InputText {
 // The lines of a file, or of standard input for "-", without empty lines. Error if no line is left, or for more than 64 MiB.
 std::vector<InputText> read_texts(const std::string& path);
 
-// These load an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a complete subfolder if there is one.
+// These load an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a complete
+// subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
@@ -41,8 +42,8 @@ std::string model_name(const std::filesystem::path& directory);
 // Tokens as they are spelled in the text: "fox" for a piece such as "Ġfox". Generated tokens are not in the text, so the mark of a space is removed from their pieces.
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
-// The tokens of every text. The tokenizer drops tokens beyond the model's longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and
-// `truncate` is not set.
+// The tokens of every text. The tokenizer drops tokens beyond the model's longest text. Notes on stderr say what was replaced or left out. Error if a text
+// is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate);
 // The tokens of one text for an encoder.

@@ -80,7 +80,8 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
   return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
 }
 
-// Whether the object's type is numpy.ndarray itself. Imports nothing: an array exists only if NumPy is imported. The class is never freed, so its pointer may be kept.
+// Whether the object's type is numpy.ndarray itself. Imports nothing: an array exists only if NumPy is imported. The class is never freed, so its pointer
+// may be kept.
 bool is_plain_numpy(nb::handle object) {
   static PyTypeObject* array = nullptr;
   if (array == nullptr) {
@@ -110,7 +111,8 @@ int dlpack_device(nb::handle object) {
   return device.first;
 }
 
-// True for a subclass of torch.Tensor with its own __torch_function__, such as CausalBias: the values are then computed by that function, and the memory may be unused.
+// True for a subclass of torch.Tensor with its own __torch_function__, such as CausalBias: the values are then computed by that function, and the memory may
+// be unused.
 bool hides_its_memory(nb::handle object) {
   if (!is_torch(object)) return false;
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
@@ -121,7 +123,8 @@ bool hides_its_memory(nb::handle object) {
   return !nb::hasattr(function, "__func__") || !function.attr("__func__").is(tensor.attr("__torch_function__").attr("__func__"));
 }
 
-// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Calls __dlpack__ again, because nanobind drops the message.
+// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Calls __dlpack__ again, because nanobind drops the
+// message.
 std::string dlpack_reason(nb::handle object) {
   try {
     static_cast<void>(nb::object(object.attr("__dlpack__")()));

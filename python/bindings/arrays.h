@@ -59,8 +59,9 @@ class Array {
 };
 
 // An array that a call writes and returns: `given`, else a new one if it is wanted, else absent. A new array is not initialised; it is a
-// PyTorch tensor if `like` is a PyTorch tensor, else a NumPy array. A new tensor's dimensions have the same order in memory as the dimensions of `order`, a tensor of
-// the same rank, but the last dimension is always innermost. Heads that are views of a layer's output then merge without a copy. Without `order` the array is row-major.
+// PyTorch tensor if `like` is a PyTorch tensor, else a NumPy array. A new tensor's dimensions have the same order in memory as the dimensions of `order`, a
+// tensor of the same rank, but the last dimension is always innermost. Heads that are views of a layer's output then merge without a copy. Without `order`
+// the array is row-major.
 struct Result {
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order = {});
   // A result with the shape and dtype of `of`. If `of` is absent, no result is wanted.
@@ -74,7 +75,8 @@ struct Result {
   explicit Result(std::pair<nb::object, Array> made);
 };
 
-// A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, a dtype that NumPy does not have.
+// A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, a dtype that NumPy
+// does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);
 nb::object numpy_view(ConstTensorView view, nb::handle owner);
 nb::object torch_view(ConstTensorView view, nb::handle owner);  // as numpy_view(), but a PyTorch tensor, and writable: torch has no read-only tensors

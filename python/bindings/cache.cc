@@ -36,7 +36,8 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   return cache;
 }
 
-// The state of a cache for restored_cache(): (lengths, previous lengths, bytes). The bytes are those of keys, values and int8 scales, each up to the longest length.
+// The state of a cache for restored_cache(): (lengths, previous lengths, bytes). The bytes are those of keys, values and int8 scales, each up to the longest
+// length.
 Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
   const CacheInUse in_use(&self);
   nb::list parts;

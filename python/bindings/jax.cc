@@ -1,9 +1,10 @@
 // Attention as a function that XLA calls. Operands and results are views of XLA's buffers. One text says what each buffer is and which options to use.
 //
-// The text consists of words `name=value`. The words `operands` and `results` list the names of the buffers in order; the names decide which operation is computed.
-// Names t_q, t_bias, ... are tangents, or the d_gradients of sdpa_backward_backward. A buffer begins with one dimension for each of the `levels` enclosing jax.vmap;
-// its extent is 1 where that vmap does not map the buffer. A gradient with extent 1 there is summed over the examples. `program`, `sums` and `places` are the score
-// program of a score_fn (_score_program.py); the arrays that the score_fn captures are the operands captured0, captured1, ... All other words are options.
+// The text consists of words `name=value`. The words `operands` and `results` list the names of the buffers in order; the names decide which operation is
+// computed. Names t_q, t_bias, ... are tangents, or the d_gradients of sdpa_backward_backward. A buffer begins with one dimension for each of the `levels`
+// enclosing jax.vmap; its extent is 1 where that vmap does not map the buffer. A gradient with extent 1 there is summed over the examples. `program`, `sums`
+// and `places` are the score program of a score_fn (_score_program.py); the arrays that the score_fn captures are the operands captured0, captured1, ... All
+// other words are options.
 #include <nanobind/nanobind.h>
 
 #include <charconv>
@@ -293,8 +294,8 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share one of the three arrays, so all three are
-  // broadcast to one shape.
+  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share one of the three arrays, so all
+  // three are broadcast to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();

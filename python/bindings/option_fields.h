@@ -1,4 +1,5 @@
-// The keyword arguments of the Python functions: the library's table of arguments, and the arguments that exist only in Python. _core.arguments() returns the same table.
+// The keyword arguments of the Python functions: the library's table of arguments, and the arguments that exist only in Python. _core.arguments() returns
+// the same table.
 #pragma once
 
 #include "options.h"

@@ -245,7 +245,8 @@ bool broadcasts(const Shape& shape, const Shape& to) {
   return true;
 }
 
-// Whether the tensors have shapes and dtypes that sdpa_forward takes, so that torch's rules of broadcasting and conversion are not needed. mask: the view of attn_mask.
+// Whether the tensors have shapes and dtypes that sdpa_forward takes, so that torch's rules of broadcasting and conversion are not needed. mask: the view of
+// attn_mask.
 bool need_no_conversion(const TensorCall& read, bool grouped, ConstTensorView mask) {
   const ConstTensorView q = read.q, k = read.k, v = read.v;
   const int lead = q.rank() - 3;

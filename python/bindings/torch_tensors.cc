@@ -92,8 +92,8 @@ nb::object integers(const auto& numbers) {
   return tuple;
 }
 
-// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of dimensions with extent 0 or 1 are ignored. If another
-// stride of `order` is 0, its elements share memory; the result is then row-major.
+// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of dimensions with extent 0 or 1 are ignored. If
+// another stride of `order` is 0, its elements share memory; the result is then row-major.
 Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   std::array<int, kMaxRank> axes{};
   int rank = shape.size(), singles = 0;

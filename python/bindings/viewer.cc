@@ -16,7 +16,8 @@
 namespace polyhead::python {
 namespace {
 
-// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Arrays may come from any package and have any floating dtype.
+// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Arrays may come from any package and have any
+// floating dtype.
 struct Maps {
   explicit Maps(nb::handle source, const char* name = "source") {
     if (!nb::isinstance<nb::list>(source)) {

@@ -1,6 +1,6 @@
-// The C interface (XLA's FFI, api/c_api.h of jaxlib 0.5 and later) through which XLA calls a compiled function. This file declares the members that jax.cc reads, at
-// their offsets in that interface. A build then needs no jaxlib, and one build works with every jaxlib from 0.5; tests/python/test_jax.py compares every offset with
-// jaxlib's header.
+// The C interface (XLA's FFI, api/c_api.h of jaxlib 0.5 and later) through which XLA calls a compiled function. This file declares the members that jax.cc
+// reads, at their offsets in that interface. A build then needs no jaxlib, and one build works with every jaxlib from 0.5; tests/python/test_jax.py compares
+// every offset with jaxlib's header.
 #pragma once
 
 #include <cstddef>

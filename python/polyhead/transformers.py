@@ -61,8 +61,8 @@ _IGNORED = {
 # Families that need a causal mask as a tensor. Their layers pass is_causal=False and rely on the mask, but transformers passes None for a purely causal mask.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
-# Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. They get eager's mask.
-# nllb-moe: the router reads the mask as a padding mask. beit: the mask is added to the relative position bias.
+# Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. They get
+# eager's mask. nllb-moe: the router reads the mask as a padding mask. beit: the mask is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
 
 # Families whose module calls the registered attention function, but whose result would differ from that of "eager".

@@ -80,8 +80,8 @@ class Ramp {
 
 const rampsOf = (style) => ({ ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") });
 
-// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges the image. With block > 1, a pixel shows the weight of largest magnitude
-// among `block` x `block` cells, because a mean would hide a single large weight.
+// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges the image. With block > 1, a pixel shows the weight of
+// largest magnitude among `block` x `block` cells, because a mean would hide a single large weight.
 function paint(canvas, map, stride, rows, columns, look, block = 1) {
   const width = Math.ceil(columns.length / block);
   const height = Math.ceil(rows.length / block);

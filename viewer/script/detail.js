@@ -3,7 +3,8 @@
 class Detail {
   static listed = 6;
 
-  // spot: null or { row, column }, where row or column may be null. reading: texts to show instead of the usual texts about attention weights (see `reading` in compare.js).
+  // spot: null or { row, column }, where row or column may be null. reading: texts to show instead of the usual texts about attention weights (see `reading`
+  // in compare.js).
   show(text, weights, shown, spot, reading = {}) {
     const { map = weights, suffix = "", show = (weight) => text.decoder.show(weight) } = reading;
     this.reading = reading;

@@ -24,8 +24,8 @@ function orderByLikeness(distances, count) {
   return left.size ? members[left.values().next().value] : [];
 }
 
-// The distances of all pairs of heads, equal to those of divergenceOf(). They are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H of each row is
-// computed only once.
+// The distances of all pairs of heads, equal to those of divergenceOf(). They are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H of
+// each row is computed only once.
 class DistanceTable {
   static mostTerms = 3e8;  // most terms in all sums, which take a few seconds; for longer texts only every second, third … query is used
 

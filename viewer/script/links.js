@@ -10,8 +10,8 @@ function linksOfHead(text, map) {
   });
 }
 
-// The alignment error rate (Och and Ney 2003, equation 39): 1 - (|A and S| + |A and P|) / (|A| + |S|), where A are the links of the head, S the sure links, and P the
-// sure and possible links. Links of special tokens are left out.
+// The alignment error rate (Och and Ney 2003, equation 39): 1 - (|A and S| + |A and P|) / (|A| + |S|), where A are the links of the head, S the sure links,
+// and P the sure and possible links. Links of special tokens are left out.
 function alignment(text, map) {
   const own = linksOfHead(text, map);
   const key = ({ row, column }) => `${row} ${column}`;

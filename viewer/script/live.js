@@ -1,7 +1,7 @@
 // A live page contains the library as a WebAssembly module, which computes the maps of the text that the reader types.
 
-// The system functions that a WASI module imports. There is no environment and no file (functions of files return error 8, bad file descriptor); every other function
-// returns error 52, not supported.
+// The system functions that a WASI module imports. There is no environment and no file (functions of files return error 8, bad file descriptor); every other
+// function returns error 52, not supported.
 function systemOf(module, memory, failed) {
   const imports = { polyhead: { failed } };
   const none = (first, second) => {
@@ -41,7 +41,8 @@ class Engine {
 
   version() { return this.exports.read(this.exports.version()); }
 
-  // Returns the data of a page about the text. If the library throws an error, this function throws an Error with the same message, and the module is not used again.
+  // Returns the data of a page about the text. If the library throws an error, this function throws an Error with the same message, and the module is not
+  // used again.
   async answer(task, text) {
     const exports = this.exports ?? await this.start();  // if several calls wait here, each starts a new module
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);

@@ -44,8 +44,8 @@ class Matrix {
     return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
-  // Chooses the size of cells: the largest with which the map fits into the width and, if words stay readable, also into the height. zoom: how many steps larger or
-  // smaller the reader wants the cells. Returns the size.
+  // Chooses the size of cells: the largest with which the map fits into the width and, if words stay readable, also into the height. zoom: how many steps
+  // larger or smaller the reader wants the cells. Returns the size.
   resize({ width, height }, zoom) {
     let margin = { width: 110, height: 60 };
     for (let pass = 0; pass < 2; ++pass) {  // twice, because the sizes of words and cells depend on each other

@@ -29,8 +29,8 @@ class Partner {
     });
   }
 
-  // names: the names of all texts, with null for texts that cannot be compared; other: head B as { text, layer, head, named }; near: the heads of the text that are most
-  // similar to A.
+  // names: the names of all texts, with null for texts that cannot be compared; other: head B as { text, layer, head, named }; near: the heads of the text
+  // that are most similar to A.
   show(names, other, text, near) {
     const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);

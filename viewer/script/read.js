@@ -135,7 +135,8 @@ class Read {
 
   #largest(map) { return this.look.scale === SCALES.own ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
 
-  // Returns a function from the index of a word to the weight by which it is tinted. If no word is chosen, this is the mean weight of the key over the words shown.
+  // Returns a function from the index of a word to the weight by which it is tinted. If no word is chosen, this is the mean weight of the key over the words
+  // shown.
   #weights(map, source) {
     const width = this.text.keys.size, { rows } = this.shown;
     if (source?.side === "row") return (column) => map[source.index * width + column];

@@ -79,8 +79,8 @@ class Running {
     const parts = [];
     for (const index of indices) {
       const special = tokens.special.has(index);
-      // Use span, so that the letters of an Arabic word join across its pieces. Use bdi for pieces with characters that change the direction of text, so that the next words
-      // keep their direction.
+      // Use span, so that the letters of an Arabic word join across its pieces. Use bdi for pieces with characters that change the direction of text, so
+      // that the next words keep their direction.
       const element = document.createElement(special || /[\u202a-\u202e\u2066-\u2069]/.test(text[index].text) ? "bdi" : "span");
       element.className = `piece${special ? " special" : ""}${tokens.unknown.has(index) ? " unknown" : ""}${blocked?.has(index) ? " blocked" : ""}`;
       element.textContent = text[index].text;

@@ -34,7 +34,8 @@ const pageTexts = (() => {
   return found;
 })();
 
-// Sets the text of an element, and changes it when the language of the page changes: sayOn("Close", make("button")). name: an attribute to set instead of the text.
+// Sets the text of an element, and changes it when the language of the page changes: sayOn("Close", make("button")). name: an attribute to set instead of
+// the text.
 function sayOn(english, element, name) {
   const write = (text) => { if (name) element.setAttribute(name, text); else element.textContent = text; };
   pageTexts.push([english, write]);

@@ -1,4 +1,5 @@
-// Everything in a set of maps except words and attention weights (axes, masked keys, links, gates); the tabs, one for each set of a text; the blocks of a text with segments.
+// Everything in a set of maps except words and attention weights (axes, masked keys, links, gates); the tabs, one for each set of a text; the blocks of a
+// text with segments.
 
 // Reads the format that viewer/sides.cc writes.
 function sidesOf(json, decoder) {
@@ -18,7 +19,8 @@ function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, 
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are; it has the links of its pieces, and the mean of their gates.
+// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are; it has the links of its pieces, and the mean
+// of their gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);
@@ -81,7 +83,8 @@ function showTabs(element, texts, at, open) {
 const segmentsOf = (tokens) => [...new Set(tokens.segment)].sort((a, b) => a - b);
 const segmentName = (segment) => (segment < 26 ? String.fromCharCode(65 + segment) : String(segment));
 
-// The names of the blocks of a map: ["0-0", "0-1", …]. Block i-j has the rows of segment i and the columns of segment j. Empty for a text with one segment, or with very many.
+// The names of the blocks of a map: ["0-0", "0-1", …]. Block i-j has the rows of segment i and the columns of segment j. Empty for a text with one segment,
+// or with very many.
 function blocksOf(text) {
   const rows = segmentsOf(text.queries), columns = segmentsOf(text.keys);
   const several = rows.length * columns.length;

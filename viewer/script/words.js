@@ -1,6 +1,7 @@
 // Converts pieces to the words that are shown. Tokenizers mark in three ways where a word begins or continues.
 
-// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as the character of this code, the other 68 as U+0100 and following. The space is Ġ.
+// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as the character of this code, the other 68 as U+0100 and following. The
+// space is Ġ.
 const BYTES = (() => {
   const printable = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
   const moved = [...Array(256).keys()].filter((byte) => !printable(byte));
@@ -26,8 +27,8 @@ const SPELLINGS = {
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };
 
-// Chooses the spelling of all pieces. Ġ is also a Maltese letter, so pieces are taken for byte-level pieces only if a quarter of them begin with Ġ and none decodes to a control
-// character.
+// Chooses the spelling of all pieces. Ġ is also a Maltese letter, so pieces are taken for byte-level pieces only if a quarter of them begin with Ġ and none
+// decodes to a control character.
 function spellingOf(pieces) {
   const count = (start) => pieces.filter((piece) => piece.startsWith(start)).length;
   if (count("##") > 0) return SPELLINGS.wordpiece;

@@ -1,5 +1,5 @@
-// Shows how one attention weight is computed: q and k as coloured squares, their products and the sum of these, the score, the softmax of the row, and the products of the
-// weights of the row and the values, whose sum is the output of the head for the query.
+// Shows how one attention weight is computed: q and k as coloured squares, their products and the sum of these, the score, the softmax of the row, and the
+// products of the weights of the row and the values, whose sum is the output of the head for the query.
 
 class Worked {
   constructor(pickFeature) {

@@ -571,7 +571,8 @@ def _reduce(function: Callable[..., int]) -> Callable[..., Any]:
         for index in np.ndindex(result.shape):
             for register in rows[index][1:]:
                 result[index] = function(reader, int(result[index]), int(register))
-            # Equal elements share the gradient equally, as in JAX. Derivatives of a chain of pairwise maxima would give three or more equal elements unequal shares.
+            # Equal elements share the gradient equally, as in JAX. Derivatives of a chain of pairwise maxima would give three or more equal elements unequal
+            # shares.
             if function in (_Reader.maximum, _Reader.minimum) and rows.shape[-1] > 2 and not reader.are_integers(*map(int, rows[index])):
                 each = [reader.emit("equal", int(x), int(result[index])) for x in rows[index]]
                 count = functools.reduce(lambda x, y: reader.emit("add", x, y), each)

@@ -26,7 +26,8 @@ from ._rules import Options, keywords
 from ._shapes import guard_or_false, guard_or_true
 
 
-# Annotations whose names in an operator's schema differ from Python's. An int is SymInt, because it may be a symbol: the length of a cache changes with every token.
+# Annotations whose names in an operator's schema differ from Python's. An int is SymInt, because it may be a symbol: the length of a cache changes with
+# every token.
 _TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?", "int | None": "SymInt?"}
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
@@ -54,7 +55,8 @@ def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
 
 
 def _require_one_device(operator: str, names: str, *given: Any) -> None:
-    # The operators are registered for no particular device. So torch calls the kernels with tensors of every device, and the fake kernels with any mixture of meta tensors.
+    # The operators are registered for no particular device. So torch calls the kernels with tensors of every device, and the fake kernels with any mixture
+    # of meta tensors.
     every = zip((*names.split(), *Options._fields), given)
     require_one_device(f"polyhead::{operator}", **{name: tensor for name, tensor in every if isinstance(tensor, Tensor)})
 
@@ -64,8 +66,8 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # large: whether the stride of a dimension has a meaning, which it does not if the extent is 0 or 1. An extent that depends on data is taken as larger than 1. A stride
-    # of 0 is a broadcast; then the new tensor is row-major.
+    # large: whether the stride of a dimension has a meaning, which it does not if the extent is 0 or 1. An extent that depends on data is taken as larger
+    # than 1. A stride of 0 is a broadcast; then the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)

@@ -154,7 +154,8 @@ class Recorder(TorchDispatchMode):
         return len(self._calls) + len(self._missed)
 
     def _leave(self, left: _Module) -> None:
-        # The result of an nn.Softmax or nn.Dropout module is multiplied by values in the module around it, so it is kept; other weights of the left module are dropped.
+        # The result of an nn.Softmax or nn.Dropout module is multiplied by values in the module around it, so it is kept; other weights of the left module
+        # are dropped.
         self._weights = [weights for weights in self._weights if weights.depth <= len(self._running) + isinstance(left.module, (nn.Softmax, nn.Dropout))]
         for weights in self._weights:
             weights.depth = min(weights.depth, len(self._running))

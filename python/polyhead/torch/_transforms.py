@@ -174,7 +174,8 @@ def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[An
 
 
 def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
-    # The gradients g(x, d_out) are linear in d_out. As second derivatives are symmetric, the derivative of g along a tangent x' of x is the gradient of <x', g> by x.
+    # The gradients g(x, d_out) are linear in d_out. As second derivatives are symmetric, the derivative of g along a tangent x' of x is the gradient of <x',
+    # g> by x.
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
     parts = []
