@@ -1,4 +1,5 @@
-"""Compares the training of examples/char_transformer with that of the same model in PyTorch, from the same parameters and texts: the loss of each step, and the time of a step.
+"""Compares the training of examples/char_transformer with that of the same model in PyTorch, from the same parameters and texts: the loss of each step, and the
+time of a step.
 
     python3 bench/char_transformer.py build/dev/examples/char_transformer [--text README.md] [--steps 400] [--threads 1]
 

@@ -1,4 +1,5 @@
-"""Compares the time of polyhead.jax and of jax.nn.dot_product_attention, both compiled by jax.jit, for small calls, whose time is mostly overhead, and for one head with 2048 keys.
+"""Compares the time of polyhead.jax and of jax.nn.dot_product_attention, both compiled by jax.jit, for small calls, whose time is mostly overhead, and for one
+head with 2048 keys.
 
     python bench/jax_calls.py
 

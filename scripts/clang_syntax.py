@@ -16,8 +16,8 @@ def setting(name, entry):
 
 
 def of_chosen_sets(entries):
-    """Selects the kernel sources to check. There are two kinds of instruction sets, with and without products of pairs of bfloat16. All kernels are checked for the first set of
-    each kind, and one kernel for each other set."""
+    """Selects the kernel sources to check. There are two kinds of instruction sets, with and without products of pairs of bfloat16. All kernels are checked for
+    the first set of each kind, and one kernel for each other set."""
     first = {}  # kind -> its first instruction set
     seen = set()
     for entry in entries:

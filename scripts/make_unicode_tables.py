@@ -109,8 +109,8 @@ def charsmap(key, value="y"):
 
 
 def drops(key):
-    """A function that tells whether characters after `key` are dropped. Dropped characters belong to the grapheme cluster of `key`, because Precompiled replaces a cluster of less than
-    6 bytes as a whole."""
+    """A function that tells whether characters after `key` are dropped. Dropped characters belong to the grapheme cluster of `key`, because Precompiled
+    replaces a cluster of less than 6 bytes as a whole."""
     return normalizers.Precompiled(charsmap(key)).normalize_str
 
 
@@ -148,8 +148,8 @@ BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".s
 
 
 def stand_ins():
-    """Rows [first, last, stand-in]. For each character that the Oniguruma of `tokenizers` knows and Unicode 14 does not, the stand-in is a character of Unicode 14 with as many
-    bytes of UTF-8 and the same properties. Properties are those that a pattern may test: CATEGORIES, SCRIPTS and BRACKETS."""
+    """Rows [first, last, stand-in]. For each character that the Oniguruma of `tokenizers` knows and Unicode 14 does not, the stand-in is a character of Unicode
+    14 with as many bytes of UTF-8 and the same properties. Properties are those that a pattern may test: CATEGORIES, SCRIPTS and BRACKETS."""
     if unicodedata.unidata_version != "14.0.0":
         sys.exit(f"run this with Python 3.11: its unicodedata is of Unicode 14, as Oniguruma 6.9.8; here it is {unicodedata.unidata_version}")
     assigned = sorted(set(CODES) - members_of(r"\p{Cn}"))

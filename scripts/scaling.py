@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Shows how attention scales over ranks: measures 1 to 4 ranks, fits a model to these measurements, predicts 8 to 1,024 ranks, and writes the tables and the picture of docs/scaling.md.
+"""Shows how attention scales over ranks: measures 1 to 4 ranks, fits a model to these measurements, predicts 8 to 1,024 ranks, and writes the tables and the
+picture of docs/scaling.md.
 
     python3 scripts/scaling.py measure build/release/bench/bench_distributed [--only NAME ...]    # mpirun; groups tbf and veth as root: bench/limited_links.sh
     python3 scripts/scaling.py page                                                         # needs Matplotlib
 
-An existing measurement is repeated only with --again, which keeps the faster of the two. The figures are in build/scaling-figures/, one file with a line of JSON for each measurement.
-docs/scaling.md says what the model leaves out.
+An existing measurement is repeated only with --again, which keeps the faster of the two. The figures are in build/scaling-figures/, one file with a line of
+JSON for each measurement. docs/scaling.md says what the model leaves out.
 """
 import argparse
 import dataclasses
@@ -289,8 +290,8 @@ def efficiency(problem, machines, parts, gigabits, one, **changes):
 
 
 def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32, layers=(False, True)):
-    """The seconds of arithmetic and the seconds of messages for the forward pass of triangle attention around the starting and the ending node, if each rank holds some rows of
-    the pair tensor (PairAttention)."""
+    """The seconds of arithmetic and the seconds of messages for the forward pass of triangle attention around the starting and the ending node, if each rank
+    holds some rows of the pair tensor (PairAttention)."""
     rows, others = residues / ranks, (ranks - 1) / ranks
     attention = rows * residues**2 * heads * 2 * head_width
     projections = rows * residues * width * (5 * heads * head_width + heads)

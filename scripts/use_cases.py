@@ -3,9 +3,9 @@
 
     python3 scripts/use_cases.py PROGRAM DATA_FOLDER [--only NAME ...]
 
-PROGRAM is the program polyhead; DATA_FOLDER has the files that the page names. Models whose files are missing are left out, and their figures in the page are not changed. A
-tenth of the examples in sentiment.tsv, en-fr.tsv and digits.npz, chosen by a hash, is put aside before training and used only for scoring. Models and logs are written to
-build/use-cases/.
+PROGRAM is the program polyhead; DATA_FOLDER has the files that the page names. Models whose files are missing are left out, and their figures in the page are
+not changed. A tenth of the examples in sentiment.tsv, en-fr.tsv and digits.npz, chosen by a hash, is put aside before training and used only for scoring.
+Models and logs are written to build/use-cases/.
 """
 import argparse
 import hashlib

@@ -1,4 +1,5 @@
-"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): reads the parameters, and defines the forward pass in terms of operations that each peer implements."""
+"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): reads the parameters, and defines the forward pass in terms of operations that each
+peer implements."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def missing(case: Encoder) -> str:
 
 
 def inputs(case: Encoder, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns ids [B,T] without padding, the position embeddings [T,E] to which the row of the first segment is added, and the other parameters by their names in the file."""
+    """Returns ids [B,T] without padding, the position embeddings [T,E] to which the row of the first segment is added, and the other parameters by their names
+    in the file."""
     from safetensors.numpy import load_file  # imported here, because only this case needs the package
 
     weights = load_file(folder() / "model.safetensors")

@@ -27,7 +27,8 @@ class Gradients(NamedTuple, Generic[A]):
 
 
 class TopKeys(NamedTuple, Generic[A]):
-    """The strongest keys of every query, and their probabilities: two arrays ``[*,N,T,k]``, the largest probability first. Among equal probabilities the smaller key index comes first."""
+    """The strongest keys of every query, and their probabilities: two arrays ``[*,N,T,k]``, the largest probability first. Among equal probabilities the
+    smaller key index comes first."""
 
     probability: A
     key: A
@@ -119,7 +120,8 @@ def sdpa(
         dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Used in place of the bits that the seed gives.
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
             that replaces masked scores by -1e6) or ``"unmasked"`` (the result without a mask, as in code that adds -1e9 to masked scores in float64; in float32
-            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf has the result of "zero" with each of the three words.
+            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf has the result of "zero" with each of
+            the three words.
         precision: how bfloat16 q, k and v are multiplied. ``"native"``: by the processor's bfloat16 instructions, if it has them and q, k and v are all bfloat16.
             Then p, and in `sdpa_backward` the gradient of the scores, are rounded to bfloat16 before they are multiplied, as in PyTorch, and subnormal numbers are
             treated as 0. ``"exact"``: products are not rounded; only their float32 sums are. Other dtypes and second derivatives are always exact. `explain` says
@@ -128,8 +130,8 @@ def sdpa(
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout. It is written by the same pass, and out has the same bits as without it.
             To get chosen rows, the strongest keys or other values of the formula, call `maps`.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
-        k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element of k is ``float32(k_scale * int8)``, and so for v. `quantize_rows` makes int8
-            elements and scales.
+        k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element of k is ``float32(k_scale * int8)``, and so for v.
+            `quantize_rows` makes int8 elements and scales.
         attention_weights: ``[*,N,T,S]``, written in place and returned, also without return_attention_weights; may not overlap another array.
         backend: a name from `backends`; an error if that backend cannot compute the problem. None: the first backend that can.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.

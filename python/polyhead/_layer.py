@@ -51,7 +51,8 @@ class LayerGradients(NamedTuple, Generic[A]):
 
 
 class Saved(Generic[A]):
-    """The activations of a forward pass, for backward and maps. The object keeps the inputs of the pass alive; do not change the inputs before the last use of the object."""
+    """The activations of a forward pass, for backward and maps. The object keeps the inputs of the pass alive; do not change the inputs before the last use of
+    the object."""
 
     def __init__(self, saved: _core.Saved, query: A) -> None:
         self._saved = saved
@@ -209,7 +210,8 @@ class MultiHeadAttention:
 
     @property
     def needs_rotary(self) -> bool:
-        """Whether calls without `rotary` are refused. Initially True for a layer loaded from a layout whose models rotate q and k (Llama), else False. May be set to False."""
+        """Whether calls without `rotary` are refused. Initially True for a layer loaded from a layout whose models rotate q and k (Llama), else False. May be
+        set to False."""
         return bool(self._layer.rotary_of)
 
     @needs_rotary.setter

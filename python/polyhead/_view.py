@@ -104,7 +104,8 @@ def view(
             these are the encoder's words.
         special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags. If the keys are other
             words than the queries: a pair (flags of the queries, flags of the keys).
-        segments: T ints, 0 for the first part of a text, 1 for the second part. If the keys are other words than the queries: a pair (ints of the queries, ints of the keys).
+        segments: T ints, 0 for the first part of a text, 1 for the second part. If the keys are other words than the queries: a pair (ints of the queries, ints
+            of the keys).
         block_keys: S flags, True for a key that no query may attend to, such as padding; the page shades these keys. transformers' attention_mask is the opposite:
             ``block_keys=attention_mask == 0``.
         axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
@@ -116,8 +117,8 @@ def view(
         pair_bias: the bias that was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without this bias.
         image: with self attention: the image from which the tokens are made, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
             [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints the image's patches by the
-            attention weights of a chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8 ``[height, width, 3]``, in place of text;
-            images are resized and normalised as the folder's preprocessor_config.json says.
+            attention weights of a chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8
+            ``[height, width, 3]``, in place of text; images are resized and normalised as the folder's preprocessor_config.json says.
         patches: the number of rows and of columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If special is
             not given, the tokens before the patches are special.
         q: with attention weights: the queries ``[layers, heads, T, H]`` from which they were computed, or a list of layers; for a batch, with a dimension B where

@@ -100,8 +100,8 @@ def _obstacle(model_class: Any) -> str | None:
 
 
 def _complete_tables(model_class: type) -> None:
-    """Adds an entry "polyhead" to tables from which the class's module chooses an attention class. The entry raises NotImplementedError with the reason; without the entry the
-    module would raise a bare KeyError."""
+    """Adds an entry "polyhead" to tables from which the class's module chooses an attention class. The entry raises NotImplementedError with the reason;
+    without the entry the module would raise a bare KeyError."""
     modeling = sys.modules.get(model_class.__module__)
     for name, table in [] if modeling is None else vars(modeling).items():
         if name.endswith("_ATTENTION_CLASSES") and isinstance(table, dict) and NAME not in table:
@@ -117,8 +117,8 @@ _FAMILIES: dict[type, tuple[str | None, bool]] = {}  # cache of the results of _
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _of_family(config_class: type) -> tuple[str | None, bool]:
-    """Returns two facts about the imported model classes of a configuration: an obstacle (see `_obstacle`) if all of them have one, and whether at least one declares support
-    for other implementations than eager."""
+    """Returns two facts about the imported model classes of a configuration: an obstacle (see `_obstacle`) if all of them have one, and whether at least one
+    declares support for other implementations than eager."""
     if config_class in _FAMILIES:
         return _FAMILIES[config_class]
     modeling = sys.modules.get(config_class.__module__.replace(".configuration_", ".modeling_"))

@@ -71,7 +71,8 @@ def _replaced() -> list[Replacement]:
 
 
 def _require_sliceable(call: inspect.BoundArguments) -> None:
-    """Raises NotImplementedError for calls of nn.MultiheadAttention that cannot be computed from slices: with attention weights, added keys, or a mask of this rank's keys."""
+    """Raises NotImplementedError for calls of nn.MultiheadAttention that cannot be computed from slices: with attention weights, added keys, or a mask of this
+    rank's keys."""
     call.apply_defaults()
     given = call.arguments
     if given["need_weights"]:

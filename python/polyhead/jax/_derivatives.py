@@ -254,7 +254,8 @@ def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, ta
 
 
 def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of the backward pass along `moves`; and if d_out is a target, the derivative of out along `moves`. known: operands, out, lse and d_out, in one dtype."""
+    """The derivative of the backward pass along `moves`; and if d_out is a target, the derivative of out along `moves`. known: operands, out, lse and d_out, in
+    one dtype."""
     of = dict(zip(call.operands, known))
     fronts = _fronts(call, of, moves, known, targets)
     found = second_p.bind(*known, *moves.values(), call=call, given=tuple(moves), wanted=tuple(targets), extents=fronts)

@@ -1,4 +1,5 @@
-"""Models that ``polyhead train`` made, small models that are part of polyhead, and encoders, language models, encoder-decoders and models of images that transformers saved.
+"""Models that ``polyhead train`` made, small models that are part of polyhead, and encoders, language models, encoder-decoders and models of images that
+transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
@@ -62,7 +63,8 @@ def load(
     """Loads a trained model.
 
     Args:
-        source: a folder that ``polyhead train`` made, one of `names()`, or the folder of an encoder, a decoder, an encoder-decoder or a model of images that transformers saved.
+        source: a folder that ``polyhead train`` made, one of `names()`, or the folder of an encoder, a decoder, an encoder-decoder or a model of images that
+            transformers saved.
         ignored_keys: for a language model or an encoder-decoder: keys of config.json to skip. Any other unknown key is an error, because it might change the results.
 
     Raises:

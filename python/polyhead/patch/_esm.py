@@ -19,8 +19,8 @@ def multihead(
     key_padding_mask: Tensor | None = None, incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code computes incremental decoding, scores before the softmax, a mask of pairs that is not
-    numbers, a mask of keys that is not boolean, a query without a key (esm's result is NaN), and attention weights together with dropout."""
+    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code computes incremental decoding, scores before the softmax, a mask of
+    pairs that is not numbers, a mask of keys that is not boolean, a query without a key (esm's result is NaN), and attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
     by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
     found = None

@@ -125,7 +125,8 @@ def attend(
     to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], precision: Precision, *, global_query: str = "off",
     empty_rows: str = "zero",
 ) -> Tensor:  # fmt: skip
-    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. For a query without a key the heads' outputs are 0."""
+    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. For a query without a key the heads'
+    outputs are 0."""
     if bias is not None:
         bias = bias.reshape(*(1,) * (q_x.dim() + 1 - bias.dim()), *bias.shape)
     linears = to.linears
@@ -179,8 +180,8 @@ def _by_torch(
 
 
 def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
-    """Replaces the sequences of out ``[*,Q,C]`` for which `empty` is True by the results of the package's own code. That code masks by finite offsets, which decide to which keys
-    a query without a key attends.
+    """Replaces the sequences of out ``[*,Q,C]`` for which `empty` is True by the results of the package's own code. That code masks by finite offsets, which
+    decide to which keys a query without a key attends.
 
     Args:
         scores: number of scores of a sequence.

@@ -1,7 +1,7 @@
 """polyhead for PyTorch: attention with every option, torch's attention function and module, and attention of AlphaFold's kind, on the CPU.
 
-All of these work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint. `replace_sdpa` makes polyhead compute the attention of models that
-call torch's own function.
+All of these work with gradients, second derivatives, forward mode, torch.compile, autocast and checkpoint. `replace_sdpa` makes polyhead compute the attention
+of models that call torch's own function.
 
     from polyhead.torch import MultiheadAttention, attention, scaled_dot_product_attention
 

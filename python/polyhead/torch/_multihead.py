@@ -25,7 +25,8 @@ def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
-    """A replacement of torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2), with the same constructor, parameters, state_dict, initialisation, arguments and results.
+    """A replacement of torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2), with the same constructor, parameters, state_dict, initialisation,
+    arguments and results.
 
     Args:
         embed_dim: E, the width of the queries and of the output.
@@ -170,7 +171,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], need_weights: bool, is_plain: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: True in plain eager mode with plain input tensors."""
+        """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: True in plain eager mode with plain
+        input tensors."""
         dropout, out_proj = float(self.dropout) if self.training else 0.0, self.out_proj
         if is_plain and not passes.is_watched(out_proj):
             parameters = self._ordered_parameters(out_proj)

@@ -29,10 +29,10 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
         torch.onnx.export(model.eval(), inputs, "model.onnx", dynamo=True, opset_version=23, custom_translation_table=onnx_translations())
 
-    The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention` that Raises below
-    does not list. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and biases become the node's mask
-    ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If key and value differ from the query in dtype,
-    all are converted to float32.
+    The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention`
+    that Raises below does not list. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
+    biases become the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If
+    key and value differ from the query in dtype, all are converted to float32.
 
     Returns:
         The argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, the error of torch.onnx.export quotes the errors below.
@@ -204,8 +204,8 @@ class _Graph:
         return self.op.ReduceSum(self.int64(ended), self.constant([1]), keepdims=0)
 
     def distance(self, q: _Value, k: _Value, o: Options, offset: int | _Value | None) -> _Value:
-        """The distance ``s - (t + offset)``: int64 [T,S], or [*,1,T,S] with diagonal_offsets. offset None: S - T. With documents, positions are counted from the start of the
-        query's document."""
+        """The distance ``s - (t + offset)``: int64 [T,S], or [*,1,T,S] with diagonal_offsets. offset None: S - T. With documents, positions are counted from
+        the start of the query's document."""
         op = self.op
         t, s = self.unsqueeze(self.arange(q, -2), 1), self.unsqueeze(self.arange(k, -2), 0)
         if o.query_offsets is not None:

@@ -378,8 +378,8 @@ attention_jvp.register_autograd(refuse_third_derivative)  # the gradients of for
 
 
 class HalvedProblem(NamedTuple):
-    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum twice as large,
-    so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
+    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum
+    twice as large, so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
 
     share: Tensor  # exp(sink) divided by the sum of the softmax, in the given problem
     arguments: tuple[Any, ...]  # the tensor arguments q, k, v, out and lse of `attention_backward`

@@ -170,8 +170,8 @@ def heads_with_pair_bias(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, *,
     eps: float, scale: float | None, empty_rows: str,
 ) -> Tensor:  # fmt: skip
-    """Attention out ``[*,N,T,V]`` for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. The leading dimensions of z are those of q, or 1. keep: bool
-    ``[*,S]``, True = may attend."""
+    """Attention out ``[*,N,T,V]`` for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. The leading dimensions of z are those of q, or
+    1. keep: bool ``[*,S]``, True = may attend."""
     if _ops.transforms.active():  # under torch.func and forward mode use operators that have derivatives there
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
         return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
@@ -235,8 +235,8 @@ def attention_pair_bias(
         inf: at least 1e4; the weight of a masked key is exactly 0 for all such numbers, so the value has no effect.
         eps: epsilon of the norm.
         attn_scale: factor of ``q k^T``; None is ``1 / sqrt(DH)``.
-        return_z_proj: True: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves the memory of the bias: then it is made in
-            blocks of queries, and made again in the backward pass.
+        return_z_proj: True: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves the memory of the bias:
+            then it is made in blocks of queries, and made again in the backward pass.
         is_cached_z_proj: whether z is the result z_proj of an earlier call.
 
     Returns:

@@ -80,8 +80,9 @@ def _refuse_compiled(model: nn.Module) -> None:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator with the same bits as without a capture. In inference mode the mode receives a linear layer as one operator, and the operators inside of it run without
-    view tracking: the transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So view tracking is switched on here."""
+    """Runs an operator with the same bits as without a capture. In inference mode the mode receives a linear layer as one operator, and the operators inside of
+    it run without view tracking: the transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So view tracking is
+    switched on here."""
     if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return func(*args, **kwargs)
     excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)

@@ -189,9 +189,9 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
             model(x).sum().backward()
 
     The replacement is applied at once, and lasts until undo() or the end of a ``with`` block. It changes the whole process: ``torch.nn.functional``, and modules that did
-    ``from torch.nn.functional import scaled_dot_product_attention`` before. So polyhead computes the calls of models, of ``nn.MultiheadAttention`` with need_weights=False, and
-    of models of transformers with "sdpa". Arguments and results are those of `polyhead.torch.scaled_dot_product_attention`, whose docstring lists the differences from torch.
-    torch.compile and torch.export trace polyhead's operator; code that was compiled before is not changed.
+    ``from torch.nn.functional import scaled_dot_product_attention`` before. So polyhead computes the calls of models, of ``nn.MultiheadAttention`` with
+    need_weights=False, and of models of transformers with "sdpa". Arguments and results are those of `polyhead.torch.scaled_dot_product_attention`, whose
+    docstring lists the differences from torch. torch.compile and torch.export trace polyhead's operator; code that was compiled before is not changed.
 
     torch still computes some calls, which are counted by the reason: calls on other devices, with nested tensors, with subclasses of Tensor or under modes that intercept
     functions of torch; calls inside `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses.
@@ -205,8 +205,8 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
         precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        The applied replacement, which counts the calls. Its undo() restores torch's function. At the end of a ``with`` block in which the function was not called, a warning
-        is given.
+        The applied replacement, which counts the calls. Its undo() restores torch's function. At the end of a ``with`` block in which the function was not
+        called, a warning is given.
 
     Raises:
         ValueError: another precision than that of an applied replacement, or an unknown word.

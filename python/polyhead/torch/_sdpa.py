@@ -58,8 +58,8 @@ def scaled_dot_product_attention(
         is_causal: query t attends to the keys ``s <= t``, also if T and S differ.
         scale: factor of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
-        sink: sink logits (as learned in gpt-oss), which torch's function does not have: ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of the query, or float32
-            if the query is float16 or bfloat16. ``exp(sink)`` is added to the sum of the softmax.
+        sink: sink logits (as learned in gpt-oss), which torch's function does not have: ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of
+            the query, or float32 if the query is float16 or bfloat16. ``exp(sink)`` is added to the sum of the softmax.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; the same dtypes as for sink. Not together with a floating
             attn_mask.
         precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
@@ -73,8 +73,8 @@ def scaled_dot_product_attention(
             of its own; q, k and v of unequal dtypes.
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``; an unknown word.
 
-    Differences from torch: NaN or infinity in a key that a boolean mask or is_causal excludes has no effect (torch multiplies the key's value by 0, and 0 times NaN is NaN). No
-    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the shape of the mask. Second derivatives
+    Differences from torch: NaN or infinity in a key that a boolean mask or is_causal excludes has no effect (torch multiplies the key's value by 0, and 0 times
+    NaN is NaN). No ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the shape of the mask. Second derivatives
     and forward mode work; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. A row
     without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
@@ -106,7 +106,8 @@ class Arguments(NamedTuple):
 def read_arguments(
     where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool, *, has_all_keys: bool = True
 ) -> Arguments:
-    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, and not this function."""
+    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, and not
+    this function."""
     require(where, query=query, key=key, value=value)
     diagonal: Causal = "top_left" if is_causal else None
     if attn_mask is not None:

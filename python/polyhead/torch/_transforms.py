@@ -50,8 +50,8 @@ def _with_first(size: int, dim: int | None, tensor: Tensor, rank: int) -> Tensor
 
 
 def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...], arguments: tuple[Any, ...], wanted: set[str]) -> list[Any] | None:
-    """The arguments of a single call that computes all examples of a vmap as further sequences; None if a single call is impossible. wanted: names of the inputs that need a
-    separate gradient for each example, so that they may not be shared."""
+    """The arguments of a single call that computes all examples of a vmap as further sequences; None if a single call is impossible. wanted: names of the
+    inputs that need a separate gradient for each example, so that they may not be shared."""
     dims, given = dict(zip(names, in_dims)), dict(zip(names, arguments))
     if given["dropout"] > 0:  # dropout bits depend on the position of a sequence in the batch
         return None
