@@ -1,8 +1,9 @@
-"""Compares examples/char_transformer with the same model in PyTorch: the loss of each step from the same parameters and texts, and the time of a step.
+"""Compares the training of examples/char_transformer with that of the same model in PyTorch, from the same parameters and texts: the loss of each step, and the
+time of a step.
 
     python3 bench/char_transformer.py build/dev/examples/char_transformer [--text README.md] [--steps 400] [--threads 1]
 
-Prints the largest difference of a loss, relative to PyTorch's, and the time of a step of both, measured in turns.
+Prints the largest difference of the two losses of a step, relative to PyTorch's loss, and the time of a step in both programs, which are measured in turn.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--text", type=pathlib.Path, default=root / "README.md")
-    parser.add_argument("--steps", type=int, default=400, help="whose losses are compared")
-    parser.add_argument("--timed", type=int, default=20, help="steps of each of 5 turns")
+    parser.add_argument("--steps", type=int, default=400, help="number of steps whose losses are compared")
+    parser.add_argument("--timed", type=int, default=20, help="number of steps in each of 5 turns of time measurement")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 
 
 def run_program(given: argparse.Namespace, steps: int, parameters: pathlib.Path) -> tuple[list[float], float]:
     begin = time.perf_counter()
-    done = subprocess.run([given.program, given.text, str(steps), parameters], capture_output=True, check=True)  # as many threads as processors
+    done = subprocess.run([given.program, given.text, str(steps), parameters], capture_output=True, check=True)  # the program uses as many threads as there are processors
     return [float(x) for x in re.findall(rb"step \d+: loss (\S+)", done.stdout)], time.perf_counter() - begin
 
 

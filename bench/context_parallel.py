@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares polyhead's ring with torch's context parallel: attention of one sequence on several processes, gloo, CPU, forward and backward, in turns.
+"""Compares polyhead's ring with torch's context parallel: attention of one sequence on several processes that are connected by gloo, on the CPU, forward and backward.
 
     python -m venv build/peers && build/peers/bin/pip install torch .
     build/peers/bin/python bench/context_parallel.py --length 8192 --heads 4 --causal
     build/peers/bin/python bench/context_parallel.py --length 8192 --sdpa MATH
 
-polyhead and torch cut the sequence in the same way (zigzag: a rank gets one slice from the head and one from the tail), with one thread per process. Seconds
-are those of the slower process: the first call, and the best of --repeat calls. Memory is each process's peak beyond what it had before its first call, when
-it already held its slices of q, k and v. The error is the largest difference from attention on one process, divided by the largest output.
+polyhead and torch cut the sequence in the same way (zigzag: a rank gets one slice from the front and one from the end), with one thread per process. Times are
+those of the slowest process: of the first call, and of the fastest of --repeat calls. Memory is the peak of each process minus its memory before the first call, when
+the process already held its slices of q, k and v. The error is the largest difference from attention on one process, divided by the largest output.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def megabytes(name: str) -> float:
 
 
 def measure(call: Any, repetitions: int) -> dict[str, Any]:
-    """Measures call(), which returns out. The times are those of the slower process."""
+    """Measures call(), which returns out. The times are those of the slowest process."""
     import torch
     import torch.distributed as dist
 
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # from here on the system records a new peak
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak of memory that the system records
     base, times = megabytes("VmRSS"), []
     for _ in range(1 + repetitions):
         dist.barrier()

@@ -1,4 +1,5 @@
-// Measures attention over several ranks: how the time of a call is spent, and the bytes and memory of each rank; or measures the transport alone. Prints one line of JSON.
+// Measures attention over several ranks: on what a call spends its time, and the bytes and memory of each rank. Or measures only the transport of messages.
+// Prints one line of JSON.
 //
 //   mpirun -n 4 bench_distributed --length 16384 --heads 4 --causal --order zigzag --backward
 //   mpirun -n 2 bench_distributed --transport
@@ -47,7 +48,7 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// A line of /proc/self/status, in MB.
+// The value of a line of /proc/self/status, in MB.
 double megabytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -56,7 +57,7 @@ double megabytes(const std::string& name) {
   return 0;
 }
 
-// Resets the peak of memory (VmHWM). Without permission to do so, the peak includes earlier memory.
+// Resets the peak of memory (VmHWM). Without permission to write the file, the peak also covers the time before.
 void restart_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 std::vector<double> of_ranks(double value, int ranks) {
@@ -139,7 +140,7 @@ double slowest(double value) {
   return largest;
 }
 
-// Measures several repetitions. Returns the one whose slowest rank was fastest.
+// Measures several repetitions of a call. Returns the repetition in which the slowest rank took the least time.
 Json measure(Communicator& ranks, const Case& c) {
   Case small = c;  // a small first call, in which threads start and MPI allocates its buffers
   small.length = 256 * ranks.size();
@@ -183,7 +184,7 @@ Message message_of(std::size_t bytes) {
   return {*memory, memory};
 }
 
-// Measures messages between ranks 0 and 1, through the Communicator.
+// Measures messages between ranks 0 and 1, which are sent by the Communicator.
 class Transport {
  public:
   explicit Transport(Communicator& ranks) : ranks_(ranks) {}
@@ -244,7 +245,8 @@ class Transport {
   Message kept_[2];
 };
 
-// Measures adding up partial results with one thread, in seconds per element. Partial results are in new memory each time, as in a call.
+// Measures how long one thread takes to add up partial results, in seconds per element. As in a real call, partial results are in newly allocated memory
+// each time.
 Json measure_adding() {
   const Shape shape = {1, 8, 16384, 64}, of_lse = {1, 8, 16384, 1};  // 34 MB, more than the caches hold
   const Tensor values = random(shape, 1);
@@ -261,7 +263,7 @@ Json measure_adding() {
       const double copied = processor_seconds();
       f(part);
       const double done = processor_seconds();
-      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // the time without the copies
+      least = std::min(least, done - copied + (filled - begin) - (copied - filled));  // subtract the time of the copies
     }
     return least / static_cast<double>(values.numel());
   };
@@ -280,20 +282,20 @@ int main(int argc, char** argv) {
   CLI::App app("Attention over several ranks, or the transport between two of them");
   app.add_option("--length", c.length, "positions of the whole sequence");
   app.add_option("--heads", c.heads);
-  app.add_option("--kv-heads", c.kv_heads, "0: as many as heads");
+  app.add_option("--kv-heads", c.kv_heads, "number of key/value heads; 0: as many as heads");
   app.add_option("--width", c.width, "of a head");
   app.add_flag("--causal", c.causal);
   app.add_option("--order", order)->check(CLI::IsMember({"contiguous", "zigzag"}));
   app.add_option("--head-ranks", c.head_ranks);
-  app.add_option("--ring-ranks", c.ring_ranks, "0: all that head ranks leave");
-  app.add_flag("--backward", c.backward, "forward and backward");
-  app.add_option("--threads", c.threads, "of each rank");
+  app.add_option("--ring-ranks", c.ring_ranks, "number of ranks in a ring; 0: number of ranks divided by head ranks");
+  app.add_flag("--backward", c.backward, "measure the forward and the backward pass");
+  app.add_option("--threads", c.threads, "number of threads of each rank");
   app.add_option("--repeat", c.repetitions)->check(CLI::PositiveNumber);
   app.add_flag("--transport", transport, "measure messages between ranks 0 and 1");
-  app.add_flag("--adding", adding, "measure how long partial results take to add up, on each rank alone");
-  app.add_option("--rate", gigabits, "simulate links of so many Gbit/s");
-  app.add_option("--delay", milliseconds, "and of so many ms");
-  app.add_option("--note", note, "is printed with the figures");
+  app.add_flag("--adding", adding, "measure how long adding up partial results takes, on each rank alone");
+  app.add_option("--rate", gigabits, "simulate links with this rate in Gbit/s");
+  app.add_option("--delay", milliseconds, "simulate links with this delay in ms");
+  app.add_option("--note", note, "a text that is printed with the figures");
   CLI11_PARSE(app, argc, argv);
 
   int level = 0;

@@ -1,4 +1,4 @@
-// A training step of a pre-norm encoder for encoder_step.py: forward, backward and AdamW.
+// C functions for encoder_step.py, which run a training step of a pre-norm encoder: forward, backward and AdamW.
 #include <cstdint>
 
 #include "polyhead/polyhead.h"
@@ -11,7 +11,7 @@ struct Step {
   nn::Encoder encoder, gradients;
   nn::AdamW optimizer;
   Tensor y, d_x;  // [B,T,E]
-  Workspace workspace;  // declared before `saved`, which returns its tensors to this workspace when it is destroyed
+  Workspace workspace;  // must be declared before `saved`, whose destructor returns tensors to this workspace
   nn::Encoder::Saved saved;
 
   Step(const Shape& shape, std::int64_t heads, std::int64_t layers)

@@ -1,10 +1,10 @@
-"""Time and memory of a step of protein models, with their own attention and with polyhead's (polyhead.patch), in turns.
+"""Measures time and memory of a step of protein models, with the attention of their own packages and with polyhead's (polyhead.patch), in turns.
 
     python bench/folding.py [--residues 128 256 384] [--threads 1] [--rounds 5] [--seconds 60] [--only boltz]
 
-Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is the processor time divided by the number of threads,
-the median over the rounds. The ratio is the median of the ratios of a package's step to the polyhead step next to it. Memory is the peak of a step in a
-separate process, beyond what that process had before.
+Prints the tables of docs/folding.md. Packages that are not installed are left out. A time is the processor time divided by the number of threads, as
+the median over the rounds. In each round the time of the package's step is divided by the time of the polyhead step next to it; the ratio is the median of these quotients.
+Memory is the peak during a step in a separate process, minus the memory of that process before the step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 import polyhead
 import polyhead.patch
 
-ALIGNED = 64  # sequences of the alignment
+ALIGNED = 64  # number of sequences in the alignment
 
 
 def of(module: str, name: str) -> Any:
@@ -108,7 +108,7 @@ def patched(case: str, wanted: bool) -> Any:
 
 
 def resident_mib(field: str) -> float:
-    """VmRSS, or VmHWM, the most since `restart_peak`. Linux only."""
+    """A value of /proc/self/status: VmRSS, the memory now, or VmHWM, the largest memory since `restart_peak`. Linux only."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
@@ -116,7 +116,7 @@ def resident_mib(field: str) -> float:
 
 
 def restart_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")  # importing torch needs more than a small step
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak, because importing torch needs more memory than a small step
 
 
 def memory_of(case: str, n: int, backward: bool, ours: bool, threads: int) -> float:
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--residues", type=int, nargs="+", default=[128, 256, 384])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=60, help="after these no further round of a row begins")
+    parser.add_argument("--seconds", type=float, default=60, help="time after which no further round of a row of the table begins")
     parser.add_argument("--only", default="")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()

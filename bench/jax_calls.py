@@ -1,4 +1,5 @@
-"""Compares the time of polyhead.jax with jax.nn.dot_product_attention, both compiled by jax.jit: small calls, whose time is mostly overhead, and one head of 2048 keys.
+"""Compares the time of polyhead.jax and of jax.nn.dot_product_attention, both compiled by jax.jit, for small calls, whose time is mostly overhead, and for one
+head with 2048 keys.
 
     python bench/jax_calls.py
 
@@ -12,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from typing import Any
 
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before JAX makes its threads
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # must come before the import of JAX, which starts threads
 
 import jax
 import jax.numpy as jnp

@@ -1,8 +1,8 @@
-"""A Llama of about 100 million random parameters, batch 1, greedy: polyhead compared with transformers on PyTorch, taking turns in one process.
+"""Compares polyhead with transformers on PyTorch for a Llama of about 100 million random parameters, with batch 1 and greedy decoding. Both take turns in one process.
 
     python3 bench/language_model.py [--threads 2] [--prompt 512] [--tokens 32] [--rounds 5] [--dtype float32] [--cache-dtype DTYPE]
 
-Prints the median milliseconds of a prompt (up to its first token) and of each further token, and the ratios.
+Prints the median milliseconds of reading a prompt (up to the first token of the answer) and of each further token, and the ratios.
 """
 import argparse
 import os
@@ -55,7 +55,7 @@ def run_ours() -> tuple[float, float, list[int]]:
 with tempfile.TemporaryDirectory() as folder:
     theirs.save_pretrained(folder)
     ours = polyhead.models.load(folder)
-    rounds = [(run_theirs(), run_ours()) for _ in range(options.rounds + 1)][1:]  # the first one warms up
+    rounds = [(run_theirs(), run_ours()) for _ in range(options.rounds + 1)][1:]  # the first round only warms up
 print("the same tokens:", all(a[2] == b[2] for a, b in rounds))
 for index, what in ((0, "prompt"), (1, "token")):
     a, b = (statistics.median(pair[side][index] for pair in rounds) * 1e3 for side in (0, 1))

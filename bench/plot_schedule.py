@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How well each number of threads is filled, as an SVG, from the figures of bench_schedule.
+"""Plots how evenly work is divided among each number of threads, as an SVG, from the figures of bench_schedule.
 
     build/dev/bench/bench_schedule --csv | build/peers/bin/python bench/plot_schedule.py docs/images/schedule.svg
 """

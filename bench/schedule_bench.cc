@@ -1,7 +1,7 @@
-// Computes how evenly schedule.cc and the chunks of a layer load the threads: work / (threads x longest thread), in per cent.
+// Computes how evenly schedule.cc, and a layer that divides its work into chunks, load the threads: work / (threads x longest thread), in per cent.
 //
-//     bench_schedule          the table "Many threads" of docs/experiments.md
-//     bench_schedule --csv    every number of threads from 1 to 128, for bench/plot_schedule.py
+//     bench_schedule          prints the table "Many threads" of docs/experiments.md
+//     bench_schedule --csv    prints figures for every number of threads from 1 to 128, for bench/plot_schedule.py
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -43,7 +43,7 @@ AttentionSizes decode(std::int64_t keys) {
   return sizes;
 }
 
-// A product of many rows, in blocks of 132 rows and panels of 32 columns, as AVX-512 has them.
+// A matrix product with many rows. Threads compute blocks of 132 rows and panels of 32 columns, the sizes of the AVX-512 kernel.
 double product(std::int64_t rows, std::int64_t columns, int threads) {
   const std::int64_t row_blocks = (rows + 131) / 132, panels = (columns + 31) / 32,
                      group = cpu::panels_of_item(row_blocks, panels, threads);

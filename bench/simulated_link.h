@@ -1,5 +1,5 @@
-// A simulated network: it passes messages on to another communicator and delivers each no sooner than a link of a given rate and delay would.
-// All ranks must be processes of one machine, because the clock of the machine gives the times of sending and receiving.
+// A simulated network: it passes messages on to another communicator, and delivers each message no sooner than a link with a given rate and delay would.
+// All ranks must be processes of one machine, because the times of sending and receiving are read from the machine's clock.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,8 @@
 
 namespace polyhead::bench {
 
-// Each rank has one link, over which its messages arrive one after the other. A message begins to arrive
-//   up to 64 KiB    `delay` after it was sent
-//   larger          2 `delay` after it was announced and its receive was posted: the receiver requests it (rendezvous, as in MPI)
+// Each rank has one link, over which the messages to this rank arrive one after the other. A message of up to 64 KiB begins to arrive `delay` after it was sent.
+// A larger message begins to arrive 2 `delay` after it was announced and its receive was posted, because the receiver must request it (rendezvous, as in MPI).
 // The processor time of messages is that of the other communicator.
 class SimulatedLink final : public distributed::Communicator {
  public:
@@ -83,7 +82,7 @@ class SimulatedLink final : public distributed::Communicator {
     return {std::as_writable_bytes(std::span(memory.get(), 1)), memory};
   }
 
-  // Schedules the messages that were announced since the last call on the link.
+  // Computes the times at which the messages that were announced since the last call of look() arrive over the link.
   void look() {
     for (Received* const received : open_) {
       if (received->arrival >= 0 || !received->stamp_transfer->wait(Limit(0))) continue;

@@ -1,10 +1,10 @@
-"""Compares the time of layers of polyhead.torch with polyhead's layer on NumPy arrays and with torch's operators, forward and forward+backward.
+"""Compares the time of layers of polyhead.torch with polyhead's layer on NumPy arrays and with torch's layers, forward and forward+backward.
 
     python bench/torch_layers.py [--threads 1] [--seconds 3]
 
 The three layers are timed in turn; the script prints the fastest call of each, in microseconds. polyhead's layer on NumPy arrays shows the time without
-torch: it records no graph, and packs its parameters in each call as the other two do. torch's layers are nn.MultiheadAttention, and a gated layer that is
-built from F.scaled_dot_product_attention.
+the overhead of torch: it records no graph. Like the two others it packs its parameters in each call. torch's layers are nn.MultiheadAttention, and a gated layer
+that is built from F.scaled_dot_product_attention.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def multihead(batch: int, length: int, width: int, heads: int) -> tuple[Tensor, 
 
 
 class GatedByTorch(nn.Module):
-    """The parameters of a GatedAttention along the last axis but one, used by torch's operators."""
+    """A gated layer made of torch's operators, with the parameters of a GatedAttention whose axis is -2."""
 
     def __init__(self, of: GatedAttention) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ CASES: dict[str, Callable[[], tuple[Tensor, tuple[Tensor, ...], polyhead.MultiHe
 
 
 def calls(x: Tensor, more: tuple[Tensor, ...], own: polyhead.MultiHeadAttention, layers: dict[str, nn.Module], backward: bool) -> dict[str, Callable[[], object]]:
-    """One call of each, by its name."""
+    """A function for one call of each of the three layers, by name."""
     array, d_out = x.numpy(), torch.randn_like(x)
     options: dict[str, Any] = {"bias": more[0].detach().numpy()[None]} if more else {}
 
@@ -83,7 +83,7 @@ def calls(x: Tensor, more: tuple[Tensor, ...], own: polyhead.MultiHeadAttention,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each case (default: 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time of measurement for each case (default: 3)")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     polyhead.set_num_threads(given.threads)
@@ -95,7 +95,7 @@ def main() -> None:
             x = made[0].detach()
             every = calls(x, *made[1:], backward=backward)
             best = dict.fromkeys(every, float("inf"))
-            turn = 0.002  # seconds for which calls of one layer follow each other; otherwise each call would find the code and data of the other layers in the caches
+            turn = 0.002  # seconds of a turn, in which calls of one layer follow each other; if the layers alternated, each call would find the code and data of the others in the caches
             end = time.perf_counter() + given.seconds
             while time.perf_counter() < end:
                 for peer, call in every.items():

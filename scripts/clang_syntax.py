@@ -1,6 +1,6 @@
 """Compiles the sources of a build folder without generating code: clang_syntax.py FOLDER JOBS. Part of scripts/check-clang.
 
-Ninja runs the compilers: a source is checked again only if it, a header that it includes or its flags have changed.
+Ninja runs the compilers. A source is checked again only if the source, a header that it includes or its flags have changed.
 """
 import json
 import os
@@ -16,8 +16,9 @@ def setting(name, entry):
 
 
 def of_chosen_sets(entries):
-    """All kernels for the first instruction set of each kind (with products of pairs of bfloat16 and without), one kernel for each other set."""
-    first = {}  # by kind
+    """Selects the kernel sources to check. There are two kinds of instruction sets, with and without products of pairs of bfloat16. All kernels are checked for
+    the first set of each kind, and one kernel for each other set."""
+    first = {}  # kind -> its first instruction set
     seen = set()
     for entry in entries:
         name, pairs = setting("POLYHEAD_ISA", entry), setting("POLYHEAD_BASE_ISA", entry) is not None
@@ -31,7 +32,7 @@ def path(text):
 
 
 def rule(entry, output, command, needs):
-    """A build statement of Ninja's file: the command writes `output`, and reads the entry's source and the files that output.d lists."""
+    """A build statement for Ninja's file. Its command writes `output`; it depends on the entry's source and on the files that output.d lists."""
     command = command.replace(" -c ", f" -MD -MF '{output}.d' -MQ '{output}' -c ")
     inputs = path(entry["file"]) + (" | " + " ".join(map(path, needs)) if needs else "")
     return f"build {path(output)}: check {inputs}\n  command = {command.replace('$', '$$')}\n  depfile = {path(output)}.d\n  description = {path(entry['file'])}\n"
@@ -41,9 +42,10 @@ def main():
     folder, jobs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     entries = json.loads((folder / "compile_commands.json").read_text())
     precompiled = {str(folder / entry["output"]): entry for entry in entries if "cmake_pch" in entry["file"]}
-    # Leave out viewer/assets.cc (the page's parts as arrays of bytes), because making it needs a build, and nanobind's own sources.
+    # Leave out viewer/assets.cc (template, style and scripts of the page as arrays of bytes), because making it needs a build. Leave out nanobind's own
+    # sources too.
     written = folder / "viewer" / "assets.cc"
-    if not written.exists():  # a source that includes this file is checked, so the file must exist
+    if not written.exists():  # a source that is checked includes this file, so the file must exist
         written.touch()
     entries = [entry for entry in entries if entry not in precompiled.values() and not entry["file"].endswith("/viewer/assets.cc") and "nanobind-static" not in entry["output"]]
     # Leave out the programs of live pages, because they read tables that a build writes; scripts/live-engine compiles them with Clang.
@@ -62,7 +64,7 @@ def main():
     (folder / "syntax.ninja").write_text("\n".join(rules))
     checked = subprocess.run(["ninja", "-f", "syntax.ninja", "-j", jobs, "-k", "0"], cwd=folder)
     failed = sum(not pathlib.Path(f"{folder / entry['output']}.checked").exists() for entry in entries)
-    failed = failed or int(checked.returncode != 0)  # a precompiled header alone
+    failed = failed or int(checked.returncode != 0)  # Ninja's status also tells if only a precompiled header failed
     print(f"{len(entries) - failed} passed, {failed} failed")
     return checked.returncode
 

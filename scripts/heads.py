@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How many heads? Trains the models of docs/use-cases.md and writes its table and its picture.
+"""Measures what the number of heads changes: trains models with 1 to 16 heads, and writes the table and the picture about them in docs/use-cases.md.
 
     python3 scripts/heads.py PROGRAM DATA_FOLDER [--steps 1200] [--threads 2]
 
-PROGRAM is polyhead; DATA_FOLDER has sentiment.tsv. Needs Matplotlib. `polyhead train heads` trains each model. It does not repeat
-finished runs, so the script may be stopped and started again. Time and memory of a step are measured in separate short runs, on an otherwise idle machine; --times
-measures them again. Models and figures are in build/heads/.
+PROGRAM is the program polyhead; DATA_FOLDER has the file sentiment.tsv. The script needs Matplotlib. `polyhead train heads` trains the models. It does not repeat
+finished runs, so the script may be stopped and started again. Time and memory of a step are measured in separate short runs, for which the machine should be idle; --times
+repeats these measurements. Models and figures are written to build/heads/.
 """
 import argparse
 import collections
@@ -28,7 +28,7 @@ MEASURES = {"grammar": "sentences exactly right", "sentiment": "correlation with
 
 
 def study(program, data, folder, steps, threads):
-    """Runs of each (task, heads), in the order of their seeds."""
+    """The runs for each (task, number of heads), in the order of their seeds."""
     command = [program, "train", "heads", "--data", data / "sentiment.tsv", "-o", folder, "--steps", steps, "--threads", threads, "--json"]
     with subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True) as process:
         runs = collections.defaultdict(list)
@@ -42,7 +42,7 @@ def study(program, data, folder, steps, threads):
 
 
 def times(program, data, threads, again):
-    """Milliseconds of a step and the process's largest memory for each (task, heads): the smallest of five runs of 40 steps."""
+    """For each (task, number of heads): the milliseconds of a step and the largest memory of the process, each the smallest of five runs of 40 steps."""
     folder = work / "times"
     if again and folder.exists():
         shutil.rmtree(folder)
@@ -88,7 +88,7 @@ def main():
     parser.add_argument("program", type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--threads", type=int, default=1, help="of the time and memory; scores do not depend on it")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads when time and memory are measured; scores do not depend on it")
     parser.add_argument("--times", action="store_true", help="measure time and memory again")
     given = parser.parse_args()
     runs = study(given.program, given.data, work / "runs", given.steps, given.threads)

@@ -3,8 +3,8 @@
 
     build/venv/bin/python scripts/make_argument_lists.py [--check]
 
-A list stands between a line `# arguments: NAME` and a line `# end of arguments`, in the files themselves, so that mypy, help() and editors read it. Needs the
-installed package with torch. --check compares with the files instead of writing them.
+Each list is a part of a source file, between a line `# arguments: NAME` and a line `# end of arguments`, so that mypy, help() and editors can read it. The script needs the
+installed package and torch. With --check it compares the lists with the files instead of writing them.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ import sys
 
 from polyhead._arguments import ARGUMENTS
 
-if "polyhead.torch" not in sys.modules:  # without the rest of it, which does not load with lists of another table
+if "polyhead.torch" not in sys.modules:  # load an empty package: the other modules of polyhead.torch do not load if their lists differ from the table
     sys.modules["polyhead.torch"] = importlib.util.module_from_spec(importlib.util.find_spec("polyhead.torch"))
 from polyhead.torch._rules import NOT_OF_TORCH, RULES
 
@@ -31,7 +31,7 @@ def of_torch():
 
 
 def options_of_operators():
-    """Tensors first, as the operators save them."""
+    """The options of the operators. Tensors come first, because the operators save the first arguments for the backward pass."""
     tensors = [argument.name for argument in of_torch() if argument.extent]
     tensors += [argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent]
     tensors += [argument.name for argument in ARGUMENTS if argument.extent == "scales"]
@@ -40,7 +40,7 @@ def options_of_operators():
     for argument in of_torch():
         if not argument.extent:
             lines += [f"{name}: {annotation} = {default!r}".replace("'", '"') for name, annotation, default in RULES[argument.annotation].fields(argument)]
-    return [*lines, "attention_weights: bool = False  # whether `attention` returns them"]
+    return [*lines, "attention_weights: bool = False  # whether the operator `attention` returns the attention weights"]
 
 
 def lists():
@@ -54,7 +54,7 @@ def lists():
 
 
 def written(text, made):
-    """The text of a file with its lists made anew."""
+    """The text of a file in which the lists are replaced by newly made ones."""
 
     def replaced(match):
         start, indent, name = match.group(1), match.group(2), match.group(3)

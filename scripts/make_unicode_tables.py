@@ -3,8 +3,8 @@
 
     build/venv/bin/python scripts/make_unicode_tables.py [--check]
 
-The parts of `tokenizers` follow different versions of Unicode. Each table is found by asking the package for every code point, so that the C++ code
-splits text as the package does, whatever version utf8proc and Oniguruma have. --check compares with the file instead of writing it. Takes four minutes.
+The components of `tokenizers` follow different versions of Unicode. So each table is made by calling the package with every code point. The C++ code then
+splits text as the package does, whatever version utf8proc and Oniguruma have. --check compares the tables with the file instead of writing it. Takes four minutes.
 """
 import pathlib
 import struct
@@ -42,7 +42,7 @@ def bert(**switches):
 
 
 def classes():
-    """Sets of characters, by the name of the table."""
+    """The sets of characters, by the name of their table."""
     clean, strip, marks = bert(clean_text=True), bert(strip_accents=True), normalizers.StripAccents().normalize_str
     nfd, nfkd = normalizers.NFD().normalize_str, normalizers.NFKD().normalize_str
     whitespace, split = pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit()
@@ -64,7 +64,7 @@ def classes():
 
 
 def reordered(nfd):
-    """Characters whose canonical combining class is not 0. The C++ code takes the class itself from utf8proc, because the class of a character never changes."""
+    """Characters whose canonical combining class is not 0. The table does not contain the class: the C++ code reads it from utf8proc, because it never changes."""
     lowest, highest = "\u0334", "\u0345"  # characters of the classes 1 and 240, the smallest and the largest class
     found = []
     for code in CODES:
@@ -78,7 +78,7 @@ def reordered(nfd):
 
 
 def lowercase():
-    """[first, last, step, distance]: every step-th character of the range becomes the one at that distance. U+0130 becomes two characters."""
+    """Rows [first, last, step, distance]: every step-th character of the range becomes the character `distance` after it. U+0130 is left out: it becomes two characters."""
     lower = normalizers.Lowercase().normalize_str
     assert [c for c in CODES if len(lower(chr(c))) != 1] == [0x130]
     changed = [(c, ord(lower(chr(c))) - c) for c in CODES if c != 0x130 and lower(chr(c)) != chr(c)]
@@ -103,18 +103,19 @@ def charsmap(key, value="y"):
         place ^= byte
         units[place] = page << 10 | byte
         last, place = place, place ^ page
-    units[last] |= 1 << 8  # a key ends here
-    units[place] = 1 << 31  # its value begins at byte 0
+    units[last] |= 1 << 8  # the key ends here
+    units[place] = 1 << 31  # the value of the key begins at byte 0
     return struct.pack("<I2048I", 8192, *units) + value.encode() + b"\0"
 
 
 def drops(key):
-    """Whether characters after `key` vanish. If they do, they are in its grapheme cluster, because Precompiled replaces a cluster of less than 6 bytes as a whole."""
+    """A function that tells whether characters after `key` are dropped. Dropped characters belong to the grapheme cluster of `key`, because Precompiled
+    replaces a cluster of less than 6 bytes as a whole."""
     return normalizers.Precompiled(charsmap(key)).normalize_str
 
 
 def cluster_classes():
-    """The class of a character in the rules of grapheme clusters. Classes that do not matter for clusters of less than 6 bytes are left out."""
+    """The class of each character in the rules of grapheme clusters. Classes without effect on clusters of less than 6 bytes are left out."""
     x, copyright, ka = drops("x"), drops("\u00a9"), drops("\u0915")
     assert [x("x" + c) for c in ("\u0301", "\u200d", "x")] == ["y", "y", "yy"] and drops("\U0001f600")("\U0001f600") == "y"
     basic = [chr(c) for c in CODES if c < 0x10000]
@@ -139,15 +140,16 @@ def members_of(pattern, codes=CODES):
 
 
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-# Arabic, Cyrillic, Devanagari, Myanmar and Common are missing: they have new characters of four bytes, and Unicode 14 has no characters with the same properties.
+# Arabic, Cyrillic, Devanagari, Myanmar and Common are left out: these scripts have new characters of four bytes for which Unicode 14 has no characters with
+# the same properties.
 SCRIPTS = ("Han Hiragana Katakana Hangul Bopomofo Latin Greek Hebrew Thai Lao Bengali Gurmukhi Gujarati Oriya Tamil Telugu Kannada Malayalam Sinhala "
            "Khmer Tibetan Georgian Armenian Ethiopic Mongolian").split()
-BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are missing for the same reason
+BRACKETS = "alnum alpha blank cntrl digit graph print punct space word xdigit".split()  # `lower` and `upper` are left out for the same reason
 
 
 def stand_ins():
-    """[first, last, stand-in]: for each character that `tokenizers`' Oniguruma knows and Unicode 14 does not, one of Unicode 14 with as many bytes of UTF-8 and the
-    same properties, as far as patterns may ask for them: CATEGORIES, SCRIPTS and BRACKETS."""
+    """Rows [first, last, stand-in]. For each character that the Oniguruma of `tokenizers` knows and Unicode 14 does not, the stand-in is a character of Unicode
+    14 with as many bytes of UTF-8 and the same properties. Properties are those that a pattern may test: CATEGORIES, SCRIPTS and BRACKETS."""
     if unicodedata.unidata_version != "14.0.0":
         sys.exit(f"run this with Python 3.11: its unicodedata is of Unicode 14, as Oniguruma 6.9.8; here it is {unicodedata.unidata_version}")
     assigned = sorted(set(CODES) - members_of(r"\p{Cn}"))
@@ -160,7 +162,7 @@ def stand_ins():
     for c in assigned:
         key = (tuple(signature[c]), len(chr(c).encode()))
         if unicodedata.category(chr(c)) != "Cn":
-            if key not in old or not 0xFE00 <= c < 0x10000:  # the last candidate that is not a full-width form, because patterns rarely name it
+            if key not in old or not 0xFE00 <= c < 0x10000:  # take the last candidate that is no full-width form, because patterns rarely name such a character
                 old[key] = c
         else:
             new.append((c, key))

@@ -1,8 +1,8 @@
-"""Prints a bill of materials in CycloneDX 1.5 (JSON) of components.json, which each build writes into its folder.
+"""Prints a software bill of materials in CycloneDX 1.5 (JSON), made from components.json, a file that each build writes into its folder.
 
     python3 scripts/sbom.py COMPONENTS.JSON [--commit HASH] [--time SECONDS] [--static-runtime]
 
---static-runtime: libstdc++ is linked in, as in the wheels of scripts/wheels. The same arguments give the same bytes.
+--static-runtime: libstdc++ is linked statically, as in the wheels of scripts/wheels. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "libpng": ("libpng-2.0", "http://www.libpng.org"),
     "libjpeg": ("IJG AND BSD-3-Clause AND Zlib", "https://libjpeg-turbo.org"),
     "nanobind": ("BSD-3-Clause AND MIT", "https://github.com/wjakob/nanobind"),  # MIT is the licence of tsl::robin_map, which nanobind contains
-    "MPI": ("BSD-3-Clause", "https://www.mpi-forum.org"),  # that of Open MPI; another MPI may have another licence
+    "MPI": ("BSD-3-Clause", "https://www.mpi-forum.org"),  # the licence of Open MPI; other implementations of MPI may have another licence
     "libstdc++": ("GPL-3.0-or-later WITH GCC-exception-3.1", "https://gcc.gnu.org"),
 }
 

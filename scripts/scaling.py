@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""How attention scales over ranks: measures 1 to 4 ranks, fits a model to them, predicts 8 to 1,024, and writes the tables and the picture of docs/scaling.md.
+"""Shows how attention scales over ranks: measures 1 to 4 ranks, fits a model to these measurements, predicts 8 to 1,024 ranks, and writes the tables and the
+picture of docs/scaling.md.
 
     python3 scripts/scaling.py measure build/release/bench/bench_distributed [--only NAME ...]    # mpirun; groups tbf and veth as root: bench/limited_links.sh
     python3 scripts/scaling.py page                                                         # needs Matplotlib
 
-An existing measurement is repeated only with --again, which keeps the faster of the two. The figures are in build/scaling-figures/, one line of JSON each. The page says what the model leaves out.
+An existing measurement is repeated only with --again, which keeps the faster of the two. The figures are in build/scaling-figures/, one file with a line of
+JSON for each measurement. docs/scaling.md says what the model leaves out.
 """
 import argparse
 import dataclasses
@@ -23,11 +25,11 @@ page, picture = root / "docs/scaling.md", root / "docs/images/scaling.png"
 # ---- measurements ----
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"]
-LARGE, SMALL = 8192, 1024  # positions; by the model, arithmetic hides the messages of a forward pass at 1 Gbit/s for LARGE, not for SMALL
+LARGE, SMALL = 8192, 1024  # numbers of positions; according to the model, at 1 Gbit/s arithmetic hides the messages of a forward pass for LARGE, but not for SMALL
 
 
 def cases():
-    """group -> (name, ranks, link, arguments). link: memory, a rate of tc tbf, or none: TCP that is not limited."""
+    """group -> list of (name, ranks, link, arguments). link: "memory" (shared memory), a rate of tc tbf, or "none" (TCP without a limit)."""
     causal = ["--causal", "--order", "zigzag"]
     groups = {"transport": [(f"transport-{link}", 2, link, ["--transport"]) for link in ("memory", "none", "10gbit", "1gbit")]}
     groups["adding"] = [("adding", 1, "memory", ["--adding"])]
@@ -74,7 +76,7 @@ def measure(program, only, again):
 
 
 def measured(group):
-    """The figures of a group that have been measured, by name."""
+    """The figures of a group's measurements that exist, by name."""
     files = [(name, work / f"{name}.json") for name, *_ in cases()[group]]
     return {name: json.loads(file.read_text()) for name, file in files if file.exists()}
 
@@ -87,10 +89,10 @@ class Rank:
     backward: float
     join: float  # seconds to add one element of a partial output to the others; one thread
     add: float  # seconds to add one element of a partial gradient; one thread
-    communication: float = 0  # share of one thread that moves messages while the others compute
+    communication: float = 0  # fraction of one thread's time that is used for moving messages
     threads: int = 1
 
-    def kernels(self, passes):  # multiply-adds per second that remain for attention beside moving messages
+    def kernels(self, passes):  # multiply-adds per second of attention, while a part of the time is used for moving messages
         return (self.forward if passes == 1 else self.backward) / (1 + self.communication / self.threads)
 
 
@@ -100,7 +102,7 @@ class Link:
     latency: float  # seconds that a small message takes from one rank to another
     message: float  # processor seconds for sending or receiving a small message
 
-    def seconds(self, size):  # time of a large message, which is announced, requested and sent
+    def seconds(self, size):  # time of a large message, which takes three trips: it is announced, requested and sent
         return 3 * self.latency + size / self.rate
 
 
@@ -112,7 +114,7 @@ class Problem:
     width: int = 128
     causal: bool = False
 
-    def multiply_adds(self):  # of a forward pass; a backward pass needs 2.5 times as many
+    def multiply_adds(self):  # number for a forward pass; a backward pass needs 2.5 times as many
         return self.length**2 * (0.5 if self.causal else 1) * self.heads * 2 * self.width
 
 
@@ -130,21 +132,21 @@ class Time:
         return Time(*(getattr(self, field.name) + getattr(other, field.name) for field in dataclasses.fields(self)))
 
 
-def rows_of_piece(keys, heads, width, passes, threads):  # Ring::in_pieces, src/distributed/ring.h
+def rows_of_piece(keys, heads, width, passes, threads):  # must agree with Ring::in_pieces in src/distributed/ring.h
     return max(768, int(1e9 * threads / (keys * heads * 2 * width * passes)) // 768 * 768)
 
 
 def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add=None, patience=1):
-    """The times of the forward and the backward pass on each of head_ranks * ring_ranks ranks. All ranks have the same work: not causal, or causal with zigzag
-    slices. patience: number of later steps in which gradients of keys may still arrive; 1 in the library. threads_that_add: number of threads that add
-    partial gradients; all threads in the library."""
+    """The times of the forward and the backward pass on each of head_ranks * ring_ranks ranks. All ranks must have the same work: without a causal mask, or with zigzag
+    slices. patience: by how many steps the gradients of keys may arrive late without delaying the ring; 1 in the library. threads_that_add: number of threads that add
+    up partial gradients; in the library all threads."""
     ranks = head_ranks * ring_ranks
     rows, heads, kv_heads = problem.length / ring_ranks, problem.heads / head_ranks, max(problem.kv_heads / head_ranks, 1)
     # A step computes one block of rows x rows, or, with zigzag slices, two blocks with half as many rows and keys.
     count, side = (2, rows / 2) if problem.causal else (1, rows)
     pairs = problem.multiply_adds() / (problem.heads * 2 * problem.width) / ring_ranks**2
-    keys_bytes = rows * kv_heads * 2 * problem.width * 4  # bytes of k and v, or of d_k and d_v, of a step
-    # Twice per call each rank sends a message to all other ranks and receives one from each (agreement.cc).
+    keys_bytes = rows * kv_heads * 2 * problem.width * 4  # bytes of k and v, or of d_k and d_v, that are sent in a step
+    # Twice in a call, each rank sends a message to every other rank and receives a message from every other rank (agreement.cc).
     agreement = 2 * (far.latency + 2 * (ranks - 1) * far.message) if ranks > 1 else 0
     result = []
     for passes in (1, 2.5):
@@ -153,7 +155,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
         pieces = count * math.ceil(side / rows_of_piece(side, heads, problem.width, passes, rank.threads))
         if ring_ranks == 1:
             adding = 0
-        elif backward:  # each piece adds its d_q, and the d_k and d_v of all keys of the block; d_k and d_v also start as zeros
+        elif backward:  # for each piece its d_q, and d_k and d_v of all keys of the block, are added; d_k and d_v also must be filled with zeros first
             adding = rank.add / (threads_that_add or rank.threads) * (rows * heads * problem.width + (pieces * side + rows) * kv_heads * 2 * problem.width)
         else:
             adding = rank.join / min(rank.threads, heads) * rows * heads * problem.width
@@ -167,14 +169,14 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
 
         if ring_ranks > 1:
             ready = arrives(keys_bytes, 0)
-        returned = []  # when the gradients of each step arrive
+        returned = []  # the time at which the gradients of each step arrive
         for step in range(ring_ranks):
             if step > 0:
                 begin = clock
                 clock = max(clock, ready)
                 if step + 1 < ring_ranks:
                     ready = arrives(keys_bytes, clock)
-                if backward and step > 1:  # a step begins when the gradients of the step before are here (attention.cc, expect_returned)
+                if backward and step > 1:  # a step begins only after earlier gradients have arrived (attention.cc, expect_returned)
                     returned.append(arrives(keys_bytes, begin))
                     clock = max([clock, *returned[:len(returned) - patience]])
                 time.waiting += clock - begin
@@ -183,7 +185,7 @@ def passes_of(problem, head_ranks, ring_ranks, rank, far, near, threads_that_add
             time.adding += adding
         if backward and ring_ranks > 1:
             time.waiting += arrives(keys_bytes, clock) - clock
-        if head_ranks > 1:  # exchanges, one after the other: forward q, k, v and then out; backward q, k, v, out, d_out and then d_q, d_k, d_v
+        if head_ranks > 1:  # exchanges follow each other. Forward: q, k, v, then out. Backward: q, k, v, out, d_out, then d_q, d_k, d_v
             own = problem.length / ranks * problem.width * 4
             tensors = [problem.heads] * (4 if backward else 2) + [problem.kv_heads] * (4 if backward else 2)
             for of_tensor in tensors:
@@ -220,7 +222,7 @@ def fit(points, transport, adding):
         rate = next(large["both_ways_bytes_per_second"] for large in told["large"] if large["bytes"] == 16 << 20)
         links[told["link"]] = Link(rate=rate, latency=told["latency"], message=told["latency"] / 2)
     rank = Rank(*speeds, join=adding["join"], add=adding["add"])
-    # The time that rings take beyond arithmetic and adding is that of the thread that moves messages and of MPI's copies.
+    # The processor time of rings beyond arithmetic and adding is the time of the thread that moves messages, and of MPI's copies.
     ratios = []
     for told in points:
         if told["plan"][1] > 1:
@@ -232,15 +234,15 @@ def fit(points, transport, adding):
 # ---- predictions ----
 
 SERVER_CORES = 32
-FILLED = 0.95  # share of the threads' time that is used with 32 threads: docs/experiments.md, "Many threads"
+FILLED = 0.95  # fraction of the time of 32 threads in which they have work: docs/experiments.md, "Many threads"
 GIGABITS = (10, 25, 100)
 RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
-LATENCY, MESSAGE = 50e-6, 5e-6  # seconds: latency of TCP in a data centre plus the communicator's sleep; processor time of a small message
-INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # link between two ranks of one machine, in each direction
+LATENCY, MESSAGE = 50e-6, 5e-6  # seconds. LATENCY: of TCP in a data centre, plus the time for which the communicator sleeps. MESSAGE: processor time of a small message
+INSIDE = Link(rate=5e9, latency=20e-6, message=2e-6)  # the link between two ranks of one machine
 
 
 def server(one, parts=1):
-    """One rank of a machine with 32 cores that has `parts` ranks. A core is as fast as the measured one."""
+    """One rank of a machine with 32 cores on which `parts` ranks run. Each core is as fast as a core of the measured machine."""
     cores = SERVER_CORES // parts
     return Rank(one.forward * cores * FILLED, one.backward * cores * FILLED, one.join, one.add, one.communication, cores)
 
@@ -250,7 +252,7 @@ def network(gigabits, sharing=1):
 
 
 def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate, message, speed, backward):
-    """The same formula as polyhead::distributed::predicted_seconds (src/distributed/plan.cc)."""
+    """The seconds of a call by the same formula as polyhead::distributed::predicted_seconds (src/distributed/plan.cc)."""
     ranks = head_ranks * ring_ranks
     near = min(ranks, near)
 
@@ -267,7 +269,7 @@ def predicted_seconds(problem, head_ranks, ring_ranks, near, near_rate, far_rate
 
 
 def chosen_plan(problem, machines, parts, gigabits, one, backward):
-    """The plan (head ranks, ring ranks) that choose_plan picks for the machines that the page assumes."""
+    """The plan (head ranks, ring ranks) that choose_plan of the library picks for the machines that docs/scaling.md assumes."""
     ranks, best = machines * parts, (1, machines * parts)
     given = (parts, INSIDE.rate, gigabits / 8 * 1e9, LATENCY, server(one, parts).forward, backward)
     for head_ranks in range(2, ranks + 1):
@@ -277,8 +279,8 @@ def chosen_plan(problem, machines, parts, gigabits, one, backward):
 
 
 def efficiency(problem, machines, parts, gigabits, one, **changes):
-    """The time of one machine divided by (machines * the time of all machines together). parts: ranks per machine; with 1 the plan is a ring of machines, otherwise
-    choose_plan picks it."""
+    """The efficiency: the time on one machine divided by (machines * the time on all machines). parts: ranks per machine; with 1 the plan is a ring of machines, otherwise
+    choose_plan picks the plan."""
     rank, far, seconds = server(one, parts), network(gigabits, parts), 0
     for i, backward in enumerate((False, True)):
         plan = chosen_plan(problem, machines, parts, gigabits, one, backward) if parts > 1 else (1, machines)
@@ -288,14 +290,14 @@ def efficiency(problem, machines, parts, gigabits, one, **changes):
 
 
 def block_seconds(residues, ranks, rank, link, width=128, heads=4, head_width=32, layers=(False, True)):
-    """Seconds of (arithmetic, messages) for the forward pass of triangle attention around the starting and the ending node, if each rank has some rows of the pair
-    tensor (PairAttention)."""
+    """The seconds of arithmetic and the seconds of messages for the forward pass of triangle attention around the starting and the ending node, if each rank
+    holds some rows of the pair tensor (PairAttention)."""
     rows, others = residues / ranks, (ranks - 1) / ranks
     attention = rows * residues**2 * heads * 2 * head_width
     projections = rows * residues * width * (5 * heads * head_width + heads)
     bias, pairs = residues**2 * heads * 4, rows * residues * width * 4
     messages = 0.0
-    for columns in layers:  # the bias is gathered; attention along columns also needs an exchange before and one after
+    for columns in layers:  # the bias is gathered; attention along columns also needs an exchange before it and an exchange after it
         for size in [bias] + [pairs, pairs] * columns:
             messages += link.latency + 2 * (ranks - 1) * link.message + link.seconds(size * others) + 2 * (ranks - 1) * link.message
     return len(layers) * (attention + projections) / rank.forward, messages

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the models of docs/use-cases.md, scores them on examples that they have not seen, and writes the figures into that page.
+"""Trains the models of docs/use-cases.md, scores them on examples that were not used for training, and writes the figures into that page.
 
     python3 scripts/use_cases.py PROGRAM DATA_FOLDER [--only NAME ...]
 
-PROGRAM is polyhead; DATA_FOLDER has the files that the page names. Models whose files are missing are left out, and their figures stay. A hash chooses a
-tenth of sentiment.tsv, en-fr.tsv and digits.npz, which is put aside before training and only scored. Models and logs are in build/use-cases/.
+PROGRAM is the program polyhead; DATA_FOLDER has the files that the page names. Models whose files are missing are left out, and their figures in the page are
+not changed. A tenth of the examples in sentiment.tsv, en-fr.tsv and digits.npz, chosen by a hash, is put aside before training and used only for scoring.
+Models and logs are written to build/use-cases/.
 """
 import argparse
 import hashlib

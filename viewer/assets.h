@@ -1,4 +1,4 @@
-// The page's parts, embedded from page.html, page.css and script/*.js by embed.cmake.
+// The contents of page.html, page.css and script/*.js, which embed.cmake writes into a C++ file.
 #pragma once
 
 #include <string_view>

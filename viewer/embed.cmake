@@ -1,10 +1,10 @@
 # cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
-# Writes the page's parts as C++ arrays of characters. They are not string literals, because a literal of more than 64 KiB may be too long for a compiler. Every byte
-# becomes '\xNN', so that nothing needs quoting. Comments, blank lines and leading blanks are left out, because every page contains the parts.
+# Writes template, style and scripts as C++ arrays of characters. A string literal of more than 64 KiB may be too long for a compiler, so arrays are used.
+# Every byte is written as '\xNN', so that no character needs quoting. Comments, blank lines and leading blanks are left out, to keep pages small.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
 
-# Removes from a style each /* … */ that is alone on its line. Removes from a script each // … that is alone on its line or comes after two blanks. A comment
-# with a quote stays, because it may be part of a string.
+# Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … that contains
+# a quote is not removed, because it may be part of a string.
 function(shorten text)
   string(REGEX REPLACE "\n[ ]*//[^\n]*" "" text "\n${text}")
   string(REGEX REPLACE "[ ][ ]//[ ][^\n\"'`]*\n" "\n" text "${text}")

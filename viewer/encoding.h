@@ -8,7 +8,7 @@
 
 namespace polyhead::viewer {
 
-// All weights of a page have one encoding. The page names it and shows only as many digits as it preserves.
+// All weights of a page have the same encoding. The page names the encoding, and shows only as many digits of a weight as the encoding preserves.
 enum class Encoding : std::uint8_t {
   linear16,      // steps of 1/65533 on [0, 1]: error at most 7.7e-6
   logarithmic8,  // steps of a factor 2^(1/14): error at most 2.6 % of the attention weight; below 3.7e-6 it is stored as 0
@@ -22,8 +22,8 @@ std::string_view name_of(Encoding encoding);   // the name in the page's data
 
 // linear16:      code = 1 + round(65533 w);     w = (code - 1) / 65533;                            65535 is NaN.
 // logarithmic8:  code = 254 + round(14 log2 w); w = 2^((code - 254)/14); 1 rounds to 0;           255 is NaN.
-// Code 0 means exactly 0, as for a masked key; the page marks it differently from a small weight. w is the attention weight: NaN, or clamped to
-// [0, 1].
+// Code 0 means that the weight is exactly 0, as for a masked key; the page marks such a weight differently from a small one. w is the attention weight: NaN, or
+// clamped to [0, 1].
 std::uint16_t linear16(float weight);
 std::uint8_t logarithmic8(float weight);
 

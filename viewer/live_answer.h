@@ -1,4 +1,5 @@
-// The answer of a live page's engine (apps/live): the same data as in other pages, with exact attention weights. The page's script draws it.
+// The answer of a live page's engine (apps/live). It has the same format as the data of other pages, with attention weights in float32. The page's script
+// draws it.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace polyhead::viewer {
 
-// `answer`: a JSON object, which becomes the member `answer` of the data.
+// Returns the data of the page as JSON. `answer`: a JSON object, which becomes the member `answer` of the data.
 std::string live_answer(const Page& page, std::string_view answer);
 
 }  // namespace polyhead::viewer

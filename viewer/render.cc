@@ -51,7 +51,7 @@ void check(const Text& text) {
 }
 
 void check_weights(std::span<const float> weights, std::int64_t layer, std::int64_t head, bool shares) {
-  const float slack = shares ? 4e-3F : 1e-3F;  // tolerates rounding in 16-bit dtypes and in means over heads; shares may be rounded above 1
+  const float slack = shares ? 4e-3F : 1e-3F;  // tolerance for rounding in 16-bit dtypes and in means over heads; a share may be rounded to more than 1
   for (const float w : weights)
     require(!(w < -slack || w > 1 + slack), "viewer::render: layer ", layer, ", head ", head, " has the attention weight ", w,
             "; attention weights must be in [0, 1]");
@@ -100,8 +100,8 @@ json to_json(const Text& text, Encoding encoding, VectorBudget& budget) {
   return result;
 }
 
-// JSON for a script element. Each '<' is escaped, because "</script>" or "<!--" in a token would end the element or change how it is parsed (HTML
-// standard, 4.12.1.3). JSON has '<' in strings only, where an escape is allowed.
+// Converts JSON to the content of a script element. Each '<' is escaped, because "</script>" or "<!--" in a token would end the element or change how it is
+// parsed (HTML standard, 4.12.1.3). In JSON '<' occurs only inside strings, where an escape is allowed.
 std::string script_text(const json& data) {
   const std::string plain = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text;
@@ -111,7 +111,7 @@ std::string script_text(const json& data) {
 }
 
 std::string html_text(const std::string& plain) {
-  // Writing JSON replaces bytes that are not valid UTF-8.
+  // Write the text as JSON and parse it again: this replaces bytes that are not valid UTF-8.
   const auto valid = json::parse(json(plain).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
   std::string text;
   for (const char& c : valid) {
@@ -135,7 +135,7 @@ std::string fill(std::string_view page, std::span<const std::pair<std::string_vi
   }
 }
 
-// The data of a page as JSON. Without `chosen` the number of attention weights decides the encoding.
+// The data of a page as JSON. chosen: the encoding of the attention weights; without it their number decides the encoding.
 json data_of(const Page& page, std::optional<Encoding> chosen) {
   std::int64_t count = 0;
   for (const Text* set : sets_of(page)) {

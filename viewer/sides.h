@@ -1,4 +1,4 @@
-// The parts of a set of maps except its words and attention weights: name, axes, key mask, known links, gate, pair bias and further sets (tabs).
+// Everything in a set of maps except words and attention weights: name, axes, key mask, known links, gate, pair bias and further sets (tabs).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace polyhead::viewer {
 
 std::vector<const Text*> sets_of(const Text& text);  // the text, then its tabs
 std::vector<const Text*> sets_of(const Page& page);
-std::int64_t numbers_of(const Text& set);            // how many numbers the page stores for it
+std::int64_t numbers_of(const Text& set);            // how many attention weights and gates the page stores for the set
 
 void check_sides(const Text& set);
 void add_sides(nlohmann::json& json, const Text& set, Encoding encoding);

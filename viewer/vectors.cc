@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kSlack = 5e-3;  // tolerance: attention weights of 16-bit models differ by up to this from weights computed from the same q and k in float64
+constexpr double kSlack = 5e-3;  // tolerance of the check; weights of 16-bit models differ by up to this much from weights computed in float64 from the same q and k
 
 Shape aligned(const ConstTensorView& view) {
   Shape shape = view.shape();
@@ -71,7 +71,7 @@ std::vector<double> weights_of(const HeadVectors& vectors, const ConstTensorView
   return result;
 }
 
-// The numbers as float32 in base64, low byte first.
+// The elements as float32 in base64, low byte first.
 json numbers_json(const ConstTensorView& view) {
   json layers = json::array();
   for (std::int64_t layer = 0; layer < view.extent(0); ++layer) {
@@ -91,7 +91,7 @@ json numbers_json(const ConstTensorView& view) {
   return layers;
 }
 
-// Expands a bias or mask to [.., T, S], but not the dimensions of layers and heads.
+// Expands the last two dimensions of a bias or mask to T and S; the dimensions of layers and heads stay as they are.
 ConstTensorView all_pairs(const ConstTensorView& view, const ConstTensorView& attentions) {
   const Shape given = aligned(view);
   return view.expand({given[0], given[1], attentions.extent(2), attentions.extent(3)});

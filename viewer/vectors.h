@@ -9,13 +9,13 @@ namespace polyhead::viewer {
 
 // Error if a shape does not fit attentions [layers,heads,T,S].
 void check_shapes(const HeadVectors& vectors, const ConstTensorView& attentions);
-// Error if an attention weight differs from the one computed from the vectors.
+// Error if an attention weight of the map differs from the weight computed from the vectors.
 void check_weights(const HeadVectors& vectors, const ConstTensorView& attentions);
 
-std::int64_t count_numbers(const HeadVectors& vectors, const ConstTensorView& attentions);  // how many float32 numbers the page holds for them
+std::int64_t count_numbers(const HeadVectors& vectors, const ConstTensorView& attentions);  // how many float32 numbers the page holds for these vectors
 
-// {scale, q, k, v, bias, attend}: each tensor is a list of layers, each a list of heads, as float32 in base64 (attend: a byte for each pair). A list
-// has one entry if all layers or heads share it.
+// The vectors as JSON {scale, q, k, v, bias, attend}. Each tensor is a list of layers; a layer is a list of heads; a head is float32 in base64 (of attend: a
+// byte for each pair). A list has a single entry if all layers, or all heads, share the entry.
 nlohmann::json to_json(const HeadVectors& vectors, const ConstTensorView& attentions);
 
 double megabytes(std::int64_t numbers);  // size of this many float32 numbers in the page

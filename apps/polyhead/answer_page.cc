@@ -33,7 +33,7 @@ AnswerPage::AnswerPage(const models::Translator& model, const std::string& given
   const viewer::Text encoder{.text = given, .queries = source, .attentions = answer.source_attentions, .name = "Encoder", .vectors = page_vectors(answer.source_vectors)};
   const viewer::Text decoder{.text = answer.text, .queries = target, .attentions = answer.target_attentions, .name = "Decoder", .vectors = page_vectors(answer.target_vectors, causal)};
   kind = cat(kind_of("translator, encoder and decoder", model.config), "; trained so that head ", model.config.guided_head, " of the cross-attention's layer ", guided_layer, " reads the word that a word comes from");
-  start = cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head);  // links are of words
+  start = cat("#pieces=merged&layer=", guided_layer, "&head=", model.config.guided_head);  // merge pieces to words, because the links connect words
   text = {.text = given, .queries = target, .keys = source, .attentions = answer.attentions, .name = "Cross-attention", .tabs = {encoder, decoder}, .vectors = page_vectors(answer.vectors)};
 }
 

@@ -21,9 +21,9 @@ struct AnswerPage {
   AnswerPage(const models::TextModel& model, const std::string& text, const models::ClassifiedText& answer);
   AnswerPage(const models::Translator& model, const std::string& text, const models::Translation& answer);
 
-  std::string kind;    // of the model
-  viewer::Text text;   // maps of the text and its further tabs; views of `answer` and of `causal`
-  std::string start;   // address of the view that the page opens with
+  std::string kind;    // the kind of the model, for the reader
+  viewer::Text text;   // the maps of all tabs; they are views of `answer` and of `causal`
+  std::string start;   // the part of the page's address that selects the view with which the page opens
   Tensor causal = {};  // [T,T]: the target tokens that a target token may attend to
 };
 

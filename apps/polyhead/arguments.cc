@@ -15,7 +15,7 @@
 namespace polyhead::app {
 namespace {
 
-// Reads integers of at least `least` that are separated by any of `separators`; `what` describes the word in errors.
+// Reads integers of at least `least`, which are separated by any of the characters in `separators`; `what` describes the list in errors.
 std::vector<std::int64_t> integers_of(std::string_view word, std::string_view separators, std::int64_t least, std::string_view what) {
   std::vector<std::int64_t> counts;
   for (std::size_t first = 0; first <= word.size();) {

@@ -31,20 +31,20 @@ std::int64_t read_integer(const std::string& word);
 std::int64_t read_count(const std::string& word);     // 0, 1, 2, …
 std::int64_t read_positive(const std::string& word);  // 1, 2, …
 std::uint64_t read_seed(const std::string& word);
-std::vector<std::int64_t> read_counts(const std::string& word);    // separated by commas or semicolons
-std::vector<std::int64_t> read_integers(const std::string& word);  // the same, negative numbers too
+std::vector<std::int64_t> read_counts(const std::string& word);    // numbers of 0 or more, separated by commas or semicolons
+std::vector<std::int64_t> read_integers(const std::string& word);  // integers, separated by commas or semicolons
 double read_number(const std::string& word);                     // a finite number
 Shape read_shape(const std::string& word);                       // "1,8,512,64"; "" has rank 0
 DType read_floating(const std::string& word);                    // "f32", "float32", …
 
-// `word` if it is one of `names`, else UsageError that suggests the nearest. `what` is the kind of name.
+// Returns `word` if it is one of `names`; else UsageError that suggests the nearest name. `what` says what is named, such as "kind of pooling".
 std::string read_choice(const std::string& word, std::string_view what, std::span<const std::string> names);
 
-// Adds an option whose value goes to `take`. Error messages begin with the option's name; --help shows `type`.
+// Adds an option that calls take(value). Error messages of `take` are prefixed with the option's name; --help shows `type` for the value.
 Option* add_word(Parser& parser, const std::string& name, std::function<void(const std::string&)> take, const std::string& type,
                       const std::string& description);
 
-// The same for a value that `read` converts into *target.
+// Adds an option whose value is converted by `read` and stored in *target.
 template <class T, class Read>
 Option* add_value(Parser& parser, const std::string& name, T* target, Read read, const std::string& type,
                        const std::string& description) {

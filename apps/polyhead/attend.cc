@@ -32,7 +32,7 @@ Tensor gradient_of_output(InputTensors* in, DType dtype, std::string_view whose)
   return in->as(in->required("d_out", "the gradient of the output that --gradients starts from"), "d_out", dtype, whose);
 }
 
-// The gradients of sink logits and of a relative bias.
+// Memory for the gradients of sink logits and of a relative bias.
 struct LearnedGradients {
   Tensor d_sink, d_relative_bias;
 
@@ -111,7 +111,7 @@ std::string run_layer(const AttendOptions& o, InputTensors* in, Results* results
     d_learned.add(learned, results);
     io::AttentionParameters parameters = models::attention_parameters(d_layer, loaded.layout, loaded.prefix);
     parameters.spelling = loaded.spelling;
-    parameters.scale = loaded.scale;  // store_attention() needs the layout's scale and global_query, which options may have changed in the layer
+    parameters.scale = loaded.scale;  // store_attention() needs the scale and global_query of the layout; in the layer, options may have changed them
     parameters.global_query = loaded.global_query;
     for (io::NamedTensor& d : io::store_attention(parameters)) results->push_back({"d_" + d.name, std::move(d.tensor)});
   }

@@ -87,10 +87,10 @@ Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
             "the diagonal of the window (default: the causal diagonal, else bottom_right)")
       ->needs(window);
   add_value(parser, "--diagonal-offsets", &rules->diagonal_offsets, read_integers, "O,O,...",
-            "the diagonal of causal and window for each sequence: query t has the keys up to t + O, where O keys came before its queries");
+            "for each sequence the offset O of the diagonal of causal and window: a causal query t attends to keys up to t + O. If O keys are before the first query, give O");
   add_value(parser, "--query-offsets", &rules->query_offsets, read_counts, "0,L,...,T",
-            "the queries are several documents, one after the other: where each begins, and T; queries attend to keys of their document only");
-  add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the same for the keys (default: the query offsets)");
+            "the queries are several documents, one after the other: the first position of each, and T; queries attend to keys of their document only");
+  add_value(parser, "--key-offsets", &rules->key_offsets, read_counts, "0,L,...,S", "the first key of each document, and S (default: the query offsets)");
   add_value(parser, "--block-size", &rules->block_size, read_block_size, "QUERIES[,KEYS]", "sizes of the blocks that the tensor blocks lists (default: 128,128)");
   add_value(parser, "--scale", &rules->scale, read_number, "X",
             "factor of the scores (default: that of the layer's layout, else 1/sqrt(H))");
@@ -114,16 +114,16 @@ void add_key_lengths(Parser& parser, AttentionRules* rules) {
 
 void add_relative_bias(Parser& parser, AttentionRules* rules) {
   add_value(parser, "--bidirectional", &rules->bidirectional, read_switch, "on|off",
-            "whether the second half of relative_bias.table is for keys after the query (default: on); off: they have its first bucket");
+            "on: the second half of relative_bias.table is for keys after the query (default); off: these keys have the first bucket of the table");
   add_value(parser, "--max-distance", &rules->max_distance, read_positive, "D", "distance from which on the last bucket of relative_bias.table is used (default: 128)");
   add_value(parser, "--bias-diagonal", &rules->bias_diagonal, read_diagonal, "DIAGONAL",
-            "where distance 0 of a relative bias is (default: the diagonal of the mask, else bottom_right)");
+            "the diagonal on which the distance of a relative bias is 0 (default: the diagonal of the mask, else bottom_right)");
 }
 
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules) {
   return add_value(parser, "--mask-like-input", &rules->mask_like_input, read_switch, "on|off",
-                   "how attend_keys or block_keys lies where --axis is not -2: on: like the input without its width; off: [*,S], the axis moved last (default: "
-                   "off, and an error if both fit)");
+                   "the order of the dimensions of attend_keys or block_keys if --axis is not -2: on: that of the input without its width; off: [*,S], the axis moved to the "
+                   "end (default: off, and an error if the shape fits both)");
 }
 
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
@@ -134,7 +134,7 @@ std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules) {
                       if (axis == -1) throw UsageError("the last dimension, -1, is the width; attention runs along one before it");
                       return static_cast<int>(axis);
                     },
-                    "AXIS", "the dimension of the inputs that attention runs along (default: -2, the one before the width)"),
+                    "AXIS", "the dimension of the inputs along which positions attend to each other (default: -2, the dimension before the width)"),
           add_value(parser, "--global-query", &rules->global_query, read_global_query, "KIND",
                     "average the query over the axis: off, mean or masked_mean (default: as the file says)"),
           add_value(parser, "--rotary", &rules->rotary_base, read_rotary_base, "BASE|off",

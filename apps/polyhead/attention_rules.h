@@ -1,4 +1,5 @@
-// Options of the commands attend, trace and explain: masks, scale, dropout, empty rows. Dense masks and biases are tensors of a file.
+// Options of the commands attend, trace, explain and maps: masks, scale, dropout, empty rows. Dense masks and biases are not options but tensors in the
+// input file.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct AttentionRules {
   std::uint64_t dropout_seed = 0;
   std::optional<EmptyRows> empty_rows;
   std::optional<Precision> precision;
-  std::optional<bool> mask_like_input;  // how a layer reads the dimensions of attend_keys and block_keys
+  std::optional<bool> mask_like_input;  // whether the dimensions of attend_keys and block_keys have the order of the layer's input
   std::optional<bool> bidirectional;  // this member and the next two are properties of a relative bias
   std::optional<std::int64_t> max_distance;
   std::optional<Diagonal> bias_diagonal;
@@ -36,14 +37,14 @@ struct LayerRules {
   std::optional<double> rotary_base;  // 0: q and k are not rotated; absent: the option was not given
 };
 
-Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // all except the key lengths and a relative bias; returns --dropout
+Option* add_attention_rules(Parser& parser, AttentionRules* rules);  // adds all options except those of key lengths and of a relative bias; returns --dropout
 void add_precision(Parser& parser, AttentionRules* rules);
 void add_key_lengths(Parser& parser, AttentionRules* rules);
 void add_relative_bias(Parser& parser, AttentionRules* rules);
 Option* add_mask_like_input(Parser& parser, AttentionRules* rules);
 std::vector<Option*> add_layer_rules(Parser& parser, LayerRules* rules);
 
-// The mask for `queries` x `keys` and leading dimensions `lead`. It has views of the lists in `rules`, which must outlive it. UsageError if the rules
+// The mask for `queries` x `keys` and leading dimensions `lead`. The mask has views of the lists in `rules`, so `rules` must outlive it. UsageError if the rules
 // do not fit these sizes.
 Mask mask_of(const AttentionRules& rules, const Shape& lead, std::int64_t queries, std::int64_t keys);
 

@@ -13,7 +13,7 @@ struct Rgb {
   float r, g, b;
 };
 
-// Lightness rises evenly from dark blue to pale yellow, so that the order of two colours is visible without colour vision too.
+// Lightness rises evenly from dark blue to pale yellow, so that readers with colour blindness can order two colours too.
 constexpr std::array<Rgb, 5> kRamp{{{18, 22, 52}, {44, 70, 138}, {38, 134, 150}, {118, 194, 120}, {250, 236, 130}}};
 
 Rgb colour_at(float value) {

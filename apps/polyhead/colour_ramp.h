@@ -10,7 +10,7 @@
 namespace polyhead::app {
 
 struct Shade {
-  float from;  // the smallest value shown by this block
+  float from;  // the smallest value for which this block character is shown
   std::string_view block;
 };
 

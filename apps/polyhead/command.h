@@ -12,7 +12,7 @@ namespace polyhead::app {
 class Option;
 class Parser;
 
-// Wrong arguments: exit status 2. A polyhead::Error is a failed operation: exit status 1.
+// Thrown for wrong arguments; the exit status is then 2. A polyhead::Error means that the operation failed; the exit status is then 1.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,7 +32,7 @@ struct Subcommand {
 struct Command {
   std::string_view name;
   std::string_view summary;
-  Subcommand (*declare)(Parser&);  // adds the options to the parser; their values live as long as the result's `run`
+  Subcommand (*declare)(Parser&);  // adds the options to the parser; the options' values live as long as `run` of the result
 };
 
 }  // namespace polyhead::app

@@ -15,8 +15,8 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::size_t kWidestWord = 14;     // terminal columns of the word before a row
-constexpr std::size_t kTallestWord = 8;     // letters of the word above a column
+constexpr std::size_t kWidestWord = 14;     // most terminal columns of the word before a row
+constexpr std::size_t kTallestWord = 8;     // most letters of the word above a column
 constexpr std::size_t kCellWithNumber = 5;  // "░ 12 ": a shade, a percentage and a gap
 constexpr std::size_t kWidestCell = 8;
 
@@ -59,7 +59,7 @@ class Drawing {
     layout_.cell = std::min(room() / keys, kWidestCell);
     if (layout_.cell >= 2) return;
     layout_.number = cat(std::max(rows_.size(), keys) - 1).size();
-    if (room() < keys) layout_.word = std::min<std::size_t>(layout_.word, 6);  // with shorter words the grid may fit
+    if (room() < keys) layout_.word = std::min<std::size_t>(layout_.word, 6);  // shorten the words, because the grid may then fit into the line
     layout_.cell = room() >= keys ? 1 : 0;
   }
 
@@ -138,7 +138,7 @@ class Drawing {
         for (std::size_t i = 0; i < shades; ++i) line += shade(part(t, s));
         line += number ? pad_left(weight_text, 3) + " " : std::string(gap, ' ');
       } else {
-        // Three columns for the number, in the middle of the cell, so that the digits of all rows are aligned.
+        // The number takes three columns in the middle of the cell, so that the digits of all rows are aligned.
         line += paint(number ? std::string((layout_.cell - 2) / 2, ' ') + pad_left(weight_text, 3) : "", t, s);
       }
     }
@@ -149,7 +149,7 @@ class Drawing {
     return painted(fit(text, layout_.cell), part(t, s), colour_);
   }
 
-  // The keys that a row attends to most, as many as fit on the line.
+  // The keys with the largest weights of a row, as many as fit on the line.
   std::string list(std::size_t t) const {
     std::vector<std::size_t> keys(columns_.size());
     std::iota(keys.begin(), keys.end(), std::size_t{0});
@@ -174,7 +174,7 @@ class Drawing {
       return wrap(cat(text, "largest ", share(1), "%"), width_);
     }
     std::string bar;
-    const std::size_t steps = std::min<std::size_t>(16, width_ - 8);  // "0% " is before the bar and " 100%" after it
+    const std::size_t steps = std::min<std::size_t>(16, width_ - 8);  // 8 columns are for "0% " before the bar and " 100%" after it
     for (std::size_t i = 0; i < steps; ++i) bar += painted(" ", static_cast<float>(i) / static_cast<float>(steps - 1), colour_);
     return cat("0% ", bar, " ", share(1), "%\n");
   }

@@ -16,11 +16,11 @@ struct Heatmap {
   std::vector<std::string> columns;  // S words
 };
 
-// Lines of at most `width` columns (at least 20); the last line is the legend. The width of a cell decides the form:
-//   5 columns or more  a shade and the attention weight in percent, words above the columns
-//   2 to 4             a shade, words written downward above the columns
-//   1                  a shade; columns have numbers, which are also in front of the rows' words
-//   too many keys      no grid: for each row the keys with the largest attention weights, largest first
+// Lines of at most `width` terminal columns (at least 20); the last line is the legend. The width of a cell decides what is shown:
+//   5 columns or more  a shade and the attention weight in percent; words are above the map's columns
+//   2 to 4             a shade; words are written downward above the map's columns
+//   1                  a shade; the map's columns have numbers, which are repeated in front of the rows' words
+//   too many keys      no grid, but for each row the keys with the largest attention weights, largest first
 std::string render(const Heatmap& map, std::size_t width, Colour colour);
 
 }  // namespace polyhead::app

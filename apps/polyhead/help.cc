@@ -15,7 +15,7 @@ struct Entry {
   std::string meaning;
 };
 
-// A table of two columns; in a narrow terminal each meaning goes below its name.
+// A table of names and meanings; in a narrow terminal each meaning is written below its name.
 std::string table(const std::vector<Entry>& entries, std::size_t width) {
   constexpr std::size_t kIndent = 2, kGap = 2, kWidestName = 28;
   std::size_t longest = 0;
@@ -78,8 +78,8 @@ std::string overview(std::span<const Command> commands, std::size_t width, bool 
       {"polyhead view MODEL_DIR --text \"The quick brown fox\" -o fox.html", "write one HTML page with the attention maps of all heads"},
       {"polyhead trace --layer d2l --num-hiddens 100 --heads 5", "show each step of a layer, with its shape and meaning"},
       {"polyhead train digits --data digits.npz -o digits", "train a small model; translate, classify and summarise are the other tasks"},
-      {"polyhead try digits digits.npz --model digits", "ask it"},
-      {"polyhead quantise digits -o small", "store it with int8 matrices"},
+      {"polyhead try digits digits.npz --model digits", "let the trained model answer"},
+      {"polyhead quantise digits -o small", "store the trained model with int8 matrices"},
       {"polyhead attend --parameters layer.safetensors --heads 4 --tensors in.safetensors -o out.safetensors",
        "run a layer on your tensors"},
       {"polyhead maps --tensors qk.safetensors -o maps.safetensors --statistics --top-keys 16", "what each head attends to, from q and k alone"},

@@ -12,15 +12,15 @@
 namespace polyhead::app {
 
 struct SeenImage {
-  std::string name;              // of the file, for the reader
+  std::string name;              // name of the image's file, for the reader
   Tensor fitted, pixels;         // [height,width,3] uint8 and [3,height,width] float32
-  Tensor attentions, hidden;     // [L,N,T,T] [T,E]
-  Tensor pooled, logits, embedding;  // absent where the model has none
-  Tensor q, k, v;                // [L,N,T,H], absent if they were not requested
+  Tensor attentions, hidden;     // [L,N,T,T] and [T,E]
+  Tensor pooled, logits, embedding;  // an output that the model does not have is absent
+  Tensor q, k, v;                // [L,N,T,H]; absent if not requested
   std::int64_t left_out = 0;     // how many numbers of q, k and v the page leaves out
 };
 
-// image [height,width,3] uint8. `budget` limits the numbers of q, k and v in the page; with nullptr q, k and v are not computed.
+// Runs the encoder on an image [height,width,3] uint8. `budget` limits how many numbers of q, k and v the page holds; with nullptr q, k and v are not computed.
 SeenImage see_image(const models::VisionEncoder& encoder, const models::ImageProcessor& processor, std::string name, ConstTensorView image, viewer::VectorBudget* budget, const Workspace* workspace);
 
 // Throws an Error that names the limit if a page has no room for so many images.
@@ -33,9 +33,9 @@ std::vector<std::int64_t> best_classes(const SeenImage& seen, std::size_t most);
 // The pixels that the model's patches cover, [3,height,width] from 0 to 1.
 Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen);
 
-// The set of maps of one image. The views are those of `seen` and `shown`, which outlive the page.
+// The set of maps of one image. It has views of `seen` and `shown`, which must outlive the page.
 viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown);
-// The address at which a page of images opens: the last layer, at the class token's row.
+// The part of the address with which a page of images opens: the last layer, and the row of the class token.
 std::string start_of_images(const models::VisionConfig& config);
 
 }  // namespace polyhead::app

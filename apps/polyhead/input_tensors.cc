@@ -27,7 +27,7 @@ Tensor InputTensors::take(const std::string& name) {
   Tensor* found = file_.find(name);
   if (!found) return {};
   taken_.insert(name);
-  return Tensor::share(found->view(), found->owner());  // the file's memory, not a copy
+  return Tensor::share(found->view(), found->owner());  // shares the file's memory
 }
 
 Tensor InputTensors::required(const std::string& name, std::string_view role) {

@@ -25,11 +25,11 @@ class InputTensors {
   Tensor required(const std::string& name, std::string_view role);
   Tensor take(const std::string& name);  // returns an absent tensor if the file has none of this name
 
-  // Converts a tensor to `dtype`. Prints a note on stderr if this rounds; in it `whose` says what has this dtype, such as "of q". Error if
-  // the tensor is not floating.
+  // Converts a tensor to `dtype`. Prints a note on stderr if the conversion rounds; `whose` completes the note's "the dtype ...", such as "of q". Error if the
+  // tensor is not floating.
   Tensor as(Tensor tensor, const std::string& name, DType dtype, std::string_view whose);
 
-  // Sets the members of `mask` for which the file has a tensor. They are views of memory that this object owns.
+  // Sets the members of `mask` for which the file has a tensor, to views of memory that this object owns.
   void read_masks(Mask* mask);
 
   // Notes on stderr about tensors that were not taken: one for each whose name is close to a known one (`inputs`, masks, biases), and one

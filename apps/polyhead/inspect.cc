@@ -39,7 +39,7 @@ std::string section(std::string_view title, const std::vector<std::pair<std::str
   return text;
 }
 
-// A prefix cut at its last number, the number of the layer: "encoder.layer.3." -> {"encoder.layer.", "3", "."}.
+// A prefix of parameter names, split at its last number, which is the layer's: "encoder.layer.3." -> {"encoder.layer.", "3", "."}.
 struct Numbered {
   std::string before, number, after;
 };
@@ -54,7 +54,7 @@ Numbered split_number(const std::string& prefix) {
 
 std::string place(const std::string& prefix) { return prefix.empty() ? "without prefix" : cat("at ", prefix); }
 
-// Layers that differ only in their number share one row.
+// The rows about attention layers. Layers whose prefixes differ only in the number share one row.
 std::vector<std::pair<std::string, std::string>> attention_rows(const std::vector<io::LayoutMatch>& matches, const Json& config) {
   const auto heads = config.find("heads");
   const std::string by_config = heads != config.end() && heads->is_number_integer()
@@ -93,7 +93,7 @@ std::string tensor_table(const io::TensorFile& file, std::size_t width) {
     longest = std::max(longest, columns(printable(name)));
   }
   const std::vector<std::string> facts = aligned(rows, 2);
-  const bool below = 2 + facts[0].size() + 2 + longest > width;  // names are never clipped, so that they can be copied
+  const bool below = 2 + facts[0].size() + 2 + longest > width;  // whether facts are written below the names; names are never clipped, so that they can be copied
   std::string text = "\nTensors\n";
   for (std::size_t i = 0; i < facts.size(); ++i) {
     const std::string name = printable(file.tensors[i].name);

@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 Json to_json(const Dims& dims);
 
-// Nested lists with the shortest digits that give back the same number of the dtype. Non-finite numbers are "nan", "inf" and "-inf".
+// Nested lists of the elements. Each number has the fewest digits from which its dtype gets the same value again. Non-finite numbers are "nan", "inf" and "-inf".
 Json number_json(ConstTensorView values);
 
 std::string to_text(const Json& json);  // one line; bytes that are not valid UTF-8 become U+FFFD

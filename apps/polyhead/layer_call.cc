@@ -11,7 +11,7 @@
 namespace polyhead::app {
 namespace {
 
-// A mask or bias for each head has the shape [B*N,T,S] in torch. Returns it as a view [B,N,T,S]; returns other tensors unchanged.
+// In torch a mask or bias that differs between heads has the shape [B*N,T,S]. Returns such a tensor as a view [B,N,T,S], and other tensors unchanged.
 ConstTensorView split_heads(ConstTensorView pairs, std::int64_t heads, const Shape& lead) {
   if (!pairs || pairs.rank() != 3 || lead.size() != 1 || pairs.extent(0) != lead[0] * heads) return pairs;
   return pairs.unflatten(0, {lead[0], heads});
@@ -27,7 +27,7 @@ std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file) {
               cat("how the file names its parameters (default: found by their names): ", join(names))),
           parser.add_option(
                   "--prefix", [file](const std::string& prefix) { file->prefix = prefix; },
-                  "what these names begin with, such as encoder.layer.0 (default: the only layer of the file)")
+                  "prefix of the parameters' names, such as encoder.layer.0 (default: that of the only layer in the file)")
               ->type_name("PREFIX")};
 }
 
@@ -119,7 +119,7 @@ void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTe
       *pairs = split_heads(*pairs, config.heads, call->lead);
     }
   }
-  if (loaded.layout == "multi_atten" && call->lead.size() == 1) {  // its masks are [B,T,S], without a dimension for heads
+  if (loaded.layout == "multi_atten" && call->lead.size() == 1) {  // masks of this layout are [B,T,S], without a dimension for heads
     for (ConstTensorView* pairs : {&call->options.mask.attend, &call->options.mask.block}) {
       if (pairs->rank() == 3) *pairs = pairs->unsqueeze(-3);
     }

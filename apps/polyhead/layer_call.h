@@ -24,13 +24,13 @@ struct LoadedLayer {
   nn::MultiHeadAttention layer;
   std::string layout, prefix;
   io::Spelling spelling;
-  std::optional<double> scale;  // this member and the next two have the layout's values, before options change them
+  std::optional<double> scale;  // scale, global_query and empty_rows as the layout has them, before options change the layer
   bool global_query = false;
   bool causal = false;
   double rotary_base = 0;  // 0: q and k are not rotated
-  // True if the file has T5's table of biases. It is not applied, because the file does not say which distances its rows are for.
+  // True if the file has T5's table of biases. The table is not applied, because the file does not say to which distances its rows belong.
   bool relative_bias = false;
-  std::vector<std::string> names;  // of the layer's parameters in the file
+  std::vector<std::string> names;  // names of the layer's parameters in the file
 };
 
 // Adds --layout and --prefix. Each command adds --parameters and --heads, because their help differs.
@@ -39,13 +39,13 @@ std::vector<Option*> add_layer_file(Parser& parser, LayerFile* file);
 // Loads the layer with the defaults of its layout; the given rules override them.
 LoadedLayer load_layer(const LayerFile& file, const AttentionRules& rules, const LayerRules& layer_rules);
 
-// Owns what the views in `input` and `options` point to, except the lists of AttentionRules and the tensors of the input file.
+// The inputs and options of a layer's call. It owns the memory of their views, except the lists of AttentionRules and the tensors of the input file.
 struct LayerCall {
   Tensor query, key, value, bias, keep;
   nn::RotaryTables query_rotary, key_rotary;
   nn::AttentionInput input;
   nn::AttentionOptions options;
-  Shape weights, lead;    // the shape [*,N,T,S'] of the attention weights, where S' is S plus added keys; its leading dimensions *
+  Shape weights, lead;    // weights: the shape [*,N,T,S'] of the attention weights, where S' is S plus appended keys. lead: the leading dimensions *
   std::int64_t keys = 0;  // S, without the keys that add_bias_kv and add_zero_attn append
 };
 
@@ -55,11 +55,11 @@ void read_inputs(InputTensors* in, const LoadedLayer& loaded, LayerCall* call);
 // Sets `input`, `weights`, `lead` and `keys`. Error if the shapes of the inputs do not fit the layer.
 void set_input(const LoadedLayer& loaded, LayerCall* call);
 
-// [1,..,1,N,T,S]: a bias for each head, query and key, the same for all sequences.
+// The shape [1,..,1,N,T,S] of a bias that differs between heads, queries and keys and is the same for all sequences.
 Shape shared_bias_shape(const LayerCall& call);
 
-// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in` (which may be nullptr), and keeps views of all
-// three. The caller sets a relative bias and sink logits first.
+// Sets `options` from the rules, the defaults of the layer's layout, and the masks of `in`, which may be nullptr. `options` then has views of these three objects.
+// The caller must set a relative bias and sink logits before.
 void set_options(const LoadedLayer& loaded, const AttentionRules& rules, InputTensors* in, LayerCall* call);
 
 }  // namespace polyhead::app

@@ -23,13 +23,13 @@ enum class Setting : std::uint8_t {
   hidden_width,  // total_head_width and output_width
   dropout,
   axis,
-  bias,        // of all projections
-  input_bias,  // of the query, key, value and gate projections
+  bias,        // whether all projections have biases
+  input_bias,  // whether the query, key, value and gate projections have biases
   gate, global_query, add_bias_kv, add_zero_attn
 };
 
 struct LayerArgument {
-  std::string_view name;  // as the source spells it
+  std::string_view name;  // the argument's name in the source code of the layer
   Setting setting;
   std::string_view default_value;  // a value, or the name of another argument that has the same value
 
@@ -42,7 +42,7 @@ struct LayerConstructor {
   std::string_view source;  // the library or tutorial that defines it
   std::vector<LayerArgument> arguments;
   nn::MultiHeadAttentionConfig config = {};  // settings that no argument changes
-  std::string_view io_layout = {};           // layout of its parameters in files; "": it is called `name`
+  std::string_view io_layout = {};           // layout of the layer's parameters in files; "": the layout has the same name as the layer
   bool cross = false;                        // queries and keys are different sequences
   bool pair_bias = false;                    // adds a bias for each query and key
 
@@ -57,8 +57,8 @@ const LayerConstructor& find_constructor(const std::string& name);  // UsageErro
 
 std::string option_of(std::string_view argument);  // "num_hiddens" -> "--num-hiddens"
 
-// Returns all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the number of heads under
-// the constructor's name for it. UsageError if the constructor does not have a given argument.
+// Returns the values of all arguments: those in `given` (option -> value), and the defaults of the others. `heads`, if given, sets the constructor's
+// argument for the number of heads. UsageError if the constructor does not have a given argument.
 LayerArguments complete(const LayerConstructor& constructor, const std::map<std::string, std::string>& given, std::optional<std::int64_t> heads);
 
 nn::MultiHeadAttentionConfig config_of(const LayerConstructor& constructor, const LayerArguments& arguments);

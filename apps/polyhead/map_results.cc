@@ -54,14 +54,14 @@ Tensor key_sets_of(const std::vector<IndexList>& lists, std::int64_t keys, Input
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output) {
   const std::string write = beside_output ? "also write " : "write ";
   parser.add_flag("--attention-weights", wanted->attention_weights, write + "attention_weights [*,N,T,S], before dropout" + (beside_output ? ", and lse [*,N,T]" : ""));
-  add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "of attention_weights write these queries only, such as 0,5,10:20 (10 to 19)");
-  add_value(parser, "--keys", &wanted->keys, read_index_list, "LIST", "of attention_weights write these keys only; with --rows a rectangle or chosen rows and columns");
+  add_value(parser, "--rows", &wanted->rows, read_index_list, "LIST", "write only the rows of attention_weights of these queries, such as 0,5,10:20 (10 to 19)");
+  add_value(parser, "--keys", &wanted->keys, read_index_list, "LIST", "write only the columns of attention_weights of these keys; with --rows a rectangle or chosen rows and columns");
   add_value(parser, "--map-window", &wanted->window, read_map_window, "FIRST,LAST",
             write + "map_window [*,N,T,LAST-FIRST+1]: the attention weights of the keys t+FIRST to t+LAST of query t, 0 where there is no such key");
   add_value(parser, "--top-keys", &wanted->top_keys, read_count, "K",
             write + "top_keys and top_attention_weights [*,N,T,K]: the K keys with the largest attention weights, largest first");
   Option* pooled = add_value(parser, "--pooled-map", &wanted->pooled, read_pooled, "H,W", write + "pooled_map [*,N,H,W]: the mean attention weights of H x W blocks");
-  add_value(parser, "--pooling", &wanted->pooling, read_pooling, "KIND", "what pooled_map has of a block: mean, sum or largest (default: mean)")->needs(pooled);
+  add_value(parser, "--pooling", &wanted->pooling, read_pooling, "KIND", "which value of a block pooled_map has: mean, sum or largest (default: mean)")->needs(pooled);
   add_value(parser, "--key-mass", &wanted->key_mass, read_key_sets, "[SETS]",
             write + "key_mass [*,N,T,M]: how much each query attends to each of M sets of keys, such as 0;5:8,11 (two sets); without a value the sets "
             "are the boolean tensor key_sets, [S] or broadcasting to [*,M,S]")
@@ -91,7 +91,7 @@ void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOpt
     for (const std::int64_t extent : rest) of_result.push_back(extent);
     return results->emplace_back(io::NamedTensor{std::move(name), Tensor(dtype, of_result)}).tensor;
   };
-  // Check all before the first operation, because each may take minutes.
+  // Check all options before the first operation, because each operation may take minutes.
   if (wanted.top_keys && *wanted.top_keys > keys) throw UsageError(cat("--top-keys: ", *wanted.top_keys, " is too large; there are ", counted(keys, "key")));
   if (const auto& pooled = wanted.pooled; pooled && ((*pooled)[0] > queries || (*pooled)[1] > keys))
     throw UsageError(cat("--pooled-map: ", (*pooled)[0], ",", (*pooled)[1], " is too large; there are ", queries, " queries and ", counted(keys, "key")));

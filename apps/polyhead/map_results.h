@@ -27,10 +27,11 @@ struct MapResults {
 
 void add_map_results(Parser& parser, MapResults* wanted, bool beside_output);
 
-// Returns a function for MapsInput::progress that draws a progress bar of `what`. The bar is cleared when done = total.
+// Returns a function for MapsInput::progress that draws a progress bar labelled `what`. The bar is removed when done = total.
 std::function<void(std::int64_t, std::int64_t)> progress_bar(std::string_view what);
 
-// Appends the wanted tensors. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent. A progress bar counts the rows of the maps.
+// Computes the wanted tensors and appends them to the results. `shape` is [*,N,T,S]; key_sets is read from `in`; lse may be absent. A progress bar counts
+// the rows of the maps.
 void append_map_results(const MapResults& wanted, MapsInput input, const SdpaOptions& options, const Shape& shape, ConstTensorView lse, InputTensors* in,
                         std::vector<io::NamedTensor>* results);
 

@@ -75,7 +75,7 @@ Subcommand declare_maps(Parser& parser) {
   parser.add_option("-o,--output", o->output, "write the results to this file, .safetensors or .npz")->type_name("FILE")->required();
   add_map_results(parser, &o->maps, false);
   Option* rollout = parser.add_flag("--rollout", o->rollout,
-                                         "write rollout [*,T,T], of --rows only these: how much each input position contributes to a position after all layers, if only attention and the "
+                                         "write rollout [*,T,T], or only the rows that --rows lists: how much each input position contributes to a position after all layers, if only attention and the "
                                          "residual connection mix positions; q is [L,*,N,T,H], k [L,*,K,T,H], the first layer first");
   add_value(parser, "--residual", &o->residual, read_number, "X", "share of the residual connection in --rollout, from 0 to 1 (default: 0.5)")->needs(rollout);
   Option* dropout = add_attention_rules(parser, &o->rules);
@@ -95,7 +95,7 @@ Subcommand declare_maps(Parser& parser) {
           "Input tensors: q [*,N,T,H], k [*,K,S,H]. Optional: attend or block (boolean, one for each query and key), attend_keys or block_keys (boolean [*,S]), key_lengths, "
           "diagonal_offsets, query_offsets and key_offsets (integers, as the options), blocks (lists of blocks of keys, see --block-size), bias (added to the scores), sink (sink logits [N], or broadcasting to [*,N,T]), "
           "relative_bias.slopes (ALiBi, [N]) or relative_bias.table (T5's buckets, [N,buckets]), key_sets (boolean [M,S], with --key-mass). With --rollout they are the same for all layers.\n"
-          "Results but attention_weights and rollout of all rows take O(T + S) memory besides themselves. A terminal shows a progress bar.\n",
+          "Every result except attention_weights and the rollout of all rows is computed in O(T + S) memory besides the result itself. A terminal shows a progress bar.\n",
       .run = [o] { run_maps(*o); },
   };
 }

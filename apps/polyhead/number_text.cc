@@ -14,7 +14,7 @@
 namespace polyhead::app {
 namespace {
 
-constexpr std::int64_t kGap = -1;  // stands for the indices that are not shown
+constexpr std::int64_t kGap = -1;  // marks the place of the indices that are not shown
 
 // The indices of one dimension that are shown: all, or `edge` at each end with a gap between.
 std::vector<std::int64_t> shown(std::int64_t extent, std::int64_t edge) {
@@ -59,7 +59,7 @@ class Printer {
   }
 
  private:
-  // Scientific notation if the largest number is too large or too small for fixed point.
+  // Chooses scientific notation if the largest number is too large or too small for fixed point.
   void choose_format() {
     const std::span numbers(values_.data<double>(), static_cast<std::size_t>(values_.numel()));
     double largest = 0;
@@ -76,7 +76,7 @@ class Printer {
     return {text.data(), end};
   }
 
-  // For each matrix: a heading such as "[1,0]", then its rows.
+  // Prints, for each matrix, a heading such as "[1,0]" and then the rows.
   void walk(ConstTensorView part, const Dims& at) {
     if (part.rank() == 1) return row(part.data<double>());
     for (const std::int64_t i : shown(part.extent(0), edge_)) {

@@ -10,8 +10,8 @@
 namespace polyhead::app {
 
 struct NumberStyle {
-  std::int64_t limit = 200;      // a tensor with more numbers is shown in part: the first and last of each dimension, "…" between
-  int digits = 4;                // after the decimal point
+  std::int64_t limit = 200;      // a tensor with more numbers is shown in part: the first and last indices of each dimension, with "…" between
+  int digits = 4;                // number of digits after the decimal point
   std::size_t width = SIZE_MAX;  // columns of a line
 };
 

@@ -12,7 +12,7 @@ void check_writable(const std::string& path);
 // Throws UsageError unless the path's extension is that of a writable format for several tensors.
 void check_tensor_format(const std::string& option, const std::string& path);
 
-// Throws UsageError if `path` is a file that the command reads. If an input is a model's folder, the model's files count as read.
+// Throws UsageError if `path` is a file that the command reads. If an input is a model's folder, the command reads the model's files in it.
 void check_not_input(const std::string& path, std::span<const std::string> inputs);
 
 // Throws UsageError if both outputs are the same file.

@@ -1,6 +1,6 @@
-// How a live page carries the files of a model: one behind the other,
-//   bytes of the name, bytes of the file (32 bits each, low byte first), the name, 0 up to a multiple of 64, the file, 0 up to a multiple of 4,
-// so that tensors of a safetensors file lie as in the file, and are used where they are.
+// The format in which a live page carries the files of a model. The files follow each other, each as
+//   size of the name in bytes, size of the file in bytes (32 bits each, low byte first), the name, zeros up to a multiple of 64, the file, zeros up to a multiple of 4.
+// So the tensors of a safetensors file are aligned as in the file, and can be used without a copy.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace polyhead::live {
 
 inline constexpr std::size_t kPageAlignment = 64;
-inline constexpr std::string_view kPageFolder = "page:";  // in the engine
+inline constexpr std::string_view kPageFolder = "page:";  // the name of the folder of these files inside the engine
 
 inline void append_page_file(std::string& packed, std::string_view name, std::string_view contents) {
   const auto pad = [&](std::size_t to) { packed.resize((packed.size() + to - 1) / to * to); };

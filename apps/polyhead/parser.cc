@@ -42,7 +42,7 @@ std::string sentence(const CLI::ParseError& error, const CLI::App& parser, const
   return message;
 }
 
-// Refuses empty file names, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
+// Refuses empty values of file options, so that `-o "$UNSET"` does not act like a missing -o. A text, a prefix and the shape of a scalar may be empty.
 void refuse_empty_names(const std::vector<Option*>& options) {
   for (const Option* option : options) {
     const std::string type = option->type();

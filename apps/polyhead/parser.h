@@ -1,4 +1,4 @@
-// The arguments of a subcommand. Of the program's sources only parser.cc includes CLI11, whose header takes a compiler 10 s.
+// Parses the arguments of a subcommand. Only parser.cc includes CLI11, because the compilation of CLI11's header takes 10 s.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@ class Option;
 
 namespace polyhead::app {
 
-// An option such as -o, --output, or a positional argument. Its Parser owns it.
+// An option such as -o, --output, or a positional argument. The Parser owns the object.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
   Option(const Option&) = delete;
   Option& operator=(const Option&) = delete;
 
-  // Each returns the option itself.
+  // These setters return the option itself.
   Option* type_name(const std::string& name);  // what --help shows for the value
   Option* required();
   Option* value_is_optional();
@@ -27,12 +27,12 @@ class Option {
   Option* excludes(Option* other);
 
   std::string name() const;                // "--output" or "MODEL_DIR"
-  std::vector<std::string> names() const;  // with dashes, short ones first; empty for a positional argument
-  std::string type() const;                // "" of a flag
+  std::vector<std::string> names() const;  // the names with dashes, short names first; empty for a positional argument
+  std::string type() const;                // "" for a flag
   std::string description() const;
   bool is_positional() const;
   bool is_required() const;
-  bool is_given() const;  // after parse()
+  bool is_given() const;  // valid after parse()
   std::vector<std::string> words() const;
 
  private:
@@ -42,21 +42,21 @@ class Option {
 
 class Parser {
  public:
-  // "polyhead view", and what it does in one sentence. Has -h, --help.
+  // name: such as "polyhead view". summary: what the subcommand does, in one sentence. The constructor adds -h, --help.
   Parser(const std::string& name, const std::string& summary);
   ~Parser();
   Parser(const Parser&) = delete;
   Parser& operator=(const Parser&) = delete;
 
-  // `names`: "-o,--output", or "MODEL_DIR" of a positional argument. The value goes to `target`, which must live until parse() returns.
+  // `names`: "-o,--output", or "MODEL_DIR" for a positional argument. parse() writes the value to `target`, which must live until parse() returns.
   Option* add_option(const std::string& names, std::string& target, const std::string& description);
   Option* add_option(const std::string& names, std::function<void(const std::string&)> take, const std::string& description);
-  // May be given several times, with one word each time.
+  // Adds an option that may be given several times, with one word each time.
   Option* add_option(const std::string& names, std::vector<std::string>& target, const std::string& description);
   Option* add_flag(const std::string& names, bool& target, const std::string& description);
   void remove(Option* option);
 
-  Option* find(const std::string& name) const;  // throws if there is none
+  Option* find(const std::string& name) const;  // throws if there is no such option
   std::vector<Option*> options() const;         // in the order in which they were added
   Option* help_option() const { return help_; }
   std::string name() const;

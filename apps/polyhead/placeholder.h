@@ -7,7 +7,7 @@
 
 namespace polyhead::app {
 
-// Every element is the same zero: all strides are 0.
+// All strides are 0, so every element is the same zero in memory.
 inline ConstTensorView placeholder(DType dtype, const Shape& shape) {
   static constexpr double kElement = 0;  // a double, because no dtype is larger
   Strides zeros = shape;

@@ -99,28 +99,28 @@ int run_and_report_errors(const std::vector<std::string>& arguments) {
   return 1;
 }
 
-// Removes temporary files, then takes the signal's default action, so that a shell sees why the program ended.
+// Removes temporary files, and then ends the program by the signal's default action, so that a shell can tell by which signal it ended.
 void end_by_signal(int signal) {
   io::remove_temporary_files();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
-// For signal handlers and std::terminate: calls nothing that allocates or locks.
+// Ends the program with a message, from signal handlers and std::terminate. It calls nothing that allocates memory or locks.
 [[noreturn]] void end_with(std::string_view sentence) noexcept {
   io::remove_temporary_files();
   (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
   _exit(1);
 }
 
-// Tensor files are read through a memory map: a page beyond the new end of a shortened file raises SIGBUS, on any thread.
+// Handles SIGBUS. Tensor files are mapped into memory; if a file is shortened, a read beyond its new end raises SIGBUS, on any thread.
 void end_by_bus_error(int signal, siginfo_t* cause, void*) {
   if (cause->si_code != BUS_ADRERR) return end_by_signal(signal);
   end_with("polyhead: a file became shorter while it was read\n");
 }
 
 void handle_signals() {
-  std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE and the program ends in order
+  std::signal(SIGPIPE, SIG_IGN);  // write() then fails with EPIPE, and the program ends with its own exit status
   std::signal(SIGXFSZ, SIG_IGN);  // write() then fails with EFBIG at the limit of `ulimit -f`
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // a signal that nohup ignores stays ignored

@@ -1,4 +1,4 @@
-// The whole program behind main(): the executable and the Python package run it.
+// The whole program except main(). The executable and the Python package run it.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace polyhead::app {
 
-// Returns the exit status. Installs handlers for signals and std::terminate and does not restore the old ones: end the process after this.
+// Runs the program and returns the exit status. It installs handlers for signals and std::terminate and does not restore the old ones, so the process should
+// end afterwards.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace polyhead::app

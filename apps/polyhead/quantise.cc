@@ -31,7 +31,7 @@ void quantise(const QuantiseOptions& o) {
   if (!trained) fail(ErrorCode::unsupported, "'", from.string(), "' is no folder that `polyhead train` made");
   for (const auto& [name, tensor] : io::open_tensors(from).tensors)
     if (tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "'", from.string(), "' is quantised already");
-  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
+  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' exists already; give a new folder"));
   const bool is_new = fs::create_directories(to);
   try {
     io::quantize_parameters(from / kParameters, to / kParameters);

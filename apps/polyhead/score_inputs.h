@@ -9,7 +9,7 @@
 
 namespace polyhead::app {
 
-// Sink logits and relative bias. Each has the dtype of q or of lse.
+// Sink logits and relative bias, which in models are learned. Each has the dtype of q or of lse.
 struct Learned {
   Tensor sink, slopes, table;
   RelativeBias relative_bias;
@@ -20,9 +20,10 @@ struct Learned {
 struct ScoreInputs {
   Tensor q, k, bias;
   Learned learned;
-  SdpaOptions options;  // has views of all of these
+  SdpaOptions options;  // has views of the members above
 
-  // `required` is the text of an error that says when q and k are needed. With `layers` the first dimension of q and k is the layer; masks do not have it.
+  // `required` is the part of an error message that says why q and k are needed. With `layers` the first dimension of q and k is the layer; masks do not have this
+  // dimension.
   ScoreInputs(InputTensors* in, const AttentionRules& rules, const char* operation, const char* required, bool layers = false);
   ScoreInputs(const ScoreInputs&) = delete;
   ScoreInputs& operator=(const ScoreInputs&) = delete;

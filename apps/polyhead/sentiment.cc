@@ -26,7 +26,7 @@ struct ReadWord {
   std::string word;
   double weight;
 };
-// The words that a pooling head attends to, largest weight first, until they have 0.8 of its attention.
+// The words to which a pooling head attends most, largest weight first: as many as needed for 0.8 of the head's attention.
 std::vector<ReadWord> read_words(const models::ClassifiedText& answer, std::string_view text, std::int64_t head) {
   std::vector<ReadWord> words;
   for (std::string& word : answer.text.words_in(text)) words.push_back({std::move(word), 0});

@@ -8,12 +8,12 @@
 
 namespace polyhead::app {
 
-// Prints the rating or class of a text, what each pooling head adds to it, and which words the head reads. Also writes the page, if it has a path.
+// Prints the rating or class of a text, what each pooling head adds to the rating, and which words the head reads. Also writes the page, if `page` has a path.
 void explain_sentiment(const models::TextModel& model, const std::string& input, PageFile page, bool as_json);
 
 struct SentimentScoring {
   std::string data, baseline;  // files of rated texts; if `baseline` is given, a bag of words that learns from it is scored too
-  bool ablate = false;         // score the model without each head too
+  bool ablate = false;         // for each head, also score the model with this head switched off
   bool json = false;
 };
 void score_sentiment(const models::TextModel& model, const SentimentScoring& scoring);

@@ -23,7 +23,7 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
   std::size_t nearest = std::max<std::size_t>(1, (bare + 1) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
-    // Require that a letter is kept: otherwise it is another word, not a misspelling.
+    // Require that at least one letter is kept: a candidate without a common letter is another word, not the correct spelling.
     if (distance < nearest && distance < bare) {
       nearest = distance;
       best = candidate;

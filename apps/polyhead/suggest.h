@@ -7,8 +7,8 @@
 
 namespace polyhead::app {
 
-// The candidate that the user probably meant: one that starts with `word`, else the one with the smallest edit distance. "" if
-// that distance is more than about a third of the word's length.
+// The candidate that the user probably meant: a candidate that starts with `word`, else the candidate with the smallest edit distance. "" if the
+// smallest distance is more than about a third of the length of `word`.
 std::string closest(std::string_view word, std::span<const std::string> candidates);
 
 // "'wrod' is not a WHAT; did you mean 'word'?", or "'x' is not a WHAT; choose from a, b, c" if no candidate is near.

@@ -33,7 +33,7 @@ std::optional<std::size_t> width_of_environment() {
   return std::clamp<std::size_t>(*width, kSmallestWidth, 10000);
 }
 
-// Whether the stream is a terminal that understands escape sequences.
+// True if the stream is a terminal that understands escape sequences.
 bool obeys_escapes(Stream stream) {
   const std::string_view term = environment("TERM");
   return is_terminal(stream) && !term.empty() && term != "dumb";

@@ -13,10 +13,10 @@ enum class Stream : std::uint8_t { out = 1, err = 2 };
 
 bool is_terminal(Stream stream);
 
-// COLUMNS if it is set, else the terminal's width, else 80; at least 20.
+// The width of a line: the environment variable COLUMNS if it is set, else the terminal's width, else 80; at least 20.
 std::size_t terminal_width(Stream stream);
 
-// Columns for a table on stdout. Unlimited if stdout is no terminal and COLUMNS is not set, so that a pipe gets whole lines.
+// The width of a table on stdout. Unlimited if stdout is no terminal and COLUMNS is not set, so that lines written to a pipe or file are not broken.
 std::size_t table_width();
 
 enum class Colour : std::uint8_t { none, indexed256, rgb };
@@ -35,7 +35,7 @@ void print(std::string_view text);
 
 void print_stderr(std::string_view text);
 
-// One line on stderr. Passes through printable(), because names of files and tensors may hold control characters.
+// These print one line on stderr. They apply printable() to the sentence, because names of files and tensors may contain control characters.
 void print_diagnostic(std::string_view sentence);  // "polyhead: ..."
 void print_note(std::string_view sentence);        // "polyhead: note: ..."
 
@@ -43,7 +43,7 @@ void print_note(std::string_view sentence);        // "polyhead: note: ..."
 class Progress {
  public:
   Progress(std::string_view what, std::size_t total);
-  ~Progress();  // clears the line
+  ~Progress();  // removes the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

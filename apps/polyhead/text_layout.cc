@@ -7,7 +7,7 @@
 namespace polyhead::app {
 namespace {
 
-// Calls f(code point, its bytes); the code point is -1 for a byte that is not valid UTF-8.
+// Calls f(code point, bytes of the code point) for each code point; the code point is -1 for a byte that is not valid UTF-8.
 template <class F>
 void for_each_code_point(std::string_view text, F&& f) {
   for (std::size_t i = 0; i < text.size();) {

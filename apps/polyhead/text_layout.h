@@ -20,20 +20,20 @@ std::vector<std::string> characters(std::string_view text);
 std::size_t columns(std::string_view text);
 
 std::string clip(std::string_view text, std::size_t width);       // at most `width` columns; longer text ends in "…"
-std::string clip_words(std::string_view text, std::size_t width);  // the same, and cut between words if the text has spaces
+std::string clip_words(std::string_view text, std::size_t width);  // as clip(), but cut between words if the text has spaces
 std::string pad_right(std::string_view text, std::size_t width);  // at least `width` columns
 std::string pad_left(std::string_view text, std::size_t width);
 std::string trimmed(std::string_view text);  // without spaces at its end
 inline std::string fit(std::string_view text, std::size_t width) { return pad_right(clip(text, width), width); }
 
-// One line for each row of cells, in columns with two spaces between. Column `right` is aligned at its right end.
+// A table with one line for each row of cells, and two spaces between columns. Cells of column `right` are aligned at their right ends.
 std::vector<std::string> aligned(const std::vector<std::vector<std::string>>& rows, std::size_t right = SIZE_MAX);
 
 // Breaks lines at spaces to at most `width` columns, each with `indent` spaces in front. A longer word gets its own line.
 std::string wrap(std::string_view text, std::size_t width, std::size_t indent = 0);
 
-// `head` padded to `start` columns, then `text`, whose further lines are indented by `start`. A wider head has a line of its own, and so has
-// one whose `text` is empty.
+// A hanging indent: `head` padded to `start` columns, then `text`, whose further lines are indented by `start`. A head that is wider than `start`, or whose
+// `text` is empty, gets a line of its own.
 std::string hang(std::string_view head, std::string_view text, std::size_t start, std::size_t width);
 
 }  // namespace polyhead::app

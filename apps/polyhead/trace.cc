@@ -54,7 +54,7 @@ struct TraceOptions {
   NumberStyle numbers;
 };
 
-// The layer, and the names of its parts in the library or tutorial that defines it.
+// The layer, and the names that the library or tutorial that defines it uses for the projections.
 struct TracedLayer {
   LoadedLayer loaded;
   std::string title;
@@ -283,13 +283,13 @@ void run_trace(const TraceOptions& o) {
   set_options(layer, o.rules, in ? &*in : nullptr, &call);
   if (in) {
     std::vector<std::string> expected = layer.names;
-    expected.emplace_back("d_out");  // `attend` reads it, so do not report it as unused
+    expected.emplace_back("d_out");  // d_out is an input of `attend`, so do not report it as unused
     in->report_unused({"query", "key", "value"}, expected);
   }
   print_steps(o, traced, call, description);
 }
 
-// Adds each argument of any constructor once; its help lists the layers that take it.
+// Adds an option for each argument of the layer constructors. An argument that several constructors take is added once; its help lists these constructors.
 void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOptions>& o) {
   struct Entry {
     std::string option;
@@ -299,7 +299,7 @@ void add_constructor_arguments(Parser& parser, const std::shared_ptr<TraceOption
   std::vector<Entry> entries;
   for (const LayerConstructor& row : layer_constructors()) {
     for (const LayerArgument& argument : row.arguments) {
-      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // options of every layer
+      if (argument.setting == Setting::dropout || argument.setting == Setting::add_zero_attn) continue;  // these are added as options of every layer
       const std::string option = option_of(argument.name);
       auto entry = std::ranges::find(entries, option, &Entry::option);
       if (entry == entries.end()) entry = entries.insert(entries.end(), {option, argument.is_flag(), {}});

@@ -31,7 +31,7 @@ struct Cell {
 
 std::string token(const std::vector<std::string>& words, std::int64_t place) { return cat(place, " ", printable(words[static_cast<std::size_t>(place)])); }
 
-// Reads a token: an index, or a spelling that occurs once, either as a word of the text or as the tokenizer's piece.
+// Reads a token, which is given as an index, or as a spelling that occurs once in the text: as a word or as the tokenizer's piece.
 std::int64_t read_token(const std::string& given, std::string_view what, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
   if (const auto place = parse<std::int64_t>(given)) {
     if (*place >= 0 && *place < std::ssize(words)) return *place;
@@ -82,7 +82,7 @@ struct Worked {
   bool has_bias = false;
 };
 
-// The row of q, k or v that belongs to the cell's head. Several query heads may share a head of k and v.
+// The row of q, k or v at `position` for the cell's head. Several query heads may share a head of k and v.
 Numbers row_of(const Tensor& vectors, const Cell& cell, std::int64_t heads, std::int64_t position) {
   const std::int64_t head = cell.head / (heads / vectors.shape()[1]);
   const Tensor row = Tensor::copy_of(vectors.view().select(0, cell.layer).select(0, head).select(0, position), DType::f64);

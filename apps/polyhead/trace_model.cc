@@ -23,7 +23,7 @@ void require_small_text(std::int64_t heads, std::int64_t tokens, std::int64_t mo
   require(numel({heads, tokens, tokens}) <= most_scores, "trace: the scores of ", tokens, " tokens are ", Shape{heads, tokens, tokens}, ", which is too large; a trace has at most ", most_scores, " scores");
 }
 
-// Takes the layer's attention and makes its input of all_hidden [L+1,T,E].
+// Moves the attention of an encoder layer into `taken`, and makes the attention's input from all_hidden [L+1,T,E].
 void take_layer(nn::EncoderLayer& own, const Tensor& all_hidden, ModelLayer& taken) {
   taken.input = Tensor::copy_of(all_hidden.view().select(0, taken.index).unsqueeze(0));
   taken.normed = own.norm_position != nn::NormPosition::post && own.attention_norm.weight;
@@ -44,7 +44,7 @@ ModelLayer encoder_layer(const std::string& folder, const std::string& text, con
   models::SentenceResult result = model.run(std::move(tokens), {.attentions = false, .all_hidden = true});
   take_layer(model.encoder.layers[model.encoder.parameters_of(taken.index)], result.all_hidden, taken);
   taken.pieces = std::move(result.tokens.pieces);
-  // A relative bias is a view of the model, which is kept too.
+  // A relative bias is a view of the model's memory, so the model is kept too.
   struct Kept {
     models::SentenceModel model;
     models::BertEncoder::RotaryTables rotary;

@@ -1,4 +1,4 @@
-// One attention layer of a model on a text, as `trace MODEL_DIR --text` shows it.
+// One attention layer of a model, with its input for a text. `polyhead trace MODEL_DIR --text` shows it.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace polyhead::app {
 
 struct ModelLayer {
   nn::MultiHeadAttention attention;
-  Tensor input;                  // [1,T,E]: the input of the layer's attention, which is the output of the layers before, normed if the layer is pre-norm
+  Tensor input;                  // [1,T,E]: the input of the layer's attention: the output of the layer before, normed if the layer is pre-norm
   bool normed = false;
-  nn::AttentionOptions options;  // with views of tensors that `kept` owns
+  nn::AttentionOptions options;  // has views of tensors that `kept` owns
   std::shared_ptr<const void> kept;
   std::string family;
   ProjectionNames names;
@@ -23,8 +23,8 @@ struct ModelLayer {
   std::vector<std::string> pieces;  // T tokens
 };
 
-// Reads the layer with the number `layer` ("" is 0) of an encoder or a decoder. UsageError if there is no such layer. Error for other models, and for a text whose
-// heads have more than `most_scores` scores in all.
+// Reads the layer with the number `layer` ("" is 0) of an encoder or a decoder. UsageError if there is no such layer. Error for other models, and if all
+// heads together have more than `most_scores` scores for the text.
 ModelLayer model_layer(const std::string& model, const std::string& text, const std::string& layer, std::int64_t most_scores);
 
 }  // namespace polyhead::app

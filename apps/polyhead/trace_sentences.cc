@@ -16,7 +16,7 @@ std::string parameters_of(const nn::Linear& projection) {
   return cat("weight ", projection.weight.shape(), projection.bias ? cat(", bias ", projection.bias.shape()) : std::string(", no bias"));
 }
 
-// A note with the shape [B*N,..] that sources use which fold the heads into the batch.
+// A note for readers of source code that folds the heads into the batch: the shape [B*N,..] that the data has there.
 std::string folded(const Shape& heads) {
   if (heads.size() < 4) return {};
   return cat("; the same data as (", numel(heads.first(heads.size() - 2)), ",", heads[-2], ",", heads[-1], ") where heads are folded into the batch");
@@ -157,11 +157,11 @@ class Writer {
   const nn::AttentionOptions& options_;
   const ProjectionNames& names_;
   const Shape maps_, lead_;
-  const std::int64_t keys_, input_keys_;  // number of keys, with and without the keys that the layer adds
+  const std::int64_t keys_, input_keys_;  // keys_: number of keys, including those that the layer appends; input_keys_: number of keys in the input
   std::int64_t empty_rows_ = 0;
 };
 
-// The letter of the projection whose value a step makes, splits into heads or merges.
+// The letter (q, k, v, ...) of the projection whose value this step makes, splits into heads or merges.
 char letter_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::projection_q: case TraceKind::norm_q: case TraceKind::rotary_q: case TraceKind::split_q: return 'q';
@@ -202,7 +202,7 @@ void add_parameters(const nn::MultiHeadAttention& layer, const ProjectionNames& 
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
                                        const ProjectionNames& names, std::string_view layout) {
   Writer writer(layer, input, options, names);
-  std::map<char, Tensor> heads;  // values before they are split into heads or merged, by the letter of the projection
+  std::map<char, Tensor> heads;  // projection's letter -> the value before it is split into heads, or before the heads are merged
   std::vector<TraceStep> steps;
   for (nn::TraceStep& traced : nn::trace(layer, input, options)) {
     const TraceKind kind = traced.kind;

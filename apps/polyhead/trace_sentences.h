@@ -16,13 +16,13 @@ using ProjectionNames = std::map<std::string, std::string>;  // the names of q, 
 
 struct TraceStep : nn::TraceStep {
   std::string step;     // "scores"
-  std::string where;    // the input, module or expression that gives the value: "W_q(query)"
+  std::string where;    // the input, module or expression whose value the step shows: "W_q(query)"
   std::string meaning;  // one sentence, with the sizes of this call
-  std::vector<std::pair<std::string, Tensor>> parameters = {};  // the parameters of its projection: "W_q.weight"
-  std::vector<SourceStep> source = {};                          // how the layer's source code computes it, if it takes more steps
+  std::vector<std::pair<std::string, Tensor>> parameters = {};  // for a projection: its parameters by name, such as "W_q.weight"
+  std::vector<SourceStep> source = {};                          // the steps in which the layer's source code computes the value, if there are several
 };
 
-// layout: names the source code to compare with, such as "d2l"; "" for none.
+// The steps of a call, with sentences. layout: name of the layout whose source code is shown beside the steps, such as "d2l"; "": none.
 std::vector<TraceStep> trace_sentences(const nn::MultiHeadAttention& layer, const nn::AttentionInput& input, const nn::AttentionOptions& options,
                                        const ProjectionNames& names, std::string_view layout = {});
 

@@ -14,7 +14,7 @@ std::string call(std::string_view name, const Shape& arguments) {
   return cat(name, "(", join(arguments, [](std::int64_t extent) { return cat(extent); }, ","), ")");
 }
 
-// A sequence of steps, each of which views the value of the step before in another shape.
+// A sequence of steps, each of which reshapes or permutes the value of the step before.
 class Steps {
  public:
   explicit Steps(ConstTensorView first) : last_(Tensor::copy_of(first)) {}
@@ -40,7 +40,7 @@ std::vector<SourceStep> of_d2l(const nn::TraceStep& step, ConstTensorView before
   Steps steps(before);
   if (step.kind == TraceKind::merge) {  // before: [B,N,T,V]
     const Shape& s = before.shape();
-    steps.reshape(s);  // s is the shape with the heads folded into the batch
+    steps.reshape(s);  // from [B*N,T,V], the shape in the source code
     steps.add("permute(0,2,1,3)", steps.last().permute(kSwapHeads));
     steps.reshape({s[0], s[2], s[1] * s[3]});
   } else {

@@ -1,4 +1,5 @@
-// The smaller steps of a trace in the code of Dive into Deep Learning and of AlphaFold, which fold the heads into the batch or move the axis.
+// The steps in which the code of Dive into Deep Learning and of AlphaFold splits and merges heads. That code folds the heads into the batch or moves the
+// axis, so it has more steps than polyhead's trace.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ namespace polyhead::app {
 
 struct SourceStep {
   std::string code;  // "permute(0,2,1,3)"
-  Tensor value;      // its result
+  Tensor value;      // the result of `code`
 };
 
 bool has_source_steps(std::string_view layout);

@@ -60,7 +60,7 @@ std::string trace_table(std::span<const TraceStep> steps, std::size_t width) {
 }
 
 std::string legend(const nn::MultiHeadAttentionConfig& config, const Shape& weights, std::int64_t keys) {
-  std::string text = "Letters: ";  // as in TraceStep::letters
+  std::string text = "Letters: ";  // explains the letters that TraceStep::letters uses
   const Shape lead = weights.first(weights.size() - 3);
   if (lead.size() == 1) append(text, cat("B = ", counted(lead[0], "sequence"), ", "));
   for (int i = 0; lead.size() > 1 && i < lead.size(); ++i) append(text, cat("B", i + 1, " = ", lead[i], i + 1 < lead.size() ? ", " : " leading dimensions, "));

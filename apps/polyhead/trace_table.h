@@ -9,8 +9,8 @@
 
 namespace polyhead::app {
 
-// Columns step, where, shape, letters, meaning in at most `width` columns of the terminal. If these are too few, the letters are left
-// out; if they still are, the meaning moves below its step; at last each step becomes a paragraph.
+// A table with the columns step, where, shape, letters and meaning, at most `width` terminal columns wide. If the terminal is too narrow, the column letters
+// is left out; if that is not enough, the meaning is written below its step; if that is not enough either, each step becomes a paragraph.
 std::string trace_table(std::span<const TraceStep> steps, std::size_t width);
 
 // "B = 2 sequences, N = 5 heads, ..."

@@ -114,12 +114,12 @@ void train(const TrainOptions& o) {
 Subcommand declare_train(Parser& parser) {
   const auto o = std::make_shared<TrainOptions>();
   parser.add_option("TASK", o->task, "classify, translate, summarise, heads or digits")->required();
-  parser.add_option("--data", o->data, "the examples; without, translate learns the sentences of a teaching grammar, and heads studies that task alone")->type_name("FILE");
-  parser.add_option("-o,--output", o->folder, "folder for the model, for heads for the results")->type_name("FOLDER")->required();
-  add_value(parser, "--seed", &o->seed, read_seed, "N", "of the initialisation, the order of the examples and dropout; default 1");
-  add_value(parser, "--steps", &o->steps, read_positive, "N", "steps in all; default: as the task needs");
-  add_value(parser, "--threads", &o->threads, read_positive, "N", "default: all processors; no number depends on it");
-  parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits; heads always does");
+  parser.add_option("--data", o->data, "the examples. Without --data, translate learns the sentences of a teaching grammar, and heads studies only that task")->type_name("FILE");
+  parser.add_option("-o,--output", o->folder, "folder for the model; for the task heads, folder for the results")->type_name("FOLDER")->required();
+  add_value(parser, "--seed", &o->seed, read_seed, "N", "seed of the initialisation, the order of the examples and dropout; default 1");
+  add_value(parser, "--steps", &o->steps, read_positive, "N", "number of training steps; default: as the task needs");
+  add_value(parser, "--threads", &o->threads, read_positive, "N", "number of threads; default: all processors. Results do not depend on it");
+  parser.add_flag("--resume", o->resume, "go on from the folder's checkpoint, with the same bits as an uninterrupted run; the task heads always does");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line for each validation");
   return {
       .examples = {{"polyhead train classify --data reviews.tsv -o sentiment", "a text's rating or class, with heads that read its good and its bad side"},

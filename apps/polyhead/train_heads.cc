@@ -34,7 +34,8 @@ std::string row(const std::array<std::string, 6>& cells) {
   return text + "\n";
 }
 
-// The table's line for a number of heads. Over the seeds: mean score, standard deviation, lowest and highest score, fastest step and largest memory.
+// The table's line for a number of heads. It summarises the runs with different seeds: mean score, standard deviation, lowest and highest score, fastest
+// step and largest memory.
 std::string line_of(std::int64_t heads, const std::vector<training::HeadsRun>& runs) {
   const auto count = static_cast<double>(runs.size());
   double sum = 0, squares = 0;

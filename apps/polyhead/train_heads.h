@@ -9,7 +9,7 @@
 namespace polyhead::app {
 
 struct HeadsOptions {
-  std::filesystem::path data;  // a file of ratings; empty: train only the grammar
+  std::filesystem::path data;  // a file of ratings; empty: train only on the teaching grammar
   std::filesystem::path folder;
   std::uint64_t seed = 1;  // the first of five consecutive seeds
   std::optional<std::int64_t> steps{};

@@ -44,7 +44,7 @@ ConstTensorView guided_map(const Translator& model, const models::Translation& t
 
 std::string word_at(const std::vector<std::string>& words, std::int64_t word) { return word < 0 ? "(no word)" : words[static_cast<std::size_t>(word)]; }
 
-// The pairs that the model can read; a note gives the number of the others.
+// The pairs that are short enough for the model; a note on stderr gives the number of those that are left out.
 std::vector<AlignedTokens> readable(const Translator& model, const std::vector<AlignedPair>& pairs, bool of_grammar) {
   std::vector<AlignedTokens> kept;
   for (const AlignedPair& pair : pairs) {
@@ -105,7 +105,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = answer.source.words_in(input), targets = answer.target.words_in(answer.text);
   std::vector<std::int64_t> alignment = answer.alignment;
-  std::optional<viewer::Links> links;  // between tokens
+  std::optional<viewer::Links> links;  // the known links, converted from words to tokens
   if (linked_by_grammar) {
     const AlignedTokens tokens = training::grammar_tokens(model.tokenizer, *known);
     sources = known->source, targets = known->target;
@@ -114,7 +114,7 @@ void explain_translation(const Translator& model, const std::string& input, cons
     for (const training::Link& link : known->links)
       for (std::size_t t = 0; t < tokens.target_words.size(); ++t)
         for (std::size_t s = 0; s < tokens.source_words.size(); ++s)
-          if (tokens.target_words[t] == link.target && tokens.source_words[s] == link.source) (link.sure ? links->sure : links->possible).emplace_back(t + 1, s);  // row 0: the start
+          if (tokens.target_words[t] == link.target && tokens.source_words[s] == link.source) (link.sure ? links->sure : links->possible).emplace_back(t + 1, s);  // t + 1, because row 0 of the map is the start token
   }
   page.answer = answer.text;
   if (!page.path.empty()) write_page(page, model, input, answer, std::move(links));

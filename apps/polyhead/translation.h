@@ -10,11 +10,11 @@
 namespace polyhead::app {
 
 // Prints the translation, and for each of its words the source word that the guided head attends to. For a sentence of the teaching grammar it also
-// prints the grammar's links. Also writes the page, if it has a path.
+// prints the grammar's links. Also writes the page, if `page` has a path.
 void explain_translation(const models::Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json);
 
 struct TranslationScoring {
-  std::string data;      // "grammar": its held-out sentences; else a file of sentence pairs or of aligned sentences
+  std::string data;      // "grammar": the held-out sentences of the teaching grammar; else a file of sentence pairs or of aligned sentences
   std::string baseline;  // a file of sentence pairs: IBM model 2, which learns from them, is scored beside the heads
   models::TranslateOptions options{};
   bool json = false;

@@ -79,7 +79,7 @@ void try_digits(const TryOptions& o) {
 
 // The sentences of a text, or of each line of a file.
 std::vector<std::string> sentences_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name
+  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
   std::vector<InputText> texts{{input, std::nullopt}};
   if (input == "-" || std::filesystem::is_regular_file(input, ignored)) texts = read_texts(input);
   std::vector<std::string> sentences;
@@ -109,7 +109,7 @@ void try_summary(const TryOptions& o) {
   for (std::size_t s = 0; s < sentences.size(); ++s) rows.push_back({cat(s == best ? "> " : "  ", s + 1), fixed(answer.scores[s], 2), clip_words(printable(sentences[s]), 100)});
   std::string text = cat(printable(sentences[best]), "\n\nscores of the sentences:\n");
   for (const std::string& line : aligned(rows)) text += line + '\n';
-  // Mean over the queries: the attention that each sentence receives.
+  // The attention that each sentence receives, as a mean over the queries.
   rows = {{"each head's attention to sentence"}};
   const auto count = std::ssize(sentences);
   for (std::int64_t s = 1; s <= count; ++s) rows[0].push_back(cat(s));
@@ -129,7 +129,7 @@ void try_summary(const TryOptions& o) {
 
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
-  std::error_code ignored;  // a long text is no file name
+  std::error_code ignored;  // the check for a file fails for a long text, which is no file name
   if (input != "-") {
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
     if (std::filesystem::is_regular_file(input, ignored)) print_note(cat("'", input, "' is read as a text, not as the file of this name"));
@@ -179,7 +179,7 @@ const TriedTask* task_of(const std::filesystem::path& folder) {
     for (const models::ConfigEntry& entry : models::read_config(folder))
       if (const auto* const type = std::get_if<std::string>(&entry.value); entry.name == "model" && type != nullptr)
         if (const auto found = std::ranges::find(kTriedTasks, *type, &TriedTask::model_type); found != kTriedTasks.end()) return found;
-  } catch (const Error&) {  // the code that opens the model reports what is wrong
+  } catch (const Error&) {  // ignored here: the code that opens the model reports the error
   }
   return nullptr;
 }

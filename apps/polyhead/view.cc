@@ -107,7 +107,7 @@ viewer::Language read_language(const std::string& word) {
   return read_choice(word, "language", kNames) == "zh" ? viewer::Language::chinese : viewer::Language::english;
 }
 
-// Reads the heads given as "LAYER.HEAD" or "all"; each head occurs once in the result.
+// Reads the heads given as "LAYER.HEAD" or "all". A head that is given twice occurs once in the result.
 std::vector<std::pair<std::int64_t, std::int64_t>> read_heads(const std::vector<std::string>& words, const models::AnyTextModel::Sizes& sizes) {
   std::vector<std::pair<std::int64_t, std::int64_t>> heads;
   const auto add = [&](std::int64_t layer, std::int64_t head) {
@@ -156,7 +156,7 @@ class View {
     Progress progress("texts", texts_.size());
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       progress.show(i);
-      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // of q, k and v
+      const std::int64_t numbers = model_->sizes().head_vectors * (std::ssize(tokens_[i].ids) + o_.generate);  // count of numbers in q, k and v
       const std::int64_t blocks = blocks_[i];
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
@@ -214,11 +214,11 @@ class View {
   // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
   bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
 
-  // Checks that pages and arrays have room. Called before the model runs, which takes long for many texts.
+  // Checks that the attention weights fit into the page and that the arrays fit into memory. Called before the model runs, because running many texts takes long.
   void check_sizes() {
     const std::uint64_t memory = usable_memory();
     const auto most_in_memory = static_cast<std::int64_t>(memory / sizeof(float));
-    std::vector<std::int64_t> counts, weights;  // for each text: its tokens, its attention weights
+    std::vector<std::int64_t> counts, weights;  // for each text: the number of tokens, and the number of attention weights
     std::int64_t hidden = 0;
     for (const models::TokenizedText& tokens : tokens_) {
       counts.push_back(std::ssize(tokens.ids));
@@ -239,7 +239,7 @@ class View {
              " of memory, so give a shorter text, or -o alone: its page then has pooled maps");
       if (__builtin_add_overflow(every_pair, weights[i], &every_pair)) every_pair = std::numeric_limits<std::int64_t>::max() / 16;
     }
-    // All arrays stay in memory until the last text is done, so they must fit together.
+    // The arrays of all texts stay in memory until the last text is done, so their sum must fit.
     const std::uint64_t bytes = static_cast<std::uint64_t>(every_pair + hidden) * sizeof(float);
     if (!o_.arrays.empty() && bytes > memory)
       fail(ErrorCode::invalid_argument, "the arrays of ", counted(texts_.size(), "text"), " are ", byte_size(bytes),

@@ -26,15 +26,15 @@
 namespace polyhead::app {
 namespace {
 
-// A text that the page shows beside the images, and the outputs of the model's text side for it.
+// A text that the page shows beside the images, and the outputs of the model's text encoder for this text.
 struct TextBeside {
   std::string text;
   models::TextRun run;
-  std::int64_t left_out = 0;                      // as SeenImage::left_out
+  std::int64_t left_out = 0;                      // how many numbers of q, k and v the page leaves out
   std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
 };
 
-// `budget` has the meaning that it has in see_image().
+// Runs the model's text encoder. `budget` limits how many numbers of q, k and v the page holds; with nullptr q, k and v are not computed.
 TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget) {
   const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
   if (models::image_model_kind(model) != models::ImageModelKind::both) fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; --image and --text together need a model with both, such as CLIP or SigLIP");
@@ -44,12 +44,12 @@ TextBeside read_text_beside(const std::string& model, const std::string& text, v
   const bool fits = budget != nullptr && budget->take(numbers);
   TextBeside beside{.text = text, .run = side->run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
   const models::ImageTextModel both = models::load_image_text_model(model);
-  // A text side that reads the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
+  // A text encoder whose embedding is the last token's was trained on texts padded to one length. This text is not padded, so its similarity would be wrong.
   if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
   return beside;
 }
 
-// transformers' logits_per_image.
+// The similarity of text and image, as transformers' logits_per_image.
 std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen) {
   if (!beside.scale) return std::nullopt;
   Tensor result(DType::f32, {1, 1});

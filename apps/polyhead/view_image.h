@@ -1,4 +1,4 @@
-// `polyhead view` of images: their patches are the tokens.
+// `polyhead view` for images. The patches of an image are the tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace polyhead::app {
 struct ImageView {
   std::string model;                // folder
   std::vector<std::string> images;  // paths
-  std::optional<std::string> text;  // of a model with both sides: shown beside the images
+  std::optional<std::string> text;  // a text to show beside the images, for a model with encoders of images and of texts
   std::string page, arrays;         // empty: none is written
   std::optional<std::int64_t> layer, head;
   bool mean = false, json = false;

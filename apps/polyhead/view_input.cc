@@ -23,7 +23,7 @@ constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
-// Reads the whole contents. More than kMaxTextBytes are an error, because a device such as /dev/zero has no end.
+// Reads all bytes. More than kMaxTextBytes are an error, because a device such as /dev/zero has no end.
 std::string read_all(int descriptor, std::string_view name) {
   std::string contents;
   std::array<char, 1 << 16> buffer;

@@ -1,4 +1,4 @@
-// The inputs of `polyhead view`: texts from the command line, a file or standard input, a model's folder, and the choice of a head.
+// Reads the inputs of `polyhead view`: texts from the command line, a file or standard input, a model's folder, and the choice of a head.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace polyhead::app {
 struct InputText {
   std::string text;
   std::optional<std::string> pair;
-  std::int64_t line = 0;  // its line in the file, from 1; 0: the text is not from a file
+  std::int64_t line = 0;  // the text's line in the file, from 1; 0: the text is not from a file
 
   std::string both() const { return pair ? text + " | " + *pair : text; }
 };
@@ -27,11 +27,12 @@ struct InputText {
 // The lines of a file, or of standard input for "-", without empty lines. Error if no line is left, or for more than 64 MiB.
 std::vector<InputText> read_texts(const std::string& path);
 
-// Loads an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
+// These load an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a complete
+// subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
-// Error for a folder of a model of images.
+// The kind of the text model in a folder. Error for a folder of a model of images.
 models::TextModelKind kind_of_text_model(const std::filesystem::path& directory);
 models::LanguageModel open_language_model(const std::filesystem::path& directory);
 
@@ -41,27 +42,28 @@ std::string model_name(const std::filesystem::path& directory);
 // Tokens as they are spelled in the text: "fox" for a piece such as "Ġfox". Generated tokens are not in the text, so the mark of a space is removed from their pieces.
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
-// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
+// The tokens of every text. The tokenizer drops tokens beyond the model's longest text. Notes on stderr say what was replaced or left out. Error if a text
+// is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate);
-// A text for an encoder.
+// The tokens of one text for an encoder.
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text);
 
 // The attention map to show: one head, the mean over a layer's heads, or the mean over all heads.
 struct HeadChoice {
   std::optional<std::int64_t> layer;   // absent: mean over all layers
   std::optional<std::int64_t> head;    // absent: mean over the heads
-  std::int64_t layers = 0, heads = 0;  // of the model
+  std::int64_t layers = 0, heads = 0;  // numbers of layers and heads of the model
 
   std::string description() const;  // "layer 5, mean of its 12 heads"
 };
 
-// Without options the mean over the heads of the last layer; with `mean` alone the mean over all heads of all layers. UsageError if the
-// model has no such layer or head.
+// The choice that the options make. Without options it is the mean over the heads of the last layer; with only `mean`, the mean over all heads of all layers.
+// UsageError if the model has no such layer or head.
 HeadChoice choose_head(std::optional<std::int64_t> layer, std::optional<std::int64_t> head, bool mean, std::int64_t layers,
                        std::int64_t heads);
 
-// attentions [L,N,T,S] floating -> [T,S] float32.
+// The chosen map [T,S] in float32. attentions: [L,N,T,S], floating.
 Tensor chosen_map(const Tensor& attentions, const HeadChoice& choice);
 
 }  // namespace polyhead::app

@@ -9,7 +9,7 @@
 namespace polyhead::app {
 
 struct LiveOptions {
-  std::string page, engine, text;  // engine: a file; empty: the one in the program
+  std::string page, engine, text;  // engine: path of the engine's file; empty: the engine that the program contains
   std::optional<viewer::Language> language;
 };
 

@@ -1,4 +1,4 @@
-"""The cases of the table. A case says which problem is computed and which results are wanted; the inputs follow from the seed of the case."""
+"""The cases of the table. A case says which problem is computed and which results are wanted; the name of the case is the seed of its inputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import zlib
 
-import ml_dtypes  # noqa: F401  makes "bfloat16" a name that NumPy knows
+import ml_dtypes  # noqa: F401  the import makes "bfloat16" a dtype name that NumPy knows
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -27,7 +27,7 @@ class Case:
     causal: bool = False
     mask: str = ""  # "pairs": bool [T,S]; "keys": bool [B,1,1,S]
     dtype: str = "float32"  # dtype of every floating array
-    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] of distances, seen as [N,T,S];
+    bias: str = ""  # "shared": [1,N,T,S]; "relative": a table [N,T+S-1] with one number for each distance, of which [N,T,S] is a view;
     #                 "alibi": slopes [N], causal
     lengths: tuple[int, ...] = ()  # lengths of packed sequences; their sum is T
     sink: bool = False  # sink logits [N]
@@ -79,8 +79,8 @@ class Case:
         return (self.B * self.T / seconds * 1e-3, "tokens/ms") if self.layer else (seconds * 1e9 / self.scores, "ns/score")
 
     def flops(self) -> float:
-        """The number of floating-point operations: 2 for each multiply-add, and half of the pairs if causal. Forward and backward together count 3.5 times
-        the forward pass of attention and 3 times that of a projection. The gradient of the backward pass counts 7.5 times (docs/maths.md, section 3a)."""
+        """The number of floating-point operations: 2 for each multiply-add, for half of the pairs if causal. Forward and backward pass together need 3.5 times
+        the operations of the forward pass for attention, and 3 times for a projection. The gradient of the backward pass needs 7.5 times (docs/maths.md, section 3a)."""
         pairs = self.scores * (0.5 if self.causal else 1.0)
         attention = 2.0 * pairs * (self.H + self.value_width)
         maps = 0.0
@@ -180,7 +180,7 @@ CASES: list[Case] = _sdpa() + _layers() + _models()
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """Arrays of the case's dtype (bool for masks), equal for every peer: the seed is the case's name."""
+    """The input arrays, in the case's dtype (bool for masks). They are equal for every peer, because the name of the case is the seed."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
 
     def normal(*shape: int, factor: float = 1.0) -> np.ndarray:
@@ -225,7 +225,7 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
 
 
 def relative_view(table: np.ndarray, queries: int) -> np.ndarray:
-    """A view [N,T,S] of the memory of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
+    """A view [N,T,S] of a table [N,T+S-1]: element (n, t, s) is table[n, T - 1 + s - t]."""
     head, step = table.strides
     return as_strided(table[:, queries - 1 :], (len(table), queries, table.shape[1] - queries + 1), (head, -step, step))
 
@@ -239,7 +239,7 @@ def alibi_bias(case: Case, slopes: np.ndarray) -> np.ndarray:
 
 
 def padded(case: Case, arrays: dict[str, np.ndarray]) -> tuple[Case, dict[str, np.ndarray]]:
-    """Turns packed sequences into a batch that is padded to the longest sequence, with a key mask."""
+    """Converts packed sequences to a batch that is padded to the longest sequence, with a key mask."""
     longest, count = max(case.lengths), len(case.lengths)
     wide = {}
     for key, array in arrays.items():
@@ -251,7 +251,7 @@ def padded(case: Case, arrays: dict[str, np.ndarray]) -> tuple[Case, dict[str, n
 
 
 def packed(case: Case, out: np.ndarray) -> np.ndarray:
-    """Turns a padded output back into packed sequences: their rows one after the other, [1,N,T,V]."""
+    """Converts a padded output to packed sequences [1,N,T,V]: the rows of the sequences one after the other."""
     return np.concatenate([out[i, :, :length] for i, (_, length) in enumerate(_packed_rows(case))], 1)[None]
 
 
@@ -260,5 +260,5 @@ def _packed_rows(case: Case) -> list[tuple[int, int]]:
 
 
 def relative_index(queries: int, keys: int) -> np.ndarray:
-    """For each pair the index [T,S] of its number in the table, for peers that build the bias by a gather."""
+    """The index into the table for each pair, [T,S], for peers that make the bias by a gather."""
     return queries - 1 + np.arange(keys) - np.arange(queries)[:, None]

@@ -1,4 +1,5 @@
-"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): its parameters, and its forward pass, written in operations that each peer implements."""
+"""all-MiniLM-L6-v2, a sentence encoder of BERT's type (Devlin et al. 2018): reads the parameters, and defines the forward pass in terms of operations that each
+peer implements."""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.positions"
 
 
 class Operations(Protocol):
-    """The operations of the encoder, on x [B,T,E] and on parameters in the form in which `forward` got them."""
+    """The operations of the encoder. x is [B,T,E]; parameters are passed in the form in which `forward` received them."""
 
     def rows(self, table: Any, ids: Any) -> Any: ...  # [B,T] -> [B,T,E]
     def add(self, x: Any, y: Any) -> Any: ...
     def linear(self, x: Any, weight: Any, bias: Any) -> Any: ...  # weight [out,in]
     def norm(self, x: Any, weight: Any, bias: Any) -> Any: ...  # over E, with EPSILON
-    def gelu(self, x: Any) -> Any: ...  # by erf
-    def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # [B,T,E], of all heads
-    def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by its length
+    def gelu(self, x: Any) -> Any: ...  # the exact gelu, by erf
+    def attend(self, q: Any, k: Any, v: Any) -> Any: ...  # attention of all heads, [B,T,E]
+    def pool(self, x: Any) -> Any: ...  # [B,E]: the mean over T, divided by the length of this vector
 
 
 class ArrayOperations:
-    """Those that NumPy's operators write, for peers whose arrays have them."""
+    """The operations that can be written with +, * and other operators of arrays, for peers whose arrays support these like NumPy's."""
 
     def __init__(self, case: Any) -> None:
         self.case = case
@@ -79,7 +80,8 @@ def missing(case: Encoder) -> str:
 
 
 def inputs(case: Encoder, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """ids [B,T] without padding, the position embeddings [T,E] with the first segment's row added, and the other parameters by their names in the file."""
+    """Returns ids [B,T] without padding, the position embeddings [T,E] to which the row of the first segment is added, and the other parameters by their names
+    in the file."""
     from safetensors.numpy import load_file  # imported here, because only this case needs the package
 
     weights = load_file(folder() / "model.safetensors")

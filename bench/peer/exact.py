@@ -1,4 +1,5 @@
-"""The float64 result that every peer is measured against: the formula in NumPy, head by head. Cases with dropout have no exact result, because each peer draws its own bits."""
+"""The exact result with which every peer's result is compared: the formula in float64 with NumPy, head by head. Cases with dropout have no exact result, because each peer
+draws its own dropout bits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from . import encoder
 from .cases import Case, Encoder, alibi_bias, relative_view
 
 
-ROWS = 2048  # queries at a time, because all scores of 16384 queries and keys take 2 GB
+ROWS = 2048  # number of queries that are computed at a time, because all scores of 16384 queries and keys would take 2 GB
 
 
 def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, bias: np.ndarray | None, keep: np.ndarray | None, sink: float = -np.inf) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Restricts processes to one instruction set: variables that must be set before a peer is loaded, and the compiler's flags for the roof."""
+"""Restricts processes to one instruction set: environment variables that must be set before a peer is loaded, and the compiler's flags for the roof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTRUCTION_SETS = {
         flags=("-mavx2", "-mfma"),
         variables={
             "polyhead": {"POLYHEAD_ISA": "avx2"},
-            # torch's matrix products are MKL's, which chooses its instruction set itself.
+            # torch computes matrix products by MKL, which has its own variable for the instruction set.
             "torch": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
             "openvino": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
         },

@@ -1,4 +1,4 @@
-"""JAX on the CPU: jax.nn.dot_product_attention, compiled. JAX uses as many threads as the process may use processors."""
+"""The peer JAX on the CPU: jax.nn.dot_product_attention, compiled. JAX uses as many threads as the process may use processors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ version = jax.__version__
 
 
 def start(threads: int) -> None:
-    del threads  # the driver narrows the process' processors
+    del threads  # not needed: peers.py limits the processors that this process may use
 
 
 @pads

@@ -1,7 +1,7 @@
-"""Measures the peak memory of one call without its inputs: outputs, copies and temporaries. Only for Linux.
+"""Measures the peak memory of one call without its inputs: outputs, copies and temporaries. Linux only.
 
-Each measured call runs in a separate process, forked from one that has imported the peer and computed nothing. Otherwise the call could use memory that an
-allocator kept from earlier calls; the process would not grow, and the measured peak would be too small.
+Each measured call runs in a separate process, which is forked from a process that has imported the peer and computed nothing. In a process with earlier calls, the call
+could use memory that an allocator had kept, and the measured peak would be too small.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _measure(peer: Any, threads: int, name: str) -> dict[str, Any]:
     peer.start(threads)
     case = next(case for case in cases.CASES if case.name == name)
     small = dataclasses.replace(case, leading=(1,) * len(case.leading), T=min(case.T, 32), S=min(case.S, 32), lengths=())
-    peer.prepare(small, cases.inputs(small)).run()  # loads code and starts threads before memory is measured
+    peer.prepare(small, cases.inputs(small)).run()  # a small call before the measurement loads code and starts threads
     before = _resident()
     arrays = cases.inputs(case)
     given = sum(array.nbytes for array in arrays.values())
     work = peer.prepare(case, arrays)
-    del arrays  # a peer that holds copies of the parameters does not need these arrays, so they would count twice
-    work.run()  # a first call allocates memory that later calls do not
+    del arrays  # free the arrays: if a peer holds copies of the parameters, both would be counted
+    work.run()  # a first call allocates memory that later calls do not need
     return {"megabytes": max(0, _peak(work.run) - before - given) / 2**20}
 
 
@@ -61,7 +61,7 @@ def _resident() -> int:
 def _peak(run: Callable[[], object]) -> int:
     """The largest number of resident bytes of this process while `run` ran."""
     _resident()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     run()
     return _field("VmHWM")
 
@@ -122,7 +122,7 @@ class Meter:
 
 def main() -> None:
     peer, threads = importlib.import_module(f"peer.{sys.argv[1]}_peer"), int(sys.argv[2])
-    answers = os.fdopen(os.dup(1), "w", buffering=1)  # separate from stdout, to which a peer may print
+    answers = os.fdopen(os.dup(1), "w", buffering=1)  # answers are not written to stdout, because a peer may print there
     os.dup2(2, 1)
     for line in sys.stdin:
         name = line.rstrip("\n")

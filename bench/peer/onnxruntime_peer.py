@@ -1,4 +1,4 @@
-"""ONNX Runtime: the Attention operator of ONNX opset 23; for one query of grouped heads its own GroupQueryAttention. Inference only."""
+"""The peer ONNX Runtime, inference only: the operator Attention of ONNX opset 23; for one query of grouped heads ONNX Runtime's operator GroupQueryAttention."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def _one_query(case: Case, a: dict[str, np.ndarray]) -> Work:
-    """The last key and value are the new ones; the others are in a cache that the operator updates in place."""
+    """The case of one query. The last key and value are new inputs; all others are in a cache, to which the operator appends the new ones in place."""
     B, N, K, S, H = case.B, case.N, case.K, case.keys, case.H
     shapes = {"q": (B, 1, N * H), "k": (B, 1, K * H), "v": (B, 1, K * H), "past_k": (B, K, S, H), "past_v": (B, K, S, H)}
     given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
@@ -129,7 +129,7 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> tuple[list[onnx.NodeProto], 
 
 
 class _Graph:
-    """The encoder's operations as nodes. A value is a name; a weight is an array, which becomes a constant."""
+    """Implements the encoder's operations as nodes of a graph. A value is the name of a node's output; a parameter is an array, which becomes a constant."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

@@ -1,4 +1,4 @@
-"""OpenVINO: ScaledDotProductAttention of opset 13. Inference only."""
+"""The peer OpenVINO, inference only: the operator ScaledDotProductAttention of opset 13."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _threads = 1
 
 
 @functools.cache
-def _core() -> openvino.Core:  # at the first case: importing a peer starts nothing
+def _core() -> openvino.Core:  # made for the first case, so that importing this module starts no threads
     return openvino.Core()
 
 
@@ -59,7 +59,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         model, "CPU", {"INFERENCE_NUM_THREADS": _threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if native else "f32"}
     )
     request = compiled.create_infer_request()
-    shared = [np.ascontiguousarray(arrays[key]) for key in parameters]  # a tensor does not keep its array alive
+    shared = [np.ascontiguousarray(arrays[key]) for key in parameters]  # keep the arrays alive, because OpenVINO's tensors only refer to their memory
     for index, array in enumerate(shared):
         tensor = openvino.Tensor(openvino.Type.bf16, array.shape) if array.dtype == "bfloat16" else openvino.Tensor(array, shared_memory=True)
         if array.dtype == "bfloat16":
@@ -89,7 +89,7 @@ def _attend(case: Case, q: Node, k: Node, v: Node, mask: Node | None = None) -> 
 
 
 def _attend_merged(case: Case, qkv: Iterable[Node], mask: Node | None = None) -> Node:
-    """q, k, v [B,T,N*H] -> [B,T,N*H]."""
+    """Attention with merged heads: q, k, v [B,T,N*H] -> [B,T,N*H]."""
     heads, merged = (ops.constant(np.array(shape)) for shape in ([case.B, case.T, case.N, case.H], [case.B, case.T, case.N * case.H]))
     order = ops.constant(np.array([0, 2, 1, 3]))
     out = _attend(case, *(ops.transpose(ops.reshape(x, heads, False), order) for x in qkv), mask)
@@ -121,7 +121,7 @@ def _encoder(case: Case, a: dict[str, np.ndarray], parameter: Callable[[str], No
 
 
 class _Encoder:
-    """A weight is an array, which becomes a constant."""
+    """Implements the encoder's operations as nodes of a graph. A parameter is an array, which becomes a constant."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

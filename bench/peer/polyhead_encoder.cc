@@ -1,4 +1,4 @@
-// C functions by which bench/peers.py calls polyhead's sentence encoder. A function returns null, or a message that says what was wrong.
+// C functions by which bench/peers.py calls polyhead's sentence encoder. A function returns null, or an error message.
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -32,8 +32,8 @@ extern "C" [[gnu::visibility("default")]] const char* encoder_load(const char* d
   return told([&] {
     polyhead::set_num_threads(threads);
     auto loaded = std::make_unique<LoadedEncoder>(LoadedEncoder{polyhead::models::load_bert_encoder(directory)});
-    // Parameters are views of a mapped file. Each is read once, so that all of them count as resident, as they do for a peer that holds them
-    // itself.
+    // The parameters are views of a mapped file. Each page is read once, so that the parameters count as resident memory, as they do for a peer that holds
+    // copies of its parameters.
     loaded->encoder.visit([](const std::string&, polyhead::Tensor& weight) {
       const float* values = weight.data<float>();
       volatile float sink = 0;

@@ -1,4 +1,4 @@
-"""polyhead through its NumPy interface; the whole model runs through C++ (polyhead_encoder.cc)."""
+"""The peer polyhead, called by its NumPy interface; the whole model is called by C functions (polyhead_encoder.cc)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _layer(case: Case, a: dict[str, np.ndarray]) -> Work:
     for parameter, source in weights.items():
         layer.parameters[parameter][...] = a[source]
     if not case.backward:
-        layer = layer.frozen()  # its weights are constants, as those of a peer's graph
+        layer = layer.frozen()  # make the parameters constants, because they are constants of the graph in the peers that use graphs
     options = {"bias": a["bias"], "attend_keys": np.ascontiguousarray(a["attend_keys"][:, 0, 0])} if gated else {}
     out = np.empty(case.output_shape, np.float32)
     x, d_out = a["x"], a.get("d_out")

@@ -1,4 +1,4 @@
-// How many floating point operations per second one core can do at most: independent fused multiply-adds on registers, best of many runs.
+// Measures how many floating point operations per second one core can do at most: independent fused multiply-adds on registers, best of many runs.
 #include <chrono>
 
 namespace {
@@ -12,8 +12,8 @@ constexpr int kLanes = 4;
 #endif
 using Vector = float __attribute__((vector_size(kLanes * 4)));
 
-// Two ports x 4 to 5 cycles of latency need 10 sums in flight; 12 leave room in every register file. Each loop over them is unrolled, or GCC
-// keeps the array in memory.
+// Number of independent sums. Two ports with 4 to 5 cycles of latency need 10 sums in flight; 12 fit into the registers of every instruction set. Loops over
+// the sums must be unrolled, because otherwise GCC keeps the array in memory.
 constexpr int kSums = 12;
 
 float multiply_add(long rounds, float factor) {
@@ -34,14 +34,14 @@ float multiply_add(long rounds, float factor) {
 
 }  // namespace
 
-#ifdef POLYHEAD_ISA  // bench_sdpa has one function per instruction set, roof.py a library with one
+#ifdef POLYHEAD_ISA  // bench_sdpa compiles this file for each instruction set; roof.py compiles a library for one instruction set
 namespace polyhead::cpu::POLYHEAD_ISA {
 #else
 extern "C" {
 #endif
 double fma_roof(double seconds);
 
-// Best GFLOP/s of one thread over `seconds`.
+// The best GFLOP/s of one thread within `seconds`.
 double fma_roof(double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();

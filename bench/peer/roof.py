@@ -1,4 +1,4 @@
-"""The roof of the machine, measured in the same run: multiply-adds per second, and bytes copied from memory per second."""
+"""Measures the limits of the machine (the roof) in the same run as the peers: floating-point operations per second, and bytes read from memory per second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .instruction_sets import INSTRUCTION_SETS
 
 
 class Roof:
-    """Measures GFLOP/s (float32) of `threads` threads at once, with one instruction set or with all of the processor. Threads may share a core.
+    """Measures GFLOP/s (float32) of `threads` threads at once, with one instruction set or with all that the processor has. Threads may share a core.
     Without a C++ compiler there is no measurement, and best() returns None."""
 
     def __init__(self, threads: int, isa: str = "") -> None:
@@ -27,7 +27,7 @@ class Roof:
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def best(self, seconds: float) -> float | None:
-        """The best rate within so many seconds. A processor's clock rate changes, so measure the roof between the calls that are compared with it."""
+        """The best rate that is measured within these seconds. The clock rate of a processor changes, so measure the roof between the calls that are compared with it."""
         if self._measure is None:
             return None
         return float(sum(self._pool.map(self._measure, [seconds] * self._threads)))

@@ -13,21 +13,21 @@ from .cases import Case, alibi_bias, packed, padded
 
 
 class Unsupported(Exception):
-    """The peer has no such operation; the message is printed as a note."""
+    """Raised for a case that the peer cannot compute; the message is printed as a note."""
 
 
 MOST_SCORES = 1 << 28  # 1 GiB of float32
 
 
 def refuse_too_many_scores(case: Case) -> None:
-    """Raises Unsupported for a case whose scores would not fit into memory. Called by peers that hold all scores at once, and copies of them."""
+    """Raises Unsupported for a case whose scores would not fit into memory. Called by peers that hold all scores, and copies of them, at the same time."""
     if case.scores > MOST_SCORES:
         raise Unsupported("it holds all scores at once")
 
 
 @dataclasses.dataclass
 class Work:
-    run: Callable[[], object]  # one forward pass, or forward and backward with every gradient; returns when all of it is computed
+    run: Callable[[], object]  # computes one forward pass, or a forward and a backward pass with every gradient; returns after everything is computed
     output: Callable[[object], np.ndarray]  # takes the result of run() and returns the output as a NumPy array
 
 
@@ -35,7 +35,7 @@ Prepare = Callable[[Case, dict[str, np.ndarray]], Work]
 
 
 def pads(prepare: Prepare) -> Prepare:
-    """Decorator for a peer without packed sequences: they are padded before the time is measured."""
+    """Decorator for a peer that does not support packed sequences: the sequences are padded before the time is measured."""
 
     @functools.wraps(prepare)
     def of_padded(case: Case, arrays: dict[str, np.ndarray]) -> Work:
@@ -48,7 +48,7 @@ def pads(prepare: Prepare) -> Prepare:
 
 
 def adds_alibi(prepare: Prepare) -> Prepare:
-    """Decorator for a peer without ALiBi: it gets a full bias [1,N,T,S], which is made before the time is measured."""
+    """Decorator for a peer that does not support ALiBi: the peer gets a full bias [1,N,T,S], which is made before the time is measured."""
 
     @functools.wraps(prepare)
     def of_bias(case: Case, arrays: dict[str, np.ndarray]) -> Work:

@@ -1,4 +1,4 @@
-"""PyTorch: F.scaled_dot_product_attention, and layers with projections around it."""
+"""The peer PyTorch: F.scaled_dot_product_attention, and layers that add projections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start(threads: int) -> None:
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor on the array's memory. bfloat16 is converted by its bits, because PyTorch does not know NumPy's bfloat16."""
+    """A tensor that shares the array's memory. bfloat16 is passed as int16 with the same bits, because PyTorch does not know NumPy's bfloat16."""
     return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if array.dtype == "bfloat16" else torch.from_numpy(array)
 
 
@@ -69,16 +69,16 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
     def bias() -> torch.Tensor | None:
         if case.bias == "relative":
             return t["bias_table"].gather(1, index).view(1, case.N, case.T, case.keys)
-        if case.bias == "alibi":  # with is_causal it takes no mask
+        if case.bias == "alibi":  # put causality into the mask, because torch's function does not accept a mask together with is_causal
             return constant if constant is not None else (-t["slopes"].view(1, -1, 1, 1) * distance).masked_fill(later, -torch.inf)
         return t.get("bias")
 
     def attention() -> torch.Tensor:
-        if case.sink:  # one more column of scores, as in gpt-oss; its fused operation has no sink
+        if case.sink:  # append a column of scores, as gpt-oss does, because torch's fused operation has no sink
             scores = t["q"] @ t["k"].transpose(-1, -2) * case.scale
             column = t["sink"].view(-1, 1, 1).expand(*scores.shape[:-1], 1)
             return torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1] @ t["v"]
-        if case.maps:  # its fused operation gives no weights: the formula does
+        if case.maps:  # compute the formula, because torch's fused operation does not return attention weights
             weights = torch.softmax(t["q"] @ t["k"].transpose(-1, -2) * case.scale, -1)
             return weights @ t["v"]
         return F.scaled_dot_product_attention(
@@ -89,7 +89,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         x = t["x"]
         q, k, v = (_heads(F.linear(x, t[f"w_{n}"]), case) for n in "qkv")
         mask = None
-        if case.layer == "gated":  # one additive mask, as its operation takes
+        if case.layer == "gated":  # combine bias and mask, because torch's operation accepts one mask
             mask = t["bias"].masked_fill(~t["attend_keys"], float("-inf"))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         if case.layer == "gated":
@@ -114,7 +114,7 @@ def prepare(case: Case, arrays: dict[str, np.ndarray]) -> Work:
         t["d_out"].requires_grad_()
 
     def second() -> object:
-        with sdpa_kernel(SDPBackend.MATH):  # its fused operations have no second derivatives
+        with sdpa_kernel(SDPBackend.MATH):  # torch's fused operations have no second derivatives
             out = compute()
         gradients = torch.autograd.grad(out, leaves, t["d_out"], create_graph=True)
         return out, torch.autograd.grad(gradients, [*leaves, t["d_out"]], [t[f"d_d_{key}"] for key in ("q", "k", "v", "bias") if key in t])

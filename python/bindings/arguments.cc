@@ -1,4 +1,4 @@
-// The table of attention's arguments for Python (polyhead/attention_arguments.h).
+// Gives Python the table of attention's arguments (polyhead/attention_arguments.h).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -31,7 +31,7 @@ const char* extent_name(ArgumentExtent extent) {
   return "";
 }
 
-// The annotation of a member in Python, by names of polyhead/_options.py.
+// The Python annotation of a member, written with the names of polyhead/_options.py.
 const char* annotation(const ConstTensorView&) { return "Array | None"; }
 const char* annotation(const std::optional<double>&) { return "float | None"; }
 const char* annotation(double) { return "float"; }
@@ -63,8 +63,8 @@ nb::object default_of(nn::Mode value) { return nb::bool_(value == nn::Mode::trai
 
 using Row = Tuple<std::string, std::string, std::string, bool, nb::any, std::string>;
 
-// (name, annotation, extent or "", whether it has a gradient, default, group). Groups: "inputs" of SdpaForward, "sdpa" and "layer" for keywords of `sdpa` and of a
-// layer, "pass" for keywords of both, "relative_bias" for its fields.
+// Returns a row for each argument: (name, annotation, extent or "", whether it has a gradient, default, group). The groups are "inputs" (members of SdpaForward),
+// "sdpa" (keywords of `sdpa` only), "layer" (keywords of a layer only), "pass" (keywords of both) and "relative_bias" (fields of RelativeBias).
 nb::typed<nb::list, Row> arguments() {
   LayerCall layer("arguments", nb::dict());
   std::vector<std::string_view> of_layers;

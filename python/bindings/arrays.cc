@@ -19,7 +19,7 @@ std::string as_string(nb::handle object) {
   return bytes.is_valid() ? PyBytes_AsString(bytes.ptr()) : (PyErr_Clear(), "?");
 }
 
-// The name of an array's dtype, such as "complex64"; the name of its type if it has no dtype.
+// The name of an array's dtype, such as "complex64"; for an object without a dtype, the name of the object's type.
 std::string dtype_text(nb::handle object) { return nb::hasattr(object, "dtype") ? as_string(nb::object(object.attr("dtype"))) : kind_of(object); }
 
 std::string accepted_dtypes() {
@@ -44,7 +44,7 @@ Code code_of(const DTypeInfo& row) {
 
 nb::dlpack::dtype dlpack_dtype(const DTypeInfo& row) { return {static_cast<std::uint8_t>(code_of(row)), static_cast<std::uint8_t>(row.size * 8), 1}; }
 
-// Finds a dtype; nullptr if polyhead does not have it. The same holds for the next two functions.
+// Finds a dtype. This function and the next two return nullptr for a dtype that polyhead does not have.
 const DTypeInfo* find_dtype(Code code, std::size_t size) {
   for (const DTypeInfo& row : kDTypes) {
     if (code_of(row) == code && row.size == size) return &row;
@@ -70,7 +70,7 @@ const DTypeInfo* dtype_of_dlpack(nb::dlpack::dtype dtype) {
   return dtype.lanes == 1 && dtype.bits % 8 == 0 ? find_dtype(static_cast<Code>(dtype.code), dtype.bits / 8u) : nullptr;
 }
 
-// isinstance(object, package.name) without an import: an object of the class exists only if the package is imported already.
+// isinstance(object, package.name). It imports nothing: if the package is not imported yet, no object of the class can exist.
 bool is_instance(nb::handle object, const char* package, const char* name) {
   const nb::object module = nb::steal(PyImport_GetModule(nb::str(package).ptr()));
   if (!module.is_valid() || !nb::hasattr(module, name)) {
@@ -80,7 +80,8 @@ bool is_instance(nb::handle object, const char* package, const char* name) {
   return PyObject_IsInstance(object.ptr(), nb::object(module.attr(name)).ptr()) == 1;
 }
 
-// An object of the class exists only if NumPy is imported already. The class is never freed.
+// Whether the object's type is numpy.ndarray itself. Imports nothing: an array exists only if NumPy is imported. The class is never freed, so its pointer
+// may be kept.
 bool is_plain_numpy(nb::handle object) {
   static PyTypeObject* array = nullptr;
   if (array == nullptr) {
@@ -96,32 +97,34 @@ bool is_plain_numpy(nb::handle object) {
 
 bool is_torch(nb::handle object) { return is_plain_tensor(object) || (!is_plain_numpy(object) && is_instance(object, "torch", "Tensor")); }
 
-// NumPy itself has no bfloat16; the package ml_dtypes adds it. Arrays with it are recognised by the name of their dtype.
+// NumPy itself has no bfloat16; the package ml_dtypes adds it. A bfloat16 array is recognised by the name of its dtype.
 bool is_numpy_bfloat16(nb::handle object) { return is_instance(object, "numpy", "ndarray") && dtype_text(object) == "bfloat16"; }
 
-// The DLPack type of an object's device; the CPU if the object does not say.
+// The DLPack type of an object's device; the CPU if the object has no __dlpack_device__.
 int dlpack_device(nb::handle object) {
   std::pair<int, int> device{nb::device::cpu::value, 0};
   try {
     if (nb::hasattr(object, "__dlpack_device__")) nb::try_cast(nb::object(object.attr("__dlpack_device__")()), device);
-  } catch (nb::python_error&) {  // torch has no DLPack name for the device meta; other failures happen again in the export, which reports them
+  } catch (nb::python_error&) {  // torch has no DLPack type for the device meta; any other failure is repeated and reported by the export
     if (is_torch(object) && as_string(nb::object(object.attr("device"))) != "cpu") return -1;
   }
   return device.first;
 }
 
-// True for a subclass of torch.Tensor whose meaning is in its own __torch_function__, such as CausalBias: its memory may hold nothing.
+// True for a subclass of torch.Tensor with its own __torch_function__, such as CausalBias: the values are then computed by that function, and the memory may
+// be unused.
 bool hides_its_memory(nb::handle object) {
   if (!is_torch(object)) return false;
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   const nb::object tensor = torch.attr("Tensor");
   if (object.type().is(tensor)) return false;
   const nb::object function = object.type().attr("__torch_function__");
-  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // torch.nn.Parameter has this one
+  if (function.is(torch.attr("_C").attr("_disabled_torch_function_impl"))) return false;  // torch.nn.Parameter has this function
   return !nb::hasattr(function, "__func__") || !function.attr("__func__").is(tensor.attr("__torch_function__").attr("__func__"));
 }
 
-// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Called again because nanobind drops it.
+// The error message of an object's __dlpack__, such as "Can't export tensors that require gradient, …". Calls __dlpack__ again, because nanobind drops the
+// message.
 std::string dlpack_reason(nb::handle object) {
   try {
     static_cast<void>(nb::object(object.attr("__dlpack__")()));
@@ -171,7 +174,7 @@ Array Array::from(nb::handle object, const char* name, bool writable) {
   return array;
 }
 
-// False for a dtype that polyhead does not have. Everything else than a plain tensor takes the slow path, which reports why an object is refused.
+// Returns false for a dtype that polyhead does not have. The caller then takes the slow path, which reports why an object is refused.
 bool Array::take_plain_tensor(nb::handle object, const nb::dlpack::dltensor& tensor, const char* name) {
   const DTypeInfo* dtype = dtype_of_dlpack(tensor.dtype);
   if (dtype == nullptr) return false;
@@ -233,7 +236,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
     const std::string where = nb::hasattr(object, "device") ? as_string(nb::object(object.attr("device"))) : text("of DLPack type ", device);
     throw nb::type_error(text(name, " is on device ", where, "; polyhead computes on the CPU, so move it there first").c_str());
   };
-  // Check the device before the export, which may copy, wait or fail on another device. Check the device of the exported array too.
+  // Check the device before the export: an export from another device may copy, wait or fail. Check the device of the exported array too.
   constexpr int kCpu = nb::device::cpu::value;
   if (const int device = dlpack_device(object); device != kCpu) refuse_device(device);
   nb::ndarray<nb::ro> array;
@@ -252,7 +255,7 @@ void Array::take_dlpack(nb::handle object, const char* name, bool writable) {
   set_view(name, const_cast<void*>(dlpack_.data()), *dtype, static_cast<int>(dlpack_.ndim()), extent, stride);
 }
 
-// `extent` and `stride`, in elements, are functions of the axis.
+// `extent` and `stride` are functions of the axis. Strides are in elements.
 void Array::set_view(const char* name, void* data, const DTypeInfo& dtype, int rank, auto extent, auto stride) {
   if (rank > kMaxRank) throw nb::value_error(text(name, " has ", rank, " dimensions; at most ", kMaxRank, " are allowed").c_str());
   if (reinterpret_cast<std::uintptr_t>(data) % dtype.size != 0) {
@@ -306,7 +309,7 @@ Result::Result(const char* name, nb::handle given, bool wanted, nb::handle like,
 
 namespace {
 
-// Kind...: the framework, and nb::ro for a read-only array.
+// Kind... is the framework, followed by nb::ro for a read-only array.
 template <class... Kind>
 nb::object array_on(ConstTensorView view, nb::handle owner) {
   const DTypeInfo& row = info(view.dtype());

@@ -1,4 +1,4 @@
-// Views of the caller's arrays without a copy: NumPy arrays through the buffer protocol, others (PyTorch, JAX) through DLPack.
+// Views of the caller's arrays without a copy: NumPy arrays are read by the buffer protocol, arrays of PyTorch and JAX by DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,25 +14,25 @@ namespace polyhead::python {
 
 namespace nb = nanobind;
 
-std::string kind_of(nb::handle object);  // the name of its type: "list"
+std::string kind_of(nb::handle object);  // the name of the object's type, such as "list"
 
 // Types of results for the generated stub file.
 template <class... Parts>
 using Tuple = nb::typed<nb::tuple, Parts...>;
 using ByName = nb::typed<nb::dict, nb::str, nb::any>;
 
-// A view of an array, and the reference that keeps its memory alive. Absent (false) if made from None.
+// A view of a Python array, and the reference that keeps the array's memory alive. An Array made from None is absent and converts to false.
 class Array {
  public:
   Array() = default;
   // An array to read. TypeError with `name` in its message if the object is no array, or has a dtype or device that polyhead does not read.
   static Array input(nb::handle object, const char* name);
   static Array required(nb::handle object, const char* name);  // as input(), and TypeError for None
-  // A tensor of torch whose gradient the caller records; absent if it cannot be read directly (torch_tensors.h).
+  // A tensor of torch whose gradient the caller records; absent if the tensor's memory cannot be read directly (torch_tensors.h).
   static Array tensor_memory(nb::handle object, const char* name);
-  // An array to write: as input(), and ValueError if its memory is read-only.
+  // An array to write: as input(), and ValueError if the array's memory is read-only.
   static Array output(nb::handle object, const char* name);
-  // An array that was made with this memory.
+  // An array that the bindings made themselves: `view` is its memory.
   static Array made(nb::object object, TensorView view);
 
   explicit operator bool() const { return static_cast<bool>(view_); }
@@ -54,16 +54,17 @@ class Array {
 
   std::unique_ptr<Py_buffer, Release> buffer_;
   nb::ndarray<nb::ro> dlpack_;
-  nb::object tensor_;  // of torch, read by its C API
+  nb::object tensor_;  // a tensor of torch that was read by torch's C API
   TensorView view_;
 };
 
 // An array that a call writes and returns: `given`, else a new one if it is wanted, else absent. A new array is not initialised; it is a
-// PyTorch tensor if `like` is one, else a NumPy array. The dimensions of a new tensor lie in memory in the order of those of `order`, which has
-// its rank, the last one innermost: heads that are views of a layer's output then merge without a copy. Without `order` it is row-major.
+// PyTorch tensor if `like` is a PyTorch tensor, else a NumPy array. A new tensor's dimensions have the same order in memory as the dimensions of `order`, a
+// tensor of the same rank, but the last dimension is always innermost. Heads that are views of a layer's output then merge without a copy. Without `order`
+// the array is row-major.
 struct Result {
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, const Shape& shape, DType dtype, ConstTensorView order = {});
-  // With the shape and dtype of `of`; not wanted if that is absent.
+  // A result with the shape and dtype of `of`. If `of` is absent, no result is wanted.
   Result(const char* name, nb::handle given, bool wanted, nb::handle like, ConstTensorView of);
   const TensorView& view() const { return array.view(); }
 
@@ -74,12 +75,12 @@ struct Result {
   explicit Result(std::pair<nb::object, Array> made);
 };
 
-// A NumPy array on the library's memory, which keeps `owner` alive; read-only for a ConstTensorView. TypeError for bfloat16, which NumPy
+// A NumPy array on the library's memory. The array keeps `owner` alive, and is read-only for a ConstTensorView. TypeError for bfloat16, a dtype that NumPy
 // does not have.
 nb::object numpy_view(TensorView view, nb::handle owner);
 nb::object numpy_view(ConstTensorView view, nb::handle owner);
-nb::object torch_view(ConstTensorView view, nb::handle owner);  // as numpy_view(), a PyTorch tensor; torch has none that are read-only
+nb::object torch_view(ConstTensorView view, nb::handle owner);  // as numpy_view(), but a PyTorch tensor, and writable: torch has no read-only tensors
 
-DType dtype_named(const std::string& name);  // "float32", …; ValueError for others
+DType dtype_named(const std::string& name);  // name: "float32", …; ValueError for an unknown name
 
 }  // namespace polyhead::python

@@ -1,12 +1,12 @@
-// Functions that add bindings to the module, in the order in which module.cc calls them. Each has its own file and binds the headers named
-// beside it.
+// Functions that add bindings to the module, in the order in which module.cc calls them. Each function has its own file; the comment beside it names the headers
+// whose contents it binds.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace polyhead::python {
 
-// An argument of any type, None included: the function reads it and names it in its errors.
+// An argument of any type, None included. The bound function converts the argument itself, so that its errors name the argument.
 constexpr auto any(const char* name) { return nanobind::arg(name).none(); }
 
 void bind_arguments(nanobind::module_& m);  // attention_arguments.h

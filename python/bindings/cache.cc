@@ -36,7 +36,8 @@ std::unique_ptr<Cache> make_cache(nb::handle sequences, nb::handle kv_heads, nb:
   return cache;
 }
 
-// The state of a cache for restored_cache(): (lengths, previous lengths, bytes of keys, values and int8 scales, each up to the longest length).
+// The state of a cache for restored_cache(): (lengths, previous lengths, bytes). The bytes are those of keys, values and int8 scales, each up to the longest
+// length.
 Tuple<nb::any, nb::any, nb::any> cache_state(Cache& self) {
   const CacheInUse in_use(&self);
   nb::list parts;
@@ -79,7 +80,7 @@ std::unique_ptr<Cache> restored_cache(nb::handle sequences, nb::handle kv_heads,
     contents.emplace_back(used, bytes);
   }
   cache->cache = nn::KeyValueCache(views[0], views[1], previous, views[2], views[3]);
-  // An append of zeros restores both lengths; the contents then overwrite what it wrote.
+  // An append of zeros restores the lengths and the previous lengths. The saved contents then overwrite those zeros.
   std::vector<std::int64_t> added(lengths.size());
   for (std::size_t b = 0; b < added.size(); ++b) added[b] = lengths[b] - previous[b];
   const std::int64_t most = added.empty() ? 0 : *std::ranges::max_element(added);
@@ -149,7 +150,7 @@ nb::object view_of(nb::handle self, ConstTensorView (nn::KeyValueCache::*view)()
   return memory ? make(memory, self) : nb::none();
 }
 
-// The keys, values and their scales or None, as PyTorch tensors on the cache's memory.
+// (keys, values, key scales or None, value scales or None), as PyTorch tensors on the cache's memory.
 Tuple<nb::any, nb::any, nb::any, nb::any> tensors(nb::handle self) {
   return nb::make_tuple(view_of(self, &nn::KeyValueCache::keys, &torch_view), view_of(self, &nn::KeyValueCache::values, &torch_view),
                         view_of(self, &nn::KeyValueCache::key_scales, &torch_view), view_of(self, &nn::KeyValueCache::value_scales, &torch_view));

@@ -1,4 +1,4 @@
-// The cache of a Python KeyValueCache.
+// The C++ object behind a Python KeyValueCache.
 #pragma once
 
 #include <stdexcept>
@@ -11,11 +11,11 @@ namespace polyhead::python {
 struct Cache {
   Tensor own[4];  // memory of a cache that was restored
   nn::KeyValueCache cache;
-  Array keys, values, key_scales, value_scales;  // the caller's memory, if the cache lives on it
+  Array keys, values, key_scales, value_scales;  // the caller's arrays, if the cache uses the caller's memory
   bool in_use = false;
 };
 
-// Marks a cache while a call may use it without the GIL. RuntimeError if another thread does so already: the C++ cache has no locks.
+// Marks a cache as in use while a call works on it without the GIL. RuntimeError if another thread uses the cache: the C++ cache has no locks.
 class CacheInUse {
  public:
   explicit CacheInUse(Cache* cache) : cache_(cache) {

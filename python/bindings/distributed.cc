@@ -28,7 +28,7 @@ using distributed::Message;
 using distributed::Plan;
 using distributed::Transfer;
 
-// A message's memory as a NumPy array, which keeps its owner alive.
+// A message's memory as a NumPy array, which keeps the memory's owner alive.
 nb::object bytes_of(const Message& message) {
   static std::byte none;  // NumPy needs a pointer even for an empty array
   auto owner = std::make_unique<std::shared_ptr<void>>(message.owner);
@@ -53,8 +53,8 @@ class Ranks final : public distributed::Communicator {
     });
   }
 
-  // Runs f() without the GIL, for a call that is given the Python object. An exception of the object becomes the cause of a ConnectionError.
-  // A BaseException that is no Exception, such as KeyboardInterrupt, is raised unchanged.
+  // Runs f() without the GIL, for a call that receives the Python communicator. An Exception raised by the communicator becomes the cause of a ConnectionError;
+  // a BaseException that is no Exception, such as KeyboardInterrupt, is raised unchanged.
   template <class F>
   void run(nb::handle object, const F& f) {
     if (object_.is_valid()) throw nb::value_error("another thread computes with this communicator; its calls must come one after the other");
@@ -116,7 +116,7 @@ class Ranks final : public distributed::Communicator {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 
-  // Runs f() with the GIL. Converts an exception of Python to an Error that says what failed, and keeps the exception for run().
+  // Runs f() with the GIL. Converts a Python exception to an Error that says what failed, and keeps the Python exception for run().
   template <class F>
   std::invoke_result_t<F> with_python(const std::string& what, const F& f) const {
     const TakenGil gil;
@@ -163,7 +163,7 @@ std::chrono::milliseconds read_timeout(nb::handle timeout) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
-// (order, plan, timeout, one_row, ranks_per_machine): DistributedOptions of _options.py.
+// Converts the five values to the library's DistributedOptions.
 DistributedOptions read_distributed(nb::handle order, nb::handle plan, nb::handle timeout, nb::handle one_row, nb::handle ranks_per_machine) {
   DistributedOptions options;
   options.order = choice("order", read_word(order, "order"), kOrders);

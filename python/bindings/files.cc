@@ -40,7 +40,7 @@ std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle pre
   return without_gil([&] {
     io::TensorFile file = io::open_tensors(path);
     std::unique_ptr<Layer> layer = layer_of(file, options);
-    // Copy the parameters out of the mapped file: a change of the file would change the layer, and a shorter file would end the process.
+    // Copy the parameters out of the mapped file. Otherwise a later change of the file would change the layer, and a truncated file would end the process.
     layer->layer.visit([](const std::string&, Tensor& tensor) {
       check_interrupt();
       tensor = Tensor::copy_of(tensor.view());
@@ -49,7 +49,7 @@ std::unique_ptr<Layer> load(nb::handle source, nb::handle layout, nb::handle pre
   });
 }
 
-// A layer with copies of arrays by name, such as a state_dict or an npz file.
+// A layer whose parameters are copies of named arrays, such as those of a state_dict or an npz file.
 std::unique_ptr<Layer> from_arrays(const ByName& arrays, const std::string& source, nb::handle layout, nb::handle prefix, nb::handle heads,
                                    const ByName& settings) {
   const LoadOptions options(layout, prefix, heads, settings);

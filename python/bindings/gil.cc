@@ -7,7 +7,7 @@
 namespace polyhead::python {
 namespace {
 
-std::atomic<unsigned long> main_thread{0};  // 0: not known
+std::atomic<unsigned long> main_thread{0};  // thread identifier; 0: not known
 
 }  // namespace
 

@@ -13,7 +13,7 @@
 
 namespace polyhead::python {
 
-// Takes the GIL by f(). If the interpreter is exiting, CPython before 3.14 ends a thread that takes the GIL again with pthread_exit(). That
+// Takes the GIL by calling f(). While the interpreter exits, CPython before 3.14 ends every thread that takes the GIL, by pthread_exit(). pthread_exit()
 // unwinds the thread's stack and aborts the process at the first C++ destructor or catch (...). Therefore such a thread waits here for the
 // end of the process, as it does in CPython 3.14.
 template <class F>
@@ -43,7 +43,7 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
-// Has the GIL for its lifetime, in a thread that released it: for calls of Python inside of without_gil().
+// Holds the GIL for its lifetime, in a thread that had released the GIL: for calls of Python inside of without_gil().
 class TakenGil {
  public:
   TakenGil() {
@@ -57,10 +57,10 @@ class TakenGil {
   PyGILState_STATE state_{};
 };
 
-// Whether this is Python's main thread, the only one in which handlers of signals run. Needs the GIL.
+// Whether the calling thread is Python's main thread, the only thread in which signal handlers run. Needs the GIL.
 bool is_main_thread();
 
-// Runs the handlers of signals that have come, as Python does between two instructions. An exception of a handler, such as KeyboardInterrupt, ends the operation.
+// Runs the handlers of pending signals, as Python does between two instructions. An exception of a handler, such as KeyboardInterrupt, ends the operation.
 class SignalWatch final : public InterruptWatch {
  public:
   explicit SignalWatch(std::optional<nanobind::python_error>& raised) : raised_(raised) {}
@@ -71,14 +71,14 @@ class SignalWatch final : public InterruptWatch {
   std::optional<nanobind::python_error>& raised_;
 };
 
-// f() without the GIL. In the main thread, signals are looked for about every 0.2 s.
+// Runs f() without the GIL. In the main thread, pending signals are handled about every 0.2 s.
 template <class F>
 std::invoke_result_t<F> without_gil(F&& f) {
   if (!is_main_thread()) {
     const ReleasedGil released;
     return f();
   }
-  std::optional<nanobind::python_error> raised;  // by a handler; it is the error of the call whatever else has failed
+  std::optional<nanobind::python_error> raised;  // the exception of a signal handler; the call raises it even if f() failed too
   const auto watched = [&] {
     const ReleasedGil released;
     const SignalWatch watch(raised);

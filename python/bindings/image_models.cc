@@ -15,11 +15,11 @@
 #include "polyhead/models/image_processor.h"
 #include "polyhead/models/image_text_model.h"
 
-// Models of images that transformers or timm saved. polyhead/models gives the results their names.
+// Models of images that transformers or timm saved. The Python package polyhead/models names the outputs.
 namespace polyhead::python {
 namespace {
 
-// Models with the memory that their calls reuse.
+// A model, and the memory that the model's calls reuse.
 struct HeldVisionEncoder {
   models::VisionEncoder model;
   Workspace workspace{Parameters::constant};

@@ -10,11 +10,11 @@
 namespace polyhead::python {
 
 struct LoadedImageModel {
-  std::string kind;  // of _KINDS in polyhead/models
+  std::string kind;  // a key of _KINDS in polyhead/models/__init__.py
   nanobind::object model;
   nanobind::dict config;
 };
-// nullopt if the folder's config.json is not that of a model of images.
+// Loads a model of images. nullopt if the folder's config.json describes another kind of model.
 std::optional<LoadedImageModel> load_image_model(const std::filesystem::path& folder);
 
 }  // namespace polyhead::python

@@ -1,9 +1,10 @@
-// Attention as a function that XLA calls: the operands and results are views of XLA's buffers, and one text says what they are and how to compute.
+// Attention as a function that XLA calls. Operands and results are views of XLA's buffers. One text says what each buffer is and which options to use.
 //
-// The text is words `name=value`. `operands` and `results` name the buffers in their order, and thereby the operation: t_q, t_bias, ... are tangents, or the
-// d_gradients of sdpa_backward_backward. Before its own dimensions a buffer has one for each of `levels` enclosing jax.vmap, of extent 1 where it is not
-// mapped. Where a gradient has extent 1 there, it is the sum. `program`, `sums` and `places` are the score program of a score_fn (_score_program.py), whose
-// captured arrays are the operands captured0, captured1, ... All other words are options.
+// The text consists of words `name=value`. The words `operands` and `results` list the names of the buffers in order; the names decide which operation is
+// computed. Names t_q, t_bias, ... are tangents, or the d_gradients of sdpa_backward_backward. A buffer begins with one dimension for each of the `levels`
+// enclosing jax.vmap; its extent is 1 where that vmap does not map the buffer. A gradient with extent 1 there is summed over the examples. `program`, `sums`
+// and `places` are the score program of a score_fn (_score_program.py); the arrays that the score_fn captures are the operands captured0, captured1, ... All
+// other words are options.
 #include <nanobind/nanobind.h>
 
 #include <charconv>
@@ -74,13 +75,13 @@ void parse(std::string_view word, Window& field) {
   if (!right.empty()) field.right = number<std::int64_t>(right);
 }
 
-// queries,keys, or one size for both
+// Format "queries,keys", or one number for both.
 void parse(std::string_view word, BlockSize& field) {
   const std::vector<std::string_view> parts = split(word, ',');
   field = {.queries = number<std::int64_t>(parts.front()), .keys = number<std::int64_t>(parts.back())};
 }
 
-// bidirectional,max_distance or bidirectional,max_distance,diagonal
+// Format "bidirectional,max_distance" or "bidirectional,max_distance,diagonal".
 void parse(std::string_view word, RelativeBias& field) {
   const std::vector<std::string_view> parts = split(word, ',');
   field.bidirectional = parts.at(0) == "1";
@@ -88,9 +89,9 @@ void parse(std::string_view word, RelativeBias& field) {
   if (parts.size() > 2) field.diagonal = diagonal(parts[2]);
 }
 
-// The score program of a score_fn: lists with ';' of numbers with ','.
+// The score program of a score_fn. Its text form is rows separated by ';', each of numbers separated by ','.
 struct Program {
-  // Where the gradient of a captured array lies among the sums of a head; none: first < 0.
+  // Where the gradient of a captured array lies among the sums of a head. first < 0: the array has no gradient.
   struct Place {
     std::int64_t first = -1, count = 0;
     bool per_head = false;
@@ -132,7 +133,7 @@ struct Program {
   }
 };
 
-// Arrays and the seed are operands, not words.
+// Arrays and the seed are operands and never words of the text, so there is nothing to parse.
 void parse(std::string_view, ConstTensorView&) {}
 void parse(std::string_view, std::optional<std::uint64_t>&) {}
 
@@ -169,7 +170,7 @@ struct Plan {
   bool heads_inside = false;  // [*,T,N,H] instead of [*,N,T,H]
 };
 
-// The extent of the argument that a buffer is, or whose gradient or tangent it is.
+// The extent of the argument that `name` names, also if `name` is the argument's gradient (d_...) or tangent (t_...).
 ArgumentExtent extent_of(std::string_view name) {
   static const std::vector<Argument> table = [] {
     std::vector<Argument> rows;
@@ -198,7 +199,7 @@ bool is_shared(std::string_view name) {
 }
 bool is_sink(std::string_view name) { return extent_of(name) == ArgumentExtent::rows; }
 
-// The number of a captured array or of its gradient; -1 for other names.
+// The i of captured<i>, or of its gradient d_captured<i>; -1 for other names.
 int captured_number(std::string_view name) {
   if (name.starts_with("d_")) name.remove_prefix(2);
   constexpr std::string_view kPrefix = "captured";
@@ -206,7 +207,7 @@ int captured_number(std::string_view name) {
 }
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
-// The rank to which the view of one example is padded, given the rank of q; 0 if its rank does not depend on q.
+// The rank to which the view of one example is padded, given the rank of q; 0 for a buffer whose rank does not depend on q.
 int broadcast_rank(std::string_view name, int rank) {
   switch (extent_of(name)) {
     case ArgumentExtent::pairs:
@@ -249,8 +250,8 @@ class Run {
     for (std::size_t i = 0; i < results_.size(); ++i) f(plan_.results[i], results_[i]);
   }
 
-  // A level of vmap becomes either a leading dimension of one call, or a loop of calls. It is a loop if there is a seed (dropout bits depend on positions
-  // within an example), if a score program sees the number of the sequence, or if an array that a call has only once differs between examples.
+  // A level of vmap becomes either a leading dimension of one call, or a loop of calls. The level is a loop if there is a seed (dropout bits depend on positions
+  // within an example), if a score program reads the number of the sequence, or if an array that all sequences of a call share differs between examples.
   void find_levels() {
     const auto levels = static_cast<std::size_t>(plan_.levels);
     extents_.assign(levels, 1), loops_.assign(levels, false);
@@ -281,7 +282,7 @@ class Run {
       ++axis;
     }
     if (axis == 0) return view;
-    // Lead dimensions of the levels stay in front of dimensions that broadcasting adds.
+    // The leading dimensions of the vmap levels stay in front of dimensions that broadcasting adds.
     if (is_sink(name) && view.rank() == axis + 1) view = view.unsqueeze(-1);
     while (view.rank() < axis + broadcast_rank(name, rank_)) view = view.unsqueeze(axis);
     return view;
@@ -293,7 +294,8 @@ class Run {
     return view.expand(shape);
   }
 
-  // sdpa_backward and sdpa_jvp require gradients and tangents in the shape of their input, but here examples may share one: broadcasts them to one shape.
+  // sdpa_backward and sdpa_jvp require that a gradient or tangent has the shape of its input. Under vmap, examples may share one of the three arrays, so all
+  // three are broadcast to one shape.
   static void alike(ConstTensorView& input, TensorView& gradient, ConstTensorView& tangent) {
     if (!gradient && !tangent) return;
     Shape shape = input.shape();
@@ -304,13 +306,13 @@ class Run {
     if (tangent) tangent = tangent.expand(shape);
   }
 
-  // The views of one call of any operation.
+  // The tensors of one call. Which of them are present depends on the operation.
   struct Tensors {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
     TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent;
     TensorView d_q, d_k, d_v, d_d_out, d_bias, d_relative_bias, d_sink;
     std::vector<ConstTensorView> captured;
-    std::vector<TensorView> d_captured;  // absent where it is not wanted
+    std::vector<TensorView> d_captured;  // one for each captured array; absent where no gradient is wanted
     SdpaTangents tangents{};
     bool is_backward = false, has_tangents = false;
   };
@@ -365,7 +367,7 @@ class Run {
     views[static_cast<std::size_t>(captured)] = view;
   }
 
-  // Integers and booleans as float64, in the memory of the call. XLA's buffers are contiguous.
+  // The captured array as a table that a score program reads: integers and booleans are converted to float64 in `memory`. XLA's buffers are contiguous.
   static ConstTensorView as_table(const ConstTensorView& captured, DType of_q, std::vector<std::vector<double>>& memory) {
     const auto wide = [&](const auto* values) {
       std::vector<double>& numbers = memory.emplace_back(values, values + captured.numel());
@@ -384,7 +386,7 @@ class Run {
     }
   }
 
-  // Adds the sums of the heads in their order.
+  // Adds up the sums of the heads, always in the order of the heads.
   void write_captured_gradients(const Tensors& x, const std::vector<double>& sums, std::int64_t heads) const {
     const std::int64_t stride = plan_.program.code.gradient_count;
     for (std::size_t i = 0; i < x.d_captured.size(); ++i) {
@@ -447,7 +449,7 @@ class Run {
   std::span<const TensorView> operands_, results_;
   std::vector<std::int64_t> extents_;  // extent of each level
   std::vector<bool> loops_;            // true for levels that are loops
-  int rank_ = 0;                       // rank of q without the levels
+  int rank_ = 0;                       // rank of q without the dimensions of the vmap levels
 };
 
 DType dtype_of(int number) {
@@ -488,7 +490,7 @@ xla::Error* error(const xla::CallFrame& frame, int code, const char* message) {
 
 // The entry point for XLA, whose threads call it concurrently and without the GIL.
 xla::Error* handle(xla::CallFrame* frame) {
-  // XLA asks for the version of the interface. All versions of major 0 have the layout of xla_ffi.h; XLA refuses what it does not support.
+  // XLA queries the version of the interface. All versions 0.x have the layout of xla_ffi.h. XLA refuses a version that it does not support.
   if (frame->header.extension != nullptr && frame->header.extension->type == xla::kMetadataExtension) {
     xla::Version& version = reinterpret_cast<xla::MetadataExtension*>(frame->header.extension)->metadata->version;
     version.major = 0, version.minor = 1;

@@ -14,7 +14,7 @@
 namespace polyhead::python {
 namespace {
 
-// The activations of a forward pass, and the inputs that they view.
+// The activations of a forward pass, and the inputs whose memory the activations refer to.
 struct Saved : LayerCall {
   using LayerCall::LayerCall;
   nn::MultiHeadAttention::Saved saved;
@@ -24,7 +24,7 @@ struct Saved : LayerCall {
 constexpr Choices<nn::GlobalQuery, 3> kGlobalQueries{
     {{"off", nn::GlobalQuery::off}, {"mean", nn::GlobalQuery::mean}, {"masked_mean", nn::GlobalQuery::masked_mean}}};
 
-// Calls f(name, member) for every field of a configuration: the list that the constructor and `config` share.
+// Calls f(name, member) for every field of a configuration. The constructor and `config` both use this list.
 template <class Config, class F>
 void visit_config(Config& c, F&& f) {
   f("query_width", c.query_width);
@@ -64,7 +64,7 @@ void read_field(const char* name, nb::handle given, DType& field) { field = dtyp
 void read_field(const char* name, nb::handle given, double& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, std::optional<double>& field) { field = read_number(given, name); }
 void read_field(const char* name, nb::handle given, int& field) { field = static_cast<int>(read_integer(given, name, -kMaxRank, kMaxRank)); }
-// Refuses 0, which means "default" in the library; Python has None for that.
+// Refuses 0: in the library 0 means "default", and Python passes None for the default.
 void read_field(const char* name, nb::handle given, std::int64_t& field) { field = read_integer(given, name, 1, std::int64_t{1} << 40); }
 void read_field(const char*, nb::handle given, std::optional<std::uint64_t>& field) { field = read_seed(given); }
 
@@ -89,7 +89,7 @@ nb::object run(const Layer& layer, LayerCall& call, nb::handle query, nb::handle
     throw nb::value_error(text("MultiHeadAttention: layers of the layout ", layer.rotary_of,
                                " rotate q and k by position; give rotary (RotaryEmbedding makes it), or set layer.needs_rotary = False").c_str());
   }
-  // A workspace for constant parameters refuses gradients of parameters. A frozen layer gives them, so passes with `saved` run without it.
+  // A workspace for constant parameters refuses gradients of parameters. A frozen layer allows such gradients, so a pass with `saved` runs without a workspace.
   call.options.workspace = saved && layer.frozen() ? nullptr : &layer.workspace;
   const Shape shape = out_given.is_none() ? layer.layer.output_shape(call.input) : Shape();
   const Result out("out", out_given, true, query, shape, call.input.query.dtype());
@@ -110,7 +110,7 @@ nb::object evaluate(const Layer& layer, nb::handle query, nb::handle key, nb::ha
   return run(layer, call, query, key, value, out, nullptr);
 }
 
-// The threads of a backward pass or map: those of the forward pass if `given` is None.
+// The number of threads of a backward pass or map: that of the forward pass if `given` is None.
 std::optional<LimitedThreads> threads_of(nb::handle given, const Saved& saved) {
   return given.is_none() ? saved.threads : read_num_threads(given);
 }
@@ -130,7 +130,7 @@ ByName parameters(nb::handle self) {
   return result;
 }
 
-// The parameters for a pickle, with bfloat16 as uint16 of the same bits.
+// The parameters for a pickle. bfloat16 is stored as uint16 with the same bits.
 ByName bits(nb::handle self) {
   nb::dict result;
   nb::cast<Layer&>(self).layer.visit([&](const std::string& name, Tensor& tensor) {
@@ -140,7 +140,7 @@ ByName bits(nb::handle self) {
   return result;
 }
 
-// Returns the fields of LayerGradients. A gradient is None if it is not wanted, or if the forward pass did not get the input.
+// Returns the fields of LayerGradients. A gradient is None if it is not wanted, or if its input was not given to the forward pass.
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, std::optional<ByName>> backward(
     const Saved& saved, nb::handle d_out_given, nb::handle inputs, nb::handle parameters_too, nb::handle d_bias, nb::handle num_threads) {
   const bool want_inputs = read_flag(inputs, "inputs"), want_parameters = read_flag(parameters_too, "parameters");

@@ -1,4 +1,4 @@
-// The layer of a Python MultiHeadAttention.
+// The C++ object behind a Python MultiHeadAttention.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +14,7 @@ namespace polyhead::python {
 struct Layer {
   nn::MultiHeadAttention layer;
   bool causal = false;       // true: calls that do not set `causal` use bottom_right
-  std::string rotary_of;     // the layout whose layers rotate q and k: calls without `rotary` are refused; "": any call is taken
+  std::string rotary_of;     // name of a layout whose layers rotate q and k: calls without `rotary` are refused; "": `rotary` is optional
   Workspace workspace = {};  // shared by the layer's passes, which may run concurrently
 
   bool frozen() const { return workspace.parameters() == Parameters::constant; }

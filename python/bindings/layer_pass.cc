@@ -12,15 +12,15 @@
 namespace polyhead::python {
 namespace {
 
-// The members of a layer in the order of `parameters`: weight and bias of each projection, bias_k, bias_v. None where the layer has none.
-// Without a weight (or bias) of k, that of q holds the rows of q, k and v, one below the other.
+// The order of `parameters`: weight and bias of each projection, then bias_k and bias_v; None for a parameter that the layer does not have.
+// If the weight (or bias) of k is None, the weight (or bias) of q holds the rows of q, k and v, one below the other.
 constexpr std::size_t kLinears = 5, kParameters = 2 * kLinears + 2;
 constexpr const char* kParameterNames[kParameters] = {"q.weight",      "q.bias",      "k.weight",    "k.bias",    "v.weight", "v.bias",
                                                       "output.weight", "output.bias", "gate.weight", "gate.bias", "bias_k",   "bias_v"};
 
 std::array<nn::Linear*, kLinears> linears(nn::MultiHeadAttention& layer) { return {&layer.q, &layer.k, &layer.v, &layer.output, &layer.gate}; }
 
-// Memory that all passes reuse. Never destroyed: tensors of torch may return memory to it until the process ends.
+// Memory that all passes reuse. The workspace is never destroyed, because tensors of torch may return memory to it until the process ends.
 const Workspace& workspace() {
   static const Workspace* const kWorkspace = new Workspace();
   return *kWorkspace;
@@ -46,7 +46,8 @@ struct LayerForm {
       layer.q.*member = on(all.slice(0, 0, q)), layer.k.*member = on(all.slice(0, q, q + k)), layer.v.*member = on(all.slice(0, q + k, q + k + v));
     };
     split("weight", &nn::Linear::weight, views[0]), split("bias", &nn::Linear::bias, views[1]);
-    // PyTorch's modules have any combination of these biases and AlphaFold 3's only that of q, so the form does not include them.
+    // PyTorch's modules have any combination of these biases, and AlphaFold 3 has only the bias of q. So the biases given decide, and LayerForm does not say
+    // which exist.
     nn::Linear* const with_setting[] = {&layer.q, &layer.k, &layer.v, &layer.output};
     std::array<Tensor, 4> biases;
     for (std::size_t i = 0; i < biases.size(); ++i) biases[i] = std::move(with_setting[i]->bias);
@@ -91,20 +92,20 @@ struct Pass : LayerCall {
   nn::MultiHeadAttention layer;
 };
 
-// A tensor of torch on a tensor's memory, which it keeps alive.
+// A tensor of torch that shares the memory of `tensor` and keeps that memory alive.
 nb::object torch_tensor(const Tensor& tensor) {
   const nb::capsule owner(new std::shared_ptr<void>(tensor.owner()), [](void* held) noexcept { delete static_cast<std::shared_ptr<void>*>(held); });
   return torch_view(tensor, owner);
 }
 
-// The activations, None for those that the layer does not use.
+// The activations as a tuple; None for those that the layer does not use.
 nb::object activation_tensors(nn::MultiHeadAttention::Saved& saved) {
   nb::list tensors;
   saved.visit([&](const char*, const Tensor& tensor) { tensors.append(tensor ? torch_tensor(tensor) : nb::none()); });
   return nb::tuple(tensors);
 }
 
-// Returns (output, attention map or None, activations or None). map: "probability" or "dropped", or None.
+// Returns (output, attention map or None, activations or None). map: which map to return, "probability" or "dropped"; None: no map.
 Tuple<nb::any, nb::any, nb::any> forward(const LayerForm& form, nb::handle query, nb::handle key, nb::handle value, nb::handle parameters,
                                          nb::handle keywords, bool save, nb::handle map_value) {
   Pass pass(form, "MultiHeadAttention.forward", query, key, value, parameters, keywords);
@@ -124,7 +125,7 @@ Tuple<nb::any, nb::any, nb::any> forward(const LayerForm& form, nb::handle query
   return nb::make_tuple(out.object, map.object, save ? activation_tensors(saved) : nb::none());
 }
 
-// Returns (d_query, d_key, d_value, d_bias, gradients of the parameters). wanted: of which of the first four; None for the others.
+// Returns (d_query, d_key, d_value, d_bias, gradients of the parameters). wanted: which of the first four gradients to compute; the others are None.
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any> backward(const LayerForm& form, nb::handle d_out_given, nb::handle query, nb::handle key,
                                                             nb::handle value, nb::handle parameters, nb::handle keywords, nb::handle activations,
                                                             nb::handle wanted, bool parameters_too) {

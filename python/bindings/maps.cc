@@ -12,7 +12,7 @@
 namespace polyhead::python {
 namespace {
 
-// Wraps the caller's progress function. It is called on the caller's thread, which does not hold the GIL. An exception ends the operation.
+// Wraps the caller's progress function. The wrapper runs on the caller's thread and takes the GIL for the call. An exception of the function ends the operation.
 std::function<void(std::int64_t, std::int64_t)> read_progress(nb::handle given) {
   if (given.is_none()) return {};
   if (PyCallable_Check(given.ptr()) == 0) throw nb::type_error(text("progress is ", kind_of(given), "; it must be callable as progress(done, total)").c_str());
@@ -28,7 +28,7 @@ struct MapsCall : SdpaCall {
   MapsInput input;
   MapsCall(const char* function, nb::handle q, nb::handle k, nb::handle options, nb::handle k_scale, nb::handle progress = nb::none())
       : SdpaCall(function, options), like(q), input{.q = required(q, "q"), .k = required(k, "k"), .k_scale = keep(Array::input(k_scale, "k_scale"))} {
-    // Check the ranks here, because the shapes of the results are made from the last dimensions.
+    // Check the ranks here, because the shapes of the results are made from the last dimensions of q and k.
     if (input.q.rank() < 3) throw nb::value_error(text("q is ", to_string(input.q.shape()), "; it must be [*,N,T,H]").c_str());
     if (input.k.rank() < 3) throw nb::value_error(text("k is ", to_string(input.k.shape()), "; it must be [*,K,S,H]").c_str());
     input.progress = read_progress(progress);
@@ -36,7 +36,7 @@ struct MapsCall : SdpaCall {
   std::int64_t queries() const { return input.q.extent(-2); }
   std::int64_t keys() const { return input.k.extent(-2); }
 
-  // A result with the shape [*,N] followed by `rest`: `given`, else a new array in `dtype` or, without one, that of q.
+  // A result with the shape [*,N] followed by `rest`: `given`, else a new array. The dtype of a new array is `dtype` if given, else the dtype of q.
   Result result(const char* name, std::initializer_list<std::int64_t> rest, nb::handle given = nb::none(),
                 std::optional<DType> dtype = {}) const {
     Shape shape = input.q.shape().first(input.q.rank() - 2);
@@ -136,7 +136,7 @@ nb::object head_divergence(nb::handle q, nb::handle k, nb::handle options, nb::h
   return out.object;
 }
 
-// layers: (q, k) or (q, k, k_scale) of each layer.
+// Attention rollout. layers: (q, k) or (q, k, k_scale) for each layer.
 nb::object rollout(nb::handle layers_given, nb::handle chosen_rows, nb::handle residual_given, nb::handle options, nb::handle progress) {
   SdpaCall call("rollout", options);
   const double residual = read_number(residual_given, "residual");

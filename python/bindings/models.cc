@@ -20,7 +20,7 @@
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
 
-// Models that `polyhead train` made. polyhead/models gives the answers their names.
+// Bindings of models: those that `polyhead train` made, and text models in folders of transformers. The Python package polyhead/models names the outputs.
 namespace polyhead::python {
 namespace {
 
@@ -84,13 +84,13 @@ ByName choose_sentence(const models::SentenceChooser& model, nb::handle object) 
   return result;
 }
 
-// An encoder with the memory that its calls reuse.
+// An encoder, and the memory that the encoder's calls reuse.
 struct HeldTextEncoder {
   models::BertEncoder model;
   Workspace workspace{Parameters::constant};
 };
 
-// The outputs whose names are in `wanted`, float32 or, of a float64 model, float64.
+// The outputs of a text encoder whose names are in `wanted`: float64 if the model is float64, else float32.
 ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::handle segments_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::BertConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), segments = Array::input(segments_given, "segments"), attend_keys = Array::input(attend_keys_given, "attend_keys");
@@ -125,13 +125,13 @@ ByName run_text_encoder(const HeldTextEncoder& held, nb::handle ids_given, nb::h
   return by_name;
 }
 
-// A language model with the memory that its calls reuse.
+// A language model, and the memory that the model's calls reuse.
 struct HeldLanguageModel {
   models::LanguageModel model;
   Workspace workspace{Parameters::constant};
 };
 
-// The outputs whose names are in `wanted`, float32 or, of a float64 model, float64.
+// The outputs of a language model whose names are in `wanted`: float64 if the model is float64, else float32.
 ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, nb::handle attend_keys_given, nb::handle wanted_given, nb::handle num_threads) {
   const models::LanguageModelConfig& config = held.model.config;
   const Array ids = Array::required(ids_given, "ids"), attend_keys = Array::input(attend_keys_given, "attend_keys");
@@ -155,7 +155,7 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   return outputs.take();
 }
 
-// A model with two sides, with the memory that its calls reuse.
+// A model with an encoder and a decoder, and the memory that the model's calls reuse.
 struct HeldSequenceModel {
   models::SequenceToSequenceModel model;
   Workspace workspace{Parameters::constant};
@@ -188,7 +188,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   if (decodes && !target.view()) throw nb::value_error("target is missing; only memory, encoder_hidden and encoder_attentions need none");
   without_gil([&] {
     const models::SequenceToSequenceOptions options{.executor = threads ? &*threads : nullptr, .workspace = &held.workspace};
-    Tensor memory;  // in the model's dtype
+    Tensor memory;  // the encoder's output in the model's dtype
     if (!encoded.memory || encoded.memory.dtype() != config.encoder.dtype) memory = Tensor::uninitialised(config.encoder.dtype, joined(sources, {width}));
     models::SourceOutput output = encoded;
     if (memory) output.memory = memory;
@@ -199,7 +199,7 @@ ByName run_sequence_model(const HeldSequenceModel& held, nb::handle source_given
   return outputs.take();
 }
 
-// Reads generate()'s options and calls run(options) without the GIL, which is taken only while on_token runs.
+// Reads the options of generate() and calls run(options) without the GIL. The GIL is taken only while on_token runs.
 template <class F>
 std::vector<std::int64_t> generate_tokens(const ByName& given, const Workspace& workspace, const F& run) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
@@ -272,7 +272,7 @@ const std::array kKinds{
     Kind{models::SentenceChooserConfig::kModelType, [](const std::filesystem::path& folder) { return loaded(models::load_sentence_chooser, folder); }},
 };
 
-// (kind, config, model)
+// Loads a model and returns (kind, config, model).
 Tuple<nb::str, ByName, nb::any> load_model(nb::handle source, bool built_in, nb::handle ignored_keys) {
   const models::LanguageLoadOptions options{.ignored_keys = read_words(ignored_keys, "ignored_keys")};
   const std::string name = read_path(source, "source");

@@ -21,7 +21,7 @@ PyObject* exception_of(polyhead::ErrorCode code) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // objects that are alive when a program exits are no leak
+  nb::set_leak_warnings(false);  // nanobind would report objects that are still alive when a program exits
   m.attr("version") = POLYHEAD_VERSION;
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {

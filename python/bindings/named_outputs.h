@@ -1,4 +1,4 @@
-// What models give to Python: the outputs of a pass that a caller asks for by name, and copies of parameters.
+// What the bindings of models return to Python: the outputs of a pass that the caller named, and copies of parameters.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,7 @@ inline nb::object array_of(const std::vector<double>& values) {
   return array_of(Tensor::copy_of(ConstTensorView(values.data(), {std::ssize(values)})));
 }
 
-// Copies by name.
+// A model's parameters by name, as copies.
 template <VisitsTensors M>
 ByName parameters(const M& module) {
   ByName result;
@@ -45,7 +45,7 @@ class NamedOutputs {
   };
   NamedOutputs(DType dtype, std::vector<Row> rows) : dtype_(dtype), rows_(std::move(rows)) { results_.reserve(rows_.size()); }
 
-  // Makes tensors for the names in `outputs`; an output that is named twice has one.
+  // Makes a tensor for each name in `outputs`; an output that is named twice has one tensor.
   void want(nb::handle outputs) {
     for (const std::string& name : read_words(outputs, "outputs")) {
       const auto known = std::ranges::find(rows_, name, [](const Row& row) { return std::string(row.name); });

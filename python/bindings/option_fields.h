@@ -1,4 +1,5 @@
-// The keyword arguments: the library's table of arguments and what only Python has. _core.arguments() gives the same table to Python.
+// The keyword arguments of the Python functions: the library's table of arguments, and the arguments that exist only in Python. _core.arguments() returns
+// the same table.
 #pragma once
 
 #include "options.h"

@@ -48,7 +48,7 @@ nb::list elements(nb::handle object, const char* name, const char* wanted) {
 }  // namespace
 
 double read_number(nb::handle object, const char* name) {
-  // Refuse bool: dropout=True would be 1 and drop everything.
+  // Refuse bool: dropout=True would mean 1, which drops every attention weight.
   if (!PyNumber_Check(object.ptr()) || nb::isinstance<nb::bool_>(object)) refuse_type(object, name, "a number");
   const double value = PyFloat_AsDouble(object.ptr());
   if (PyErr_Occurred() == nullptr) return value;
@@ -168,7 +168,7 @@ void read(const char* name, nb::handle given, const Backend*& backend) {
   if (!given.is_none()) backend = &find_backend(read_word(given, name));
 }
 
-// "top_left", "bottom_right" or an offset. TypeError for True and False: they do not name a corner.
+// Reads "top_left", "bottom_right" or an offset. TypeError for True and False, because they do not say where the diagonal begins.
 void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal) {
   if (given.is_none()) return;
   if (nb::isinstance<nb::bool_>(given)) {
@@ -183,7 +183,7 @@ void read(const char* name, nb::handle given, std::optional<Diagonal>& diagonal)
   }
 }
 
-// (left, right); None: that side is unlimited.
+// Reads (left, right). None in place of a number means that this side of the window is unlimited.
 void read(const char* name, nb::handle given, Window& window) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;
@@ -193,7 +193,7 @@ void read(const char* name, nb::handle given, Window& window) {
   window.right = side(given[1]);
 }
 
-// One size for queries and keys, or (queries, keys).
+// Reads one size for queries and keys, or (queries, keys).
 void read(const char* name, nb::handle given, BlockSize& size) {
   if (given.is_none()) return;
   const bool pair = (nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)) && nb::len(given) == 2;

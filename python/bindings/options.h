@@ -19,7 +19,7 @@
 
 namespace polyhead::python {
 
-// The words that an argument may be, and their values.
+// The words that are allowed for an argument, and the value of each word.
 template <class T, std::size_t count>
 using Choices = std::array<std::pair<std::string_view, T>, count>;
 
@@ -47,7 +47,7 @@ inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"
 inline constexpr Choices<Precision, 2> kPrecisions{{{"exact", Precision::exact}, {"native", Precision::native}}};
 inline constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
 
-// Convert the value of an argument. TypeError and ValueError say which argument it is, what was given and what is allowed.
+// These functions convert the value of an argument. Their TypeError and ValueError say which argument is wrong, what was given and what is allowed.
 double read_number(nb::handle object, const char* name);
 bool read_flag(nb::handle object, const char* name);
 std::int64_t read_integer(nb::handle object, const char* name, std::int64_t least, std::int64_t most);
@@ -70,12 +70,12 @@ struct CallArguments {
   ConstTensorView keep(Array array) { return arrays.emplace_back(std::move(array)).view(); }
   ConstTensorView required(nb::handle given, const char* name) { return keep(Array::required(given, name)); }
 
-  std::vector<Array> arrays;  // what the views of the options refer to
+  std::vector<Array> arrays;  // the arrays whose memory the views in the options refer to
   std::optional<LimitedThreads> threads;  // nullopt: polyhead.num_threads()
 };
 
-// The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). For an unknown one, TypeError that names the
-// Python function and the arguments with close names.
+// The keyword arguments of sdpa, its gradients or its maps (SdpaOptions of _options.py). For an unknown keyword, TypeError that names the
+// Python function and the arguments with similar names.
 struct SdpaCall : CallArguments {
   SdpaCall() = default;
   SdpaCall(const char* function, nb::handle given);
@@ -88,7 +88,7 @@ struct Cache;
 struct LayerCall : CallArguments {
   LayerCall(const char* function, nb::handle given);
   nn::AttentionInput input;
-  nn::AttentionOptions options;  // options.cache is that of `cache`
+  nn::AttentionOptions options;  // options.cache points to cache->cache
   Cache* cache = nullptr;
 };
 

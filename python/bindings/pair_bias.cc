@@ -1,4 +1,4 @@
-// Attention with the bias of a pair tensor, with parameters that the caller holds: polyhead.torch's.
+// Attention whose bias is computed from a pair tensor z, for polyhead.torch. The caller holds the parameters.
 #include "polyhead/nn/pair_bias.h"
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@ constexpr const char* kPairParameters[] = {"w_ln_z", "b_ln_z", "w_proj_z", "b_pr
 
 Tensor shared(TensorView view) { return view ? Tensor::share(view, nullptr) : Tensor(); }
 
-// A PairBias on the memory of four views; without a weight the norm has ones.
+// A PairBias on the memory of four views. If the weight of the norm is absent, ones are used.
 nn::PairBias pair_on(const std::array<TensorView, 4>& views, double epsilon) {
   nn::PairBias pair;
   pair.norm.weight = shared(views[0]), pair.norm.bias = shared(views[1]), pair.norm.epsilon = epsilon;
@@ -30,7 +30,7 @@ nn::PairBias pair_on(const std::array<TensorView, 4>& views, double epsilon) {
   return pair;
 }
 
-// Arguments that the four functions share. Arrays live as long as the object.
+// The arguments that the four functions below share. The object keeps the arrays alive.
 struct PairCall {
   PairCall(nb::handle z, nb::handle parameters_given, nb::handle epsilon_given, nb::handle num_threads)
       : parameters(nb::cast<nb::tuple>(parameters_given)), epsilon(nb::cast<double>(epsilon_given)), threads(read_num_threads(num_threads)) {
@@ -52,7 +52,7 @@ struct PairCall {
   nn::PairBias pair;
 };
 
-// The gradients of z and of the parameters; all of the parameters, or none.
+// The gradients of z and of the parameters. Either all parameters get gradients, or none.
 struct PairResults {
   PairResults(PairCall& call, nb::handle like, bool want_z, bool want_parameters)
       : d_z("d_z", nb::none(), want_z, like, call.z_array.view()),
@@ -67,7 +67,7 @@ struct PairResults {
   nn::PairBias gradients;
 };
 
-// bias [*,N,T,S]. parameters: (w_ln_z, b_ln_z, w_proj_z, b_proj_z).
+// Returns the bias [*,N,T,S]. parameters: (w_ln_z, b_ln_z, w_proj_z, b_proj_z).
 nb::object pair_bias_of(nb::handle z, nb::handle parameters, nb::handle epsilon, nb::handle num_threads) {
   PairCall call(z, parameters, epsilon, num_threads);
   const ConstTensorView view = call.z_array.view();
@@ -79,7 +79,7 @@ nb::object pair_bias_of(nb::handle z, nb::handle parameters, nb::handle epsilon,
   return bias.object;
 }
 
-// (d_z, gradients of the parameters), None where they are not wanted.
+// Returns (d_z, gradients of the parameters), with None for gradients that are not wanted.
 Tuple<nb::any, nb::any> pair_bias_backward(nb::handle z, nb::handle parameters, nb::handle epsilon, nb::handle d_bias_given, bool want_z, bool want_parameters,
                                            nb::handle num_threads) {
   PairCall call(z, parameters, epsilon, num_threads);
@@ -91,7 +91,7 @@ Tuple<nb::any, nb::any> pair_bias_backward(nb::handle z, nb::handle parameters, 
   return nb::make_tuple(results.d_z.object, results.of_parameters());
 }
 
-// q, k, v, attend_keys (or None), scale (or None) and empty_rows.
+// The tuple (q, k, v, attend_keys or None, scale or None, empty_rows), converted.
 struct PairHeads {
   explicit PairHeads(nb::handle given) {
     const nb::tuple parts = nb::cast<nb::tuple>(given);
@@ -106,7 +106,7 @@ struct PairHeads {
   nn::PairBiasSdpa input;
 };
 
-// (out [*,N,T,V], lse [*,N,T]).
+// Returns (out [*,N,T,V], lse [*,N,T]).
 Tuple<nb::any, nb::any> pair_bias_attention(nb::handle heads_given, nb::handle z, nb::handle parameters, nb::handle epsilon, nb::handle num_threads) {
   PairCall call(z, parameters, epsilon, num_threads);
   PairHeads heads(heads_given);
@@ -117,7 +117,7 @@ Tuple<nb::any, nb::any> pair_bias_attention(nb::handle heads_given, nb::handle z
   return nb::make_tuple(out.object, lse.object);
 }
 
-// (d_q, d_k, d_v, d_z, gradients of the parameters), None where they are not wanted. want: of q, k, v, z and the parameters.
+// Returns (d_q, d_k, d_v, d_z, gradients of the parameters), with None for gradients that are not wanted. want: five bools in this order, True = compute.
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any> pair_bias_attention_backward(nb::handle heads_given, nb::handle z, nb::handle parameters, nb::handle epsilon, nb::handle out_given,
                                                                                 nb::handle lse_given, nb::handle d_out_given, nb::handle want_given, nb::handle num_threads) {
   PairCall call(z, parameters, epsilon, num_threads);

@@ -8,7 +8,7 @@
 namespace polyhead::python {
 namespace {
 
-// A program with the arrays that it reads.
+// A score program, and the arrays that the program reads.
 struct Program {
   Program() = default;
   Program(const Program&) = delete;

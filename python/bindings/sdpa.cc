@@ -53,7 +53,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle 
   return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object);
 }
 
-// The tensors of a tuple (q, k, v, bias, sink, relative_bias), None for those that are zeros.
+// Reads a tuple of tangents (q, k, v, bias, sink, relative_bias). None in the tuple means a tangent of zeros.
 SdpaTangents read_tangents(SdpaCall& call, nb::handle given, const char* const (&names)[6]) {
   if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != 6) {
     throw nb::type_error("tangents and d_gradients are tuples (q, k, v, bias, sink, relative_bias)");
@@ -78,7 +78,7 @@ Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v
   return nb::make_tuple(out.object, lse.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias, d_d_out), with None for those that are not wanted.
+// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias, d_d_out), with None for gradients that are not wanted.
 Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward_backward(
     nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out_given, nb::handle d_gradients_given,
     nb::handle options, bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink, bool want_relative_bias, bool want_d_out) {
@@ -100,7 +100,7 @@ Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward_ba
   return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object, d_d_out.object);
 }
 
-// explain: reads only the shapes of the arrays.
+// `explain` of Python. Reads the shapes and dtypes of the arrays, but no elements.
 std::string explain_forward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options, nb::handle k_scale, nb::handle v_scale) {
   SdpaCall call("explain", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");

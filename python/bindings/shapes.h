@@ -17,7 +17,7 @@ inline Shape without_last(ConstTensorView like) { return like.shape().first(std:
 
 inline DType lse_dtype(DType dtype) { return is_floating(dtype) ? accumulation_dtype(dtype) : DType::f32; }
 
-// The shape and dtype of sdpa's result `out`. A missing dimension counts as extent 0 here; sdpa_forward() refuses such inputs.
+// The shape and dtype of sdpa's result `out`. A v without dimensions gives a last extent of 0; sdpa_forward() then refuses the inputs.
 inline Shape out_shape(ConstTensorView q, ConstTensorView v) { return with_last(q, v.rank() > 0 ? v.extent(-1) : 0); }
 
 }  // namespace polyhead::python

@@ -1,5 +1,5 @@
-// Attention of torch's tensors in eager mode, for polyhead/torch/_eager.py: the checks, each pass and what autograd saves in one call. In Python these steps take
-// longer than a small attention.
+// Attention on torch's tensors in eager mode, for polyhead/torch/_eager.py. One call from Python does the checks, the pass and the saving of tensors for autograd.
+// Written in Python, these steps would take longer than a small attention.
 #include <nanobind/nanobind.h>
 
 #include <utility>
@@ -16,25 +16,25 @@
 namespace polyhead::python {
 namespace {
 
-// An interned string for the name of an attribute or option.
+// The interned Python string of an attribute's or option's name, made once.
 #define POLYHEAD_INTERNED(word) \
   [] { \
     static PyObject* const interned = PyUnicode_InternFromString(word); \
     return interned; \
   }()
 
-// Objects of Python that the functions below use, given once by polyhead.torch._eager and kept until the process ends.
+// Python objects that the functions below use. polyhead.torch._eager passes them once; they are kept until the process ends.
 struct Eager {
-  std::vector<std::pair<PyObject*, PyObject*>> quiet;  // functions of torch, and the object that each returns if nothing observes torch's operators
-  PyObject* forward_ad;                                // the module; its _current_level is -1 without forward mode
-  PyObject* watched;                                   // () -> bool; asked if `quiet` or forward_ad answer otherwise
+  std::vector<std::pair<PyObject*, PyObject*>> quiet;  // (function of torch, the object that the function returns if nothing observes torch's operators)
+  PyObject* forward_ad;                                // the module torch.autograd.forward_ad; its _current_level is -1 outside of forward mode
+  PyObject* watched;                                   // () -> bool: whether torch's operators are really observed; called only if `quiet` or forward_ad suggest so
   PyObject* is_autocast_enabled;                       // () -> bool
-  PyObject* get_num_threads;                           // torch's
+  PyObject* get_num_threads;                           // torch.get_num_threads
   PyObject* recorders;                                 // list of captures that are running
-  PyObject* apply;                                     // of the autograd.Function
+  PyObject* apply;                                     // apply of the autograd.Function
   PyObject* without_tensors;                           // (options, names) -> options
   PyObject* with_tensors;                              // (options, names, tensors) -> options
-  PyObject* gradients;                                 // (ctx, saved tensors, gradients of the outputs) -> gradients of the inputs, by the operators
+  PyObject* gradients;                                 // (ctx, saved tensors, gradients of the outputs) -> gradients of the inputs, computed by torch operators
 };
 
 const Eager* eager = nullptr;
@@ -73,7 +73,7 @@ bool is_observed() {
   return !quiet && !call(eager->watched).is(nb::bool_(false));
 }
 
-std::optional<LimitedThreads> limited_threads() {  // torch.get_num_threads() is 1 in the workers of a DataLoader
+std::optional<LimitedThreads> limited_threads() {  // torch's limit if it is lower than polyhead's, as in the workers of a DataLoader, where it is 1
   const long threads = PyLong_AsLong(call(eager->get_num_threads).ptr());
   return threads < num_threads() ? std::optional<LimitedThreads>(static_cast<int>(threads)) : std::nullopt;
 }
@@ -83,7 +83,7 @@ nb::object option(nb::handle options, PyObject* name) {
   return value == nullptr ? nb::object(nb::none()) : nb::borrow(value);
 }
 
-// The tensors among the options of a call, those of a relative bias too.
+// The tensors among the options of a call, including slopes and table of a relative bias.
 struct OptionTensors {
   std::vector<nb::object> names, tensors;
   bool are_plain = true;
@@ -126,10 +126,10 @@ struct TensorCall : SdpaCall {
   }
   bool is_readable() const { return q && k && v && is_floating(q.dtype()) && q.rank() >= 3 && k.rank() >= 3 && v.rank() >= 3; }
 
-  // f(), with the GIL if the problem is small: to release it and to take it again takes as long.
+  // Runs f(), without the GIL unless the problem is small: releasing and taking the GIL takes as long as a small problem.
   template <class F>
   void compute(const F& f) const {
-    constexpr double kSmall = 1 << 15;  // products: a few microseconds
+    constexpr double kSmall = 1 << 15;  // number of multiplications, which take a few microseconds
     const double pairs = static_cast<double>(k.extent(-2)) * static_cast<double>(q.numel());
     const double products = q.extent(-1) == 0 ? 0 : pairs + pairs / static_cast<double>(q.extent(-1)) * static_cast<double>(v.extent(-1));
     if (products < kSmall) {
@@ -146,12 +146,12 @@ struct Outputs {
   nb::object out, lse, attention_weights;  // None if not wanted
 };
 
-// Runs the forward pass. Returns nullopt, before anything is computed, if an argument cannot be read or fits(call) is false: then the caller calls the torch operator,
-// which converts tensors and says what is wrong. Errors of the pass itself are raised. fits(call): whether the tensors can be used as they are.
+// Runs the forward pass. fits(call) says whether the tensors can be used as they are. If fits(call) is false or an argument cannot be read, returns nullopt before
+// anything is computed; the caller then calls the torch operator, which converts tensors and reports errors. Errors of the pass itself are raised.
 template <class F>
 std::optional<Outputs> run_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool want_lse, bool want_weights, nb::handle out_given, const F& fits) {
   nb::object options = nb::borrow(given);
-  nb::object scales[2] = {nb::none(), nb::none()};  // arguments of their own
+  nb::object scales[2] = {nb::none(), nb::none()};  // k_scale and v_scale: separate arguments of sdpa, not options
   PyObject* const names[2] = {POLYHEAD_INTERNED("k_scale"), POLYHEAD_INTERNED("v_scale")};
   for (int i = 0; i < 2; ++i) {
     scales[i] = option(options, names[i]);
@@ -188,8 +188,8 @@ nb::object tuple_of(const std::vector<nb::object>& objects) {
   return tuple;
 }
 
-// The pass of a call that records gradients: autograd.Function.apply(call, results, q, k, v, *tensors), where call is (options without tensors, names of
-// `tensors`, number of outputs).
+// Records a pass for autograd: calls autograd.Function.apply(call, results, q, k, v, *tensors), where `call` is (options without tensors, names of `tensors`,
+// number of outputs).
 nb::object record_pass(nb::handle q, nb::handle k, nb::handle v, nb::handle given, const OptionTensors& more, const Outputs& results, int outputs) {
   const nb::object names = tuple_of(more.names);
   const nb::object options = more.names.empty() ? nb::borrow(given) : call(eager->without_tensors, given, names);
@@ -199,7 +199,7 @@ nb::object record_pass(nb::handle q, nb::handle k, nb::handle v, nb::handle give
   return checked(PyObject_CallObject(eager->apply, tuple_of(arguments).ptr()));
 }
 
-// out, or (out, lse, attention weights) if one of the others is wanted; None if the operator must be called.
+// Returns out, or (out, lse, attention weights) if lse or attention weights are wanted; None if the caller must call the torch operator.
 template <class F>
 nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool want_lse, bool want_weights, nb::handle out, const F& fits) {
   if (!is_plain_tensor(q) || !is_plain_tensor(k) || !is_plain_tensor(v) || is_observed()) return nb::none();
@@ -213,7 +213,7 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
     const std::optional<Outputs> results = run_forward(q, k, v, given, want_lse, want_weights, out, fits);
     return results ? result(*results) : nb::none();
   }
-  // The operator raises the errors of gradients that do not exist.
+  // Leave gradients that do not exist to the torch operator, which raises the error.
   const bool of_scales = !option(given, POLYHEAD_INTERNED("k_scale")).is_none() || !option(given, POLYHEAD_INTERNED("v_scale")).is_none();
   if ((of_options && of_scales) || !out.is_none()) return nb::none();
   if (want_lse && option(given, POLYHEAD_INTERNED("empty_rows")).equal(nb::str("uniform"))) return nb::none();
@@ -232,7 +232,7 @@ nb::object run(nb::handle q, nb::handle k, nb::handle v, nb::handle given, bool 
   return result({parts[0], parts[1], outputs == 3 ? nb::object(parts[2]) : nb::none()});
 }
 
-// attention of _eager.py.
+// The function `attention` for _eager.py.
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle options, bool lse, bool attention_weights, nb::handle out) {
   return run(q, k, v, options, lse, attention_weights, out, [](const TensorCall&) { return true; });
 }
@@ -245,7 +245,8 @@ bool broadcasts(const Shape& shape, const Shape& to) {
   return true;
 }
 
-// Whether the tensors have the shapes and dtypes of sdpa_forward, without torch's rules for others. mask: the view of attn_mask.
+// Whether the tensors have shapes and dtypes that sdpa_forward takes, so that torch's rules of broadcasting and conversion are not needed. mask: the view of
+// attn_mask.
 bool need_no_conversion(const TensorCall& read, bool grouped, ConstTensorView mask) {
   const ConstTensorView q = read.q, k = read.k, v = read.v;
   const int lead = q.rank() - 3;
@@ -261,7 +262,7 @@ bool need_no_conversion(const TensorCall& read, bool grouped, ConstTensorView ma
   return (mask.dtype() == DType::boolean || mask.dtype() == q.dtype()) && broadcasts(mask.shape(), pairs);
 }
 
-// scaled_dot_product_attention of torch for a call that needs no conversion; None for others, and for wrong arguments.
+// torch's scaled_dot_product_attention for a call that needs no conversion; returns None for other calls and for wrong arguments.
 nb::object torch_sdpa(nb::handle query, nb::handle key, nb::handle value, nb::handle mask, nb::handle dropout, nb::handle causal, nb::handle scale,
                       nb::handle grouped, nb::handle precision) {
   static PyObject* const kZero = PyLong_FromLong(0);
@@ -288,7 +289,7 @@ nb::object torch_sdpa(nb::handle query, nb::handle key, nb::handle value, nb::ha
   });
 }
 
-// forward of the autograd.Function: (ctx, call, results, q, k, v, *tensors). torch notices when a saved tensor is written to, a mask too.
+// forward of the autograd.Function: (ctx, call, results, q, k, v, *tensors). Tensors, masks included, are saved by torch, which detects later writes to them.
 nb::object save(const nb::args& given) {
   const nb::handle ctx = given[0], call_of = given[1];
   const nb::tuple results = nb::borrow<nb::tuple>(given[2]);
@@ -297,7 +298,7 @@ nb::object save(const nb::args& given) {
   std::vector<nb::object> saved{given[3], given[4], given[5], results[0]};
   for (std::size_t i = 6; i < given.size(); ++i) saved.push_back(given[i]);
   if (outputs == 1) {
-    set_attribute(ctx, POLYHEAD_INTERNED("lse"), results[1]);  // no output, so it needs no check for changes
+    set_attribute(ctx, POLYHEAD_INTERNED("lse"), results[1]);  // not an output of the function: the caller never receives it and cannot write to it
     set_attribute(ctx, POLYHEAD_INTERNED("to_save"), tuple_of(saved));
     return results[0];
   }
@@ -308,10 +309,10 @@ nb::object save(const nb::args& given) {
   return results;
 }
 
-// The gradients (d_q, d_k, d_v, then those of the tensors named), or nullopt if the operator must compute them. wanted: of which.
+// The gradients d_q, d_k, d_v and those of the named tensors; nullopt if the torch operator must compute them. wanted: which gradients to compute.
 std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb::tuple& saved, nb::handle lse_saved, nb::handle d_out_given, const nb::tuple& wanted) {
   const nb::tuple parts = nb::borrow<nb::tuple>(call_of), names = nb::borrow<nb::tuple>(parts[1]);
-  const auto named = [&](const char* name) {  // whether its gradient is wanted
+  const auto named = [&](const char* name) {  // whether the gradient of tensor `name` is wanted
     for (std::size_t i = 0; i < names.size(); ++i) {
       if (nb::borrow<nb::str>(names[i]).equal(nb::str(name))) return nb::cast<bool>(wanted[i + 3]);
     }
@@ -335,7 +336,7 @@ std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb
     out = pass.keep(Array::tensor_memory(saved[3], "out")), lse = pass.keep(Array::tensor_memory(lse_saved, "lse"));
     d_out = pass.keep(Array::tensor_memory(d_out_given, "d_out"));
     if (!pass.is_readable() || !out || !lse || !d_out) return std::nullopt;
-    for (const ConstTensorView& view : {pass.k, pass.v, out, d_out}) {  // the operator converts them
+    for (const ConstTensorView& view : {pass.k, pass.v, out, d_out}) {  // the torch operator converts tensors of another dtype
       if (view.dtype() != pass.q.dtype()) return std::nullopt;
     }
     const auto make = [&](std::optional<Result>& result, const char* name, bool want, ConstTensorView of) { result.emplace(name, nb::none(), want, q, of); };
@@ -363,7 +364,7 @@ std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb
 nb::object backward(const nb::args& given) {
   const nb::handle ctx = given[0], d_out = given[1];
   const nb::object call_of = attribute(ctx, POLYHEAD_INTERNED("call"));
-  const nb::tuple saved = nb::borrow<nb::tuple>(attribute(ctx, POLYHEAD_INTERNED("saved_tensors")));  // once: checkpoint gives each tensor once
+  const nb::tuple saved = nb::borrow<nb::tuple>(attribute(ctx, POLYHEAD_INTERNED("saved_tensors")));  // read saved_tensors only once: under torch's checkpoint a second read fails
   bool of_out = is_plain_tensor(d_out);
   for (std::size_t i = 2; i < given.size(); ++i) of_out = of_out && nb::handle(given[i]).is_none();
   if (of_out && !is_grad_enabled() && !is_observed()) {

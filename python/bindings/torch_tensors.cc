@@ -25,12 +25,12 @@ struct ExchangeApi {
 struct Torch {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
-  const ExchangeApi* api = nullptr;  // null in a torch before 2.10
+  const ExchangeApi* api = nullptr;  // null if torch is older than 2.10
   PyObject* is_grad_enabled = nullptr;
-  PyObject* is_neg = nullptr;  // the method of the class
+  PyObject* is_neg = nullptr;  // torch.Tensor.is_neg
 };
 
-// The head of DLManagedTensorVersioned. from_dlpack() copies shape and strides.
+// The first members of DLManagedTensorVersioned. from_dlpack() copies shape and strides.
 struct ManagedTensor {
   ExchangeApi::Version version;
   void* context;
@@ -49,10 +49,10 @@ const ExchangeApi* exchange_api(nb::handle tensor_type) {
 
 Torch torch;
 
-// Null until torch is imported.
+// The objects of torch; null until torch is imported.
 const Torch* find_torch(nb::handle object) {
   if (torch.tensor != nullptr) return &torch;
-#ifdef Py_LIMITED_API  // hides tp_name
+#ifdef Py_LIMITED_API  // the limited API hides tp_name
   const nb::str text = nb::steal<nb::str>(PyType_GetName(Py_TYPE(object.ptr())));
   const std::string_view name = text.c_str();
 #else
@@ -73,7 +73,7 @@ const Torch* find_torch(nb::handle object) {
   return &torch;
 }
 
-// An interned string for the name of an attribute or keyword.
+// The interned Python string of an attribute's or keyword's name, made once.
 #define POLYHEAD_NAME(word) \
   [] { \
     static PyObject* const interned = PyUnicode_InternFromString(word); \
@@ -92,8 +92,8 @@ nb::object integers(const auto& numbers) {
   return tuple;
 }
 
-// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of extents 0 and 1 are ignored. If another
-// stride is 0, elements share memory, and the result is row-major.
+// The strides of a dense tensor whose dimensions have the same order in memory as those of `order`. Strides of dimensions with extent 0 or 1 are ignored. If
+// another stride of `order` is 0, its elements share memory; the result is then row-major.
 Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   std::array<int, kMaxRank> axes{};
   int rank = shape.size(), singles = 0;
@@ -124,7 +124,7 @@ Strides strides_in_order(const Shape& shape, ConstTensorView order) {
   return strides;
 }
 
-// A new tensor in half the time of a call of torch.
+// A new tensor by DLPack's C functions, in half the time of a call of torch.
 NewTensor allocated(const ExchangeApi& api, const Shape& shape, const Strides& strides, nb::dlpack::dtype dtype) {
   std::int64_t extents[kMaxRank], steps[kMaxRank], size = 1;
   std::copy(shape.begin(), shape.end(), extents);

@@ -16,7 +16,8 @@
 namespace polyhead::python {
 namespace {
 
-// One [layers, heads, T, S], or a list with [heads, T, S] for each layer. Layers may come from any package and in any floating dtype.
+// Attention maps: one array [layers, heads, T, S], or a list with an array [heads, T, S] for each layer. Arrays may come from any package and have any
+// floating dtype.
 struct Maps {
   explicit Maps(nb::handle source, const char* name = "source") {
     if (!nb::isinstance<nb::list>(source)) {
@@ -46,7 +47,7 @@ viewer::Language read_language(nb::handle object) {
   return choice("lang", read_word(object, "lang"), kLanguages);
 }
 
-// What the views of a page point to.
+// Keeps alive the objects that the views of a page point to.
 struct Kept {
   std::list<Maps> maps;
   std::vector<Array> arrays;
@@ -75,7 +76,7 @@ viewer::Tokens read_tokens(nb::handle object) {
   return tokens;
 }
 
-// A set of maps as view() in _view.py describes it, and its tabs.
+// Reads a set of maps, and the set's tabs, from the object that view() in _view.py makes.
 viewer::Text read_set(nb::handle object, Kept& kept) {
   viewer::Text set{.text = read_word(object["text"], "text"), .queries = read_tokens(object["queries"])};
   if (const nb::object keys = object["keys"]; !keys.is_none()) set.keys = read_tokens(keys);
@@ -144,7 +145,7 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
     for (const std::string& text : texts) lengths.push_back(std::ssize(all_tokens.emplace_back(model->tokenize(text, pair, when_too_long, generate)).ids));
     const std::vector<std::int64_t> sides = app::pooled_sides(sizes, lengths, generate);
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // of q, k and v
+      const std::int64_t numbers = sizes.head_vectors * (lengths[i] + generate);  // the count of numbers in q, k and v
       const bool fits = sides[i] == 0 && budget.take(numbers);
       left_out.push_back(fits || sides[i] != 0 ? 0 : numbers);
       results.push_back(model->run(std::move(all_tokens[i]), {.attentions = sides[i] == 0, .pooled = sides[i], .head_vectors = fits, .generate = generate}));

@@ -1,6 +1,6 @@
-// The C interface through which XLA calls a compiled function (its FFI, api/c_api.h of jaxlib 0.5 and later): declarations of what jax.cc reads, in
-// that interface's layout. Declared here, so that a build needs no jaxlib and one build serves all of them; tests/python/test_jax.py compares every
-// offset with jaxlib's header.
+// The C interface (XLA's FFI, api/c_api.h of jaxlib 0.5 and later) through which XLA calls a compiled function. This file declares the members that jax.cc
+// reads, at their offsets in that interface. A build then needs no jaxlib, and one build works with every jaxlib from 0.5; tests/python/test_jax.py compares
+// every offset with jaxlib's header.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace polyhead::python::xla {
 
-// Every struct begins with its size in the version that made it; newer ones only append.
+// Every struct begins with its own size in the interface version that made it. Newer versions only append members.
 struct Extension {
   std::size_t struct_size;
   int type;
@@ -60,7 +60,7 @@ struct Buffer {
   std::int64_t rank;
   std::int64_t* extents;
 };
-inline constexpr int kBuffer = 1;  // the only type of an operand or a result
+inline constexpr int kBuffer = 1;  // the type code in Buffers::types of an operand or result that is a Buffer; there is no other
 
 struct Buffers {
   Header header;
@@ -73,7 +73,7 @@ struct Bytes {
   const char* data;
   std::size_t size;
 };
-inline constexpr int kString = 4;  // the type of an attribute that is Bytes
+inline constexpr int kString = 4;  // the type code in Attributes::types of an attribute whose value is a Bytes
 
 struct Attributes {
   Header header;
@@ -91,6 +91,6 @@ struct CallFrame {
   Buffers operands, results;
   Attributes attributes;
 };
-inline constexpr int kExecute = 3;  // a stage
+inline constexpr int kExecute = 3;  // the value of CallFrame::stage in which a call computes
 
 }  // namespace polyhead::python::xla

@@ -1,9 +1,9 @@
 """Multi-head attention on CPUs, forward and backward.
 
-Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and every other object with DLPack or the buffer protocol. They read arrays
-with any strides, without a copy. Results are PyTorch tensors if the inputs are PyTorch tensors, else NumPy arrays.
+Functions take NumPy arrays, PyTorch tensors, JAX CPU arrays and every other object with DLPack or the buffer protocol. Arrays may have any strides
+and are read without a copy. Results are PyTorch tensors if the inputs are PyTorch tensors, else NumPy arrays.
 
-Letters, in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
+Letters in every docstring: ``*`` any number of leading (batch) dimensions, ``N`` query heads, ``K`` key/value heads (``N % K == 0``; query head
 ``n`` reads key/value head ``n // (N // K)``), ``T`` queries, ``S`` keys, ``H`` width of a query/key head, ``V`` width of a value head.
 
 ``polyhead.torch``, ``polyhead.jax``, ``polyhead.transformers``, ``polyhead.patch`` and ``polyhead.distributed`` are imported when they are first used:
@@ -45,6 +45,6 @@ else:  # hidden from type checkers: with a module-level __getattr__ they would a
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        # help() reads every name in this list and would fail at a submodule whose package is missing, so leave those out.
+        # help() reads every name in this list and would fail at a submodule whose package is missing, so such submodules are left out.
         return [*__all__, *(name for name, package in _ON_DEMAND.items() if package is None or importlib.util.find_spec(package) is not None)]
 

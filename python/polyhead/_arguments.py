@@ -9,25 +9,25 @@ from . import _core
 
 class Argument(NamedTuple):
     name: str
-    annotation: str  # by names of `_options`
-    extent: str  # of a tensor: a value of ArgumentExtent in attention_arguments.h; else ""
-    has_gradient: bool  # and a tangent
+    annotation: str  # the type, written with names of `_options`
+    extent: str  # for a tensor: a value of ArgumentExtent in attention_arguments.h; else ""
+    has_gradient: bool  # True: the argument has a gradient and a tangent
     default: Any
-    group: str  # "inputs": q, k, v and scales; "pass": keywords of `sdpa` and of a layer; "sdpa" and "layer": of one of them; "relative_bias": its fields
+    group: str  # "inputs": q, k, v and scales; "pass": keywords of `sdpa` and of a layer; "sdpa", "layer": keywords of only one; "relative_bias": fields of RelativeBias
 
 
 ARGUMENTS = tuple(Argument(*row) for row in _core.arguments())
 
 TENSORS = tuple(argument for argument in ARGUMENTS if argument.extent and argument.group != "layer")
-"""The tensors of attention, those of a relative bias as tensors of their own."""
+"""The arguments that are tensors; the slopes and the table of a relative bias are listed separately."""
 
 GRADIENTS = tuple(argument.name for argument in TENSORS if argument.has_gradient)
-"""What has a gradient and a tangent: q, k, v, bias, sink, slopes, table."""
+"""Names of the tensors that have a gradient and a tangent: q, k, v, bias, sink, slopes, table."""
 
 DEFAULTS = {argument.name: argument.default for argument in ARGUMENTS if argument.default is not None and argument.group != "relative_bias"}
-"""Of the keywords; None is the default of all others."""
+"""The defaults of keywords. A keyword that is missing here has the default None."""
 
 
 def names_of(*extents: str) -> tuple[str, ...]:
-    """The tensors of these extents."""
+    """The names of the tensors whose extent is one of `extents`."""
     return tuple(argument.name for argument in TENSORS if argument.extent in extents)

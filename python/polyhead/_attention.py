@@ -10,7 +10,7 @@ from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, 
 
 __all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
 
-# The docstring of `maps` explains each name.
+# The docstring of `maps` explains these types.
 Progress = Union[Callable[[int, int], object], None]
 
 
@@ -23,11 +23,12 @@ class Gradients(NamedTuple, Generic[A]):
     bias: A
     sink: A
     relative_bias: A
-    """Of the slopes or the table of a `RelativeBias`."""
+    """The gradient of the slopes or the table of a `RelativeBias`, whichever was given."""
 
 
 class TopKeys(NamedTuple, Generic[A]):
-    """The strongest keys of every query: both ``[*,N,T,k]``, largest probability first; of equal probabilities the smaller key comes first."""
+    """The strongest keys of every query, and their probabilities: two arrays ``[*,N,T,k]``, the largest probability first. Among equal probabilities the
+    smaller key index comes first."""
 
     probability: A
     key: A
@@ -84,61 +85,65 @@ def sdpa(
 
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16. float32 accumulates in float32 or better.
-        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023). dtype of q; or, unless that is
-            float64, bfloat16, float16, or int8 with k_scale and v_scale, as a cache stores them. `sdpa_backward` needs one dtype.
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)`` (grouped heads, Ainslie et al. 2023). dtype of q. Unless q is float64, k may also be
+            bfloat16, float16, or int8 with k_scale and v_scale, as a cache stores keys. `sdpa_backward` needs one dtype for q, k and v.
         v: ``[*,K,S,V]``, dtype of k.
         attend: bool, broadcasts to ``[*,N,T,S]``; True = may attend. Not together with `block`.
         block: bool, broadcasts to ``[*,N,T,S]``; True = may not attend.
         attend_keys: bool, broadcasts to ``[*,S]``; True = every query may attend to the key. Not together with `block_keys`.
         block_keys: bool, broadcasts to ``[*,S]``; True = no query may attend to the key (a key padding mask).
-        causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (``S - T``) or the offset as an int.
-        window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``.
-            None: no limit on that side.
-        key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
+        causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
+        window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
+            None in place of left or right: no limit on that side.
+        key_lengths: integers in ``[0, S]``, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: in sequence b the diagonal of causal and window is ``s = t + diagonal_offsets[b]``. If the queries continue
-            sequences of different lengths, the offset is the number of keys before the queries. Needs ``causal="top_left"`` or a window. Each sequence
-            has the same bits as alone with its offset as ``causal``. The distances of a relative_bias are counted from the same diagonal; the offsets may also
-            be given for a relative_bias alone.
+            sequences of different lengths, the offset is the number of keys before the queries. Needs ``causal="top_left"``, a window or a relative_bias. The result
+            of each sequence has the same bits as a call for this sequence alone with its offset as ``causal``. The distances of a relative_bias are counted from
+            the same diagonal.
         query_offsets, key_offsets: documents packed one after the other along T and S (cu_seqlens of FlashAttention): integers ``[D+1]`` that start at 0,
-            never decrease and end at T and S. A query attends to the keys of its own document only; the diagonals of causal and window count inside the
-            document. The result has the bits of each document alone. key_offsets may be left out if T = S.
-        blocks: for each block of queries the blocks of keys that its queries may attend to, as FlexAttention's BlockMask holds them: integers that broadcast
-            to ``[*,N,Tb,count]`` with ``Tb = ceil(T / queries)``: indices in ``[0, ceil(S / keys))`` in any order, or -1 for none. Time and memory grow with
-            the listed blocks; `attend` has T x S bytes. If the list of a block of queries is empty, its rows are empty. Can be combined with every other mask.
-        block_size: size of the blocks: one int, or ``(queries, keys)``; None is 128. The fastest blocks have a multiple of 64 keys.
+            never decrease and end at T and S. A query attends only to the keys of its own document, and the diagonals of causal and window start anew in each
+            document. The result of each document has the same bits as a call for this document alone. key_offsets may be left out if T = S.
+        blocks: lists, for each block of queries, the blocks of keys that its queries may attend to, as FlexAttention's BlockMask does: integers that broadcast
+            to ``[*,N,Tb,count]`` with ``Tb = ceil(T / queries)``. An entry is an index in ``[0, ceil(S / keys))`` or -1 for no block; the order is free. Time and
+            memory grow with the number of listed blocks, whereas `attend` takes T x S bytes. The queries of a block with an empty list are empty rows. Can be
+            combined with every other mask.
+        block_size: size of the blocks of `blocks`: one int, or ``(queries, keys)``; None is 128. The fastest blocks have a multiple of 64 keys.
         bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``; -inf means probability 0.
-        relative_bias: a `RelativeBias`: ALiBi's slopes or T5's buckets. Not together with bias.
+        relative_bias: a `RelativeBias`, made of ALiBi's slopes or T5's buckets. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
-        softcap: ``c`` of the formula, at least 0; 0 is off (Gemma 2 (2024), section 2).
+        softcap: ``c`` of the formula, at least 0; 0 switches softcap off (Gemma 2 (2024), section 2).
         sink: sink logits (StreamingLLM, Xiao et al. 2024; learned in gpt-oss), ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of q or
-            of lse. p of a row sums to ``1 - exp(sink - lse)``; a query without keys gives out 0 and lse = sink. -inf is no sink. Only with empty_rows "zero".
+            of lse. p of a row sums to ``1 - exp(sink - lse)``; a query without keys gives out 0 and lse = sink. A sink of -inf has no effect. Only with empty_rows "zero".
         dropout: probability in ``[0, 1]`` that an entry of p is dropped; the others are divided by ``1 - dropout`` (Srivastava et al. 2014).
         seed: seed of the dropout bits, which are a function of seed, b, n, t, s (Philox 4x32-10, Salmon et al. 2011). Required with dropout, unless
             dropout_keep is given; pass the same seed to backward and maps.
-        dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Replaces the generator's bits.
+        dropout_keep: bool, broadcasts to ``[*,N,T,S]``; True = not dropped. Used in place of the bits that the seed gives.
         empty_rows: result of a query whose keys are all masked: ``"zero"`` (out 0, lse -inf, gradients 0), ``"uniform"`` (every key has p = 1/S, as in code
-            that replaces masked scores by -1e6) or ``"unmasked"`` (as without a mask, as in code that adds -1e9 to masked scores in float64; in float32
-            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf gives zero with each of the three.
-        precision: how bfloat16 q, k and v are multiplied. ``"native"``: by the processor's bfloat16 instructions, if it has them and all three are bfloat16;
-            p, and the gradient of the scores in `sdpa_backward`, are then rounded to bfloat16 for their products, as in PyTorch, and subnormal numbers count
-            as 0. ``"exact"``: without rounding, except in float32 sums. Other dtypes and second derivatives are always exact. `explain` says which is used.
+            that replaces masked scores by -1e6) or ``"unmasked"`` (the result without a mask, as in code that adds -1e9 to masked scores in float64; in float32
+            such code gives p = 1/S, because the offset exceeds the scores). A query whose attended scores are all -inf has the result of "zero" with each of
+            the three words.
+        precision: how bfloat16 q, k and v are multiplied. ``"native"``: by the processor's bfloat16 instructions, if it has them and q, k and v are all bfloat16.
+            Then p, and in `sdpa_backward` the gradient of the scores, are rounded to bfloat16 before they are multiplied, as in PyTorch, and subnormal numbers are
+            treated as 0. ``"exact"``: products are not rounded; only their float32 sums are. Other dtypes and second derivatives are always exact. `explain` says
+            which of the two is used.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs). `sdpa_backward` needs it.
-        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout, from the same pass: out has the same bits with it and without.
-            `maps` returns chosen rows, the strongest keys and other values of the formula.
+        return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout. It is written by the same pass, and out has the same bits as without it.
+            To get chosen rows, the strongest keys or other values of the formula, call `maps`.
         out: ``[*,N,T,V]``, written in place and returned; may not overlap an input.
-        k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element is ``float32(scale * int8)``. `quantize_rows` makes both.
+        k_scale, v_scale: float32 ``[*,K,S]``, given if and only if k and v are int8: an element of k is ``float32(k_scale * int8)``, and so for v.
+            `quantize_rows` makes int8 elements and scales.
         attention_weights: ``[*,N,T,S]``, written in place and returned, also without return_attention_weights; may not overlap another array.
-        backend: name from `backends`; one that cannot serve the problem is an error. None picks the first that can.
+        backend: a name from `backends`; an error if that backend cannot compute the problem. None: the first backend that can.
         num_threads: at most this many threads for this call; None is `polyhead.num_threads()`.
 
     Returns:
-        out ``[*,N,T,V]``; with lse or attention_weights a tuple: out, then lse, then attention_weights.
+        out ``[*,N,T,V]``; if lse or attention weights are requested, a tuple of out and those requested, in the order out, lse, attention weights.
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
         TypeError: an argument of another type, an unknown argument, or an array of a kind (complex, object), byte order or device that polyhead does not read.
 
-    No array is cast to another dtype. A masked key does not exist: NaN or infinity in its k, v or bias changes nothing. The result has the same bits
+    No array is cast to another dtype. NaN or infinity in k, v or bias of a masked key has no effect on the result. The result has the same bits
     with any number of threads.
     """
     result, *more = _core.sdpa(q, k, v, options, return_lse, out, return_attention_weights, attention_weights, k_scale, v_scale)
@@ -165,15 +170,15 @@ def sdpa_backward(
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
         d_out: ``[*,N,T,V]``, the gradient of the loss with respect to out.
-        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute; a name whose input is not given
-            has no gradient.
-        d_bias: shaped as bias, written in place and returned. Elements that share memory are summed: if bias is a sliding view of a table, pass the same
-            view of an array of zeros in the table's shape. That array then holds the gradient of the table.
+        gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"`` to compute. If the input of a name is not given, its
+            gradient is None.
+        d_bias: shaped as bias, written in place and returned. Gradients of elements that share memory are summed. If bias is a sliding view of a table, pass the same
+            view of an array of zeros with the table's shape: that array then holds the gradient of the table.
         options: as given to `sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input. The gradients of bias and sink are summed over every dimension that they broadcast along, that of
-        relative_bias over all pairs; no tensor ``[*,N,T,S]`` is made.
+        `Gradients`, each shaped as its input. The gradients of bias and sink are summed over every dimension along which the input broadcasts; the gradient of
+        relative_bias is summed over all pairs. No tensor ``[*,N,T,S]`` is made.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -192,8 +197,8 @@ def require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:
 
 
 def alibi_slopes(heads: int) -> NumPyArray:
-    """The slopes of ALiBi (Press et al. 2022) as they were published: for a power of two ``2 ** (-8 * i / heads)`` for i from 1 to heads; else those of the
-    next smaller power of two, followed by every second one of the next larger.
+    """The slopes of ALiBi (Press et al. 2022). If heads is a power of two, they are ``2 ** (-8 * i / heads)`` for i from 1 to heads. Otherwise they are the slopes of
+    the next smaller power of two, followed by every second slope of the next larger power of two.
 
     Args:
         heads: N.
@@ -212,7 +217,7 @@ def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, 
 
     Args:
         distance: distance of key and query, ``s - (t + offset)``, negative for earlier keys.
-        buckets: their number; even and at least 4 if bidirectional, else at least 2.
+        buckets: number of buckets; even and at least 4 if bidirectional, else at least 2.
         bidirectional, max_distance: as in `RelativeBias`.
 
     Returns:
@@ -245,24 +250,24 @@ def maps(
     progress: Progress = None,
     **options: Unpack[SdpaOptions],
 ) -> A | TopKeys[A]:
-    """Attention maps: ``p = softmax(score)`` of every head, computed again from q and k (Dao et al. 2022, appendix B).
+    """Attention maps: ``p = softmax(score)`` of every head, computed from q and k (Dao et al. 2022, appendix B).
 
     Args:
         q: ``[*,N,T,H]``.
         k: ``[*,K,S,H]``.
         rows: indices in ``[0, T)`` of the queries whose rows are returned; None: all.
-        keys: indices in ``[0, S)`` of the keys whose columns are returned; None: all. Two ranges are a rectangle: ``rows=range(10, 20), keys=range(5)``.
+        keys: indices in ``[0, S)`` of the keys whose columns are returned; None: all. A rectangle of the map: ``rows=range(10, 20), keys=range(5)``.
         top_k: return the `top_k` strongest keys of every query, at most S, instead of whole rows. Not together with rows, keys, value or out.
-        value: which value of the formula: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
-            (after bias; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
+        value: which value of `sdpa`'s formula to return: ``"scaled_score"`` (``scale q k^T``), ``"capped_score"`` (after softcap), ``"score"``
+            (after the bias is added; -inf where masked), ``"probability"`` (p) or ``"dropped"`` (p after dropout).
         out: ``[*,N,T,S]``, any floating dtype; written in place and returned. Not together with rows or keys.
         k_scale: scales of an int8 k, as given to `sdpa`.
-        progress: called as ``progress(done, total)`` in the calling thread after every few hundred rows, and in the end with done equal to total. An
-            exception that it raises ends the computation.
+        progress: a function, called as ``progress(done, total)`` in the calling thread after every few hundred rows, and at the end with done equal to total. If the
+            function raises an exception, the computation ends with that exception.
         options: as given to `sdpa`.
 
     Returns:
-        ``[*,N,T,S]``, or ``[*,N,len(rows),len(keys)]``; with top_k a `TopKeys`. dtype of q. Memory besides the result is O(T + S).
+        ``[*,N,T,S]``, or ``[*,N,len(rows),len(keys)]``, in the dtype of q; with top_k a `TopKeys`. Memory besides the result is O(T + S).
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -303,15 +308,15 @@ def pooled_map(
 
     Args:
         q, k, k_scale: as given to `sdpa`.
-        height: rows of blocks, at most T.
-        width: columns of blocks, at most S.
-        pooling: which value a block gets: the ``"mean"``, ``"sum"`` or ``"largest"`` probability.
+        height: number of rows of blocks, at most T.
+        width: number of columns of blocks, at most S.
+        pooling: the value of a block: the ``"mean"``, the ``"sum"`` or the ``"largest"`` of its probabilities.
         progress: as given to `maps`.
         options: as given to `sdpa`.
 
     Returns:
         ``[*,N,height,width]``; block ``(i, j)`` covers queries ``[i T / height, (i + 1) T / height)`` and keys
-        ``[j S / width, (j + 1) S / width)``, rounded down.
+        ``[j S / width, (j + 1) S / width)``; all bounds are rounded down.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -339,11 +344,11 @@ def key_sums(q: A, k: Array, *, k_scale: Array | None = None, progress: Progress
 
 @takes(SdpaOptions)
 def key_mass(q: A, k: Array, key_sets: Array, *, k_scale: Array | None = None, progress: Progress = None, **options: Unpack[SdpaOptions]) -> A:
-    """How much each query attends to sets of keys, such as separators: the sum of the attention weights of a set's keys, before dropout.
+    """How much each query attends to a set of keys, such as all separators: the sum of the attention weights of the set's keys, before dropout.
 
     Args:
         q, k, k_scale: as given to `sdpa`.
-        key_sets: bool, ``[S]`` for one set, or broadcasts to ``[*,M,S]``: M sets, True = the key belongs to the set. A key may belong to several.
+        key_sets: bool, ``[S]`` for one set, or broadcasts to ``[*,M,S]`` for M sets; True = the key belongs to the set. A key may belong to several sets.
         progress: as given to `maps`.
         options: as given to `sdpa`.
 
@@ -362,7 +367,8 @@ def map_windows(q: A, k: Array, first: int, last: int, *, k_scale: Array | None 
 
     Args:
         q, k, k_scale: as given to `sdpa`.
-        first, last: distances of key and query, in positions: ``first=-2, last=0`` are the two previous keys and the same. Positions count in each document.
+        first, last: distances of key and query, in positions: ``first=-2, last=0`` selects the two previous keys and the key at the query's own position. With documents,
+            positions are counted inside each document.
         progress: as given to `maps`.
         options: as given to `sdpa`.
 
@@ -383,11 +389,11 @@ def head_divergence(q: A, k: Array, *, k_scale: Array | None = None, progress: P
     Args:
         q, k, k_scale: as given to `sdpa`.
         progress: as given to `maps`.
-        options: as given to `sdpa`. A sink counts as one more key.
+        options: as given to `sdpa`. A sink is treated as one more key.
 
     Returns:
-        ``[*,N,N]`` in nats, dtype of q, from 0 (no difference, or no query for which both heads attend to a key) to log 2 (no common key). The error is
-        about 1e-6 unless q is float64.
+        ``[*,N,N]`` in nats, dtype of q, from 0 to log 2. 0: no difference, or no query for which both heads attend to a key. log 2: no key that both heads attend
+        to. The rounding error is about 1e-6 unless q is float64.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -402,18 +408,18 @@ def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows:
 
     ::
 
-        A = residual * I + (1 - residual) * mean over heads of p, rows divided by their sums
+        A = residual * I + (1 - residual) * mean over heads of p; each row is then divided by its sum
         rollout = A of the last layer @ ... @ A of the first
 
     Args:
         layers: ``(q, k)`` of each layer, the first layer first, as given to `sdpa` with T = S; ``(q, k, k_scale)`` with an int8 k.
         rows: indices in ``[0, T)`` of the positions whose rows are returned; None: all. Memory is O(len(rows) T).
         residual: share of the residual connection, in ``[0, 1]``.
-        progress: called as ``progress(done, total)`` after every layer; an exception that it raises ends the computation.
+        progress: a function, called as ``progress(done, total)`` after every layer. If the function raises an exception, the computation ends with that exception.
         options: as given to `sdpa`, the same for all layers.
 
     Returns:
-        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1; to 0 if residual is 0 and no head attends to a key.
+        ``[*,T,T]`` or ``[*,len(rows),T]``, dtype of q. A row sums to 1, or to 0 if residual is 0 and no head attends to a key in that row.
 
     Raises:
         ValueError, TypeError: as `sdpa`.
@@ -423,7 +429,7 @@ def rollout(layers: Sequence[tuple[A, Array] | tuple[A, Array, Array]], *, rows:
 
 @takes(SdpaOptions)
 def explain(q: Array, k: Array, v: Array, *, k_scale: Array | None = None, v_scale: Array | None = None, **options: Unpack[SdpaOptions]) -> str:
-    """Which backend and kernels `sdpa` would use for these arguments, and why each backend before it declined. Computes nothing.
+    """Which backend and kernels `sdpa` would use for these arguments, and why each preferred backend declined. Computes nothing.
 
     Args:
         q, k, v, k_scale, v_scale: as given to `sdpa`.
@@ -439,7 +445,7 @@ def explain(q: Array, k: Array, v: Array, *, k_scale: Array | None = None, v_sca
 
 
 def quantize_rows(x: A, *, out: A | None = None, scale: A | None = None, num_threads: int | None = None) -> tuple[A, A]:
-    """Converts to int8 with one scale for each row of the last axis, as a cache stores k and v: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
+    """Converts x to int8 with one scale for each row of the last axis, as a cache stores k and v: ``scale = max |x| / 127``, ``out = x / scale`` rounded to nearest even.
 
     Args:
         x: ``[..,W]``, floating. A row with NaN or infinity becomes a row of NaN: its scale is NaN.

@@ -1,4 +1,4 @@
-"""For texts that are computed a few tokens at a time: a cache of the keys and values of earlier tokens, and rotary tables."""
+"""A cache of the keys and values of earlier tokens, for texts that are computed a few tokens at a time, and rotary tables."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["KeyValueCache", "RotaryEmbedding"]
 
 class KeyValueCache:
     """Keys and values of earlier tokens, in memory that is allocated once. Sequences may have different lengths. A layer takes a cache as ``cache=``;
-    `polyhead.sdpa` takes its `keys`, `values`, scales and `mask`. One thread at a time may use it.
+    `polyhead.sdpa` takes the cache's `keys`, `values`, scales and `mask`. Only one thread at a time may use a cache.
 
     Args:
         sequences: B, number of sequences.
         kv_heads: K, number of key/value heads.
-        capacity: most tokens of a sequence.
+        capacity: the largest number of tokens of a sequence.
         head_width: H, width of a key.
         value_head_width: V, width of a value; None: head_width.
         dtype: dtype of the stored keys and values: ``"float32"``, ``"float64"``, ``"float16"``, ``"bfloat16"``, or ``"int8"`` with a float32 scale for each
-            token and head. It may be narrower than that of the queries, unless those are float64.
+            token and head. Unless the queries are float64, the dtype may be narrower than theirs.
 
     Raises:
         ValueError: a number or dtype that does not fit; the message says what was given and what is allowed.
@@ -53,7 +53,7 @@ class KeyValueCache:
         Args:
             keys: ``[B,K,capacity,H]``, floating or int8, any strides; written in place.
             values: ``[B,K,capacity,V]``, dtype of keys; written in place.
-            lengths: integers ``[B]``: how many tokens of each sequence the arrays hold already; None: 0.
+            lengths: integers ``[B]``: the number of tokens of each sequence that the arrays already hold; None: 0.
             key_scales, value_scales: float32 ``[B,K,capacity]``, only for int8 keys and values; written in place.
 
         Returns:
@@ -73,13 +73,13 @@ class KeyValueCache:
 
     @property
     def lengths(self) -> NumPyArray:
-        """int64 ``[B]``: the tokens of each sequence; a copy."""
+        """int64 ``[B]``: the number of tokens of each sequence; a copy."""
         return cast("NumPyArray", self._cache.lengths)
 
     @property
     def keys(self) -> NumPyArray:
-        """``[B,K,S,H]``, where S is the longest length now: a read-only NumPy array that shares the cache's memory. Rows beyond a sequence's length are
-        undefined. TypeError for bfloat16, which NumPy does not have."""
+        """The keys ``[B,K,S,H]``, where S is the length of the longest sequence now: a read-only NumPy array that shares the cache's memory. Rows beyond a sequence's
+        length are undefined. TypeError for bfloat16, a dtype that NumPy does not have."""
         return cast("NumPyArray", self._cache.keys)
 
     @property
@@ -101,9 +101,9 @@ class KeyValueCache:
         """Adds tokens at the end of each sequence. Nothing is written if a sequence would exceed the capacity.
 
         Args:
-            k: ``[B,K,T,H]``, any floating dtype, rounded to that of the cache.
-            v: ``[B,K,T,V]``.
-            new_tokens: integers ``[B]`` in ``[0, T]``: how many of the T tokens sequence b gets; None: all.
+            k: ``[B,K,T,H]``, any floating dtype; rounded to the cache's dtype.
+            v: ``[B,K,T,V]``, as k.
+            new_tokens: integers ``[B]`` in ``[0, T]``: how many of the T tokens are appended to sequence b; None: all.
             num_threads: at most this many threads; None is `polyhead.num_threads()`.
 
         Raises:
@@ -115,7 +115,7 @@ class KeyValueCache:
         """The arguments of `polyhead.sdpa` for queries that are the tokens of the last `append`.
 
         Args:
-            causal: each query attends to itself and to the tokens before it; False: to all tokens of its sequence.
+            causal: True: each query attends to its own token and to the tokens before; False: to all tokens of its sequence.
 
         Returns:
             ``key_lengths`` and, if causal, ``causal`` and ``diagonal_offsets``, by name.
@@ -130,7 +130,7 @@ class KeyValueCache:
         return {"causal": "top_left", "key_lengths": self.lengths, "diagonal_offsets": self._cache.previous_lengths}
 
     def reorder(self, source: Sequence[int] | Array) -> None:
-        """Sequence b becomes what sequence ``source[b]`` was, for all b at once (beam search).
+        """Replaces each sequence b by a copy of what sequence ``source[b]`` was before the call, for all b at once (beam search).
 
         Args:
             source: integers ``[B]`` in ``[0, B)``.
@@ -153,10 +153,10 @@ class KeyValueCache:
         self._cache.copy_sequence(source, target)
 
     def truncate(self, lengths: Sequence[int] | Array) -> None:
-        """Forgets the last tokens of each sequence (speculative decoding).
+        """Removes the last tokens of each sequence (speculative decoding).
 
         Args:
-            lengths: integers ``[B]``: how many tokens each keeps, at most its length.
+            lengths: integers ``[B]``: how many tokens each sequence keeps, at most the sequence's length.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
@@ -164,7 +164,7 @@ class KeyValueCache:
         self._cache.truncate(lengths)
 
     def clear(self) -> None:
-        """Forgets all tokens of all sequences.
+        """Removes all tokens of all sequences.
 
         Raises:
             RuntimeError: another thread uses the cache.
@@ -189,25 +189,27 @@ Scaling = Union[Literal["linear", "ntk", "llama3", "yarn", "longrope", "proporti
 
 
 class RotaryEmbedding:
-    """Makes the tables of `Rotary` from positions (Su et al. 2021, RoFormer, section 3.2.2). Arguments have the names of models' config files
-    (``rope_theta`` is base). Angles are computed in float64.
+    """Makes the tables of `Rotary` from positions (Su et al. 2021, RoFormer, section 3.2.2). Most arguments have the names that models' config files
+    use; ``rope_theta`` of those files is base. Angles are computed in float64.
 
     Args:
         width: R, number of features of each head that are rotated; even.
-        base: theta: pair i turns by ``base ** (-2 i / R)`` radians per position.
+        base: theta: pair i is rotated by ``base ** (-2 i / R)`` radians per position.
         order: as in `Rotary`.
         scaling: ``"linear"`` (Chen et al. 2023), ``"ntk"`` (a larger base), ``"llama3"`` (Llama 3.1, 2024), ``"yarn"`` (Peng et al. 2023),
-            ``"longrope"`` (Ding et al. 2024), ``"proportional"`` (only the first pairs turn) or None.
+            ``"longrope"`` (Ding et al. 2024), ``"proportional"`` (only the first pairs are rotated) or None.
         factor: factor of the scaling rule: new length / original length, at least 1.
         original_max_position_embeddings: length of the texts in training, in tokens. llama3 and yarn need it; longrope needs it if attention_factor is None.
-        low_freq_factor, high_freq_factor: llama3: wavelengths above original length / low are scaled, those below original length / high are not.
-        beta_fast, beta_slow: yarn: turns in the original length from which a frequency is kept, and below which it is scaled.
-        attention_factor: yarn and longrope: factor of cos and sin; None: computed from factor, and from mscale and mscale_all_dim (yarn) or the
-            original length (longrope).
-        mscale, mscale_all_dim: yarn of DeepSeek's models; 0: not used.
-        truncate: yarn: round the range between beta_fast and beta_slow to whole pairs.
-        factors: longrope: R/2 numbers, each of which divides the frequency of its pair; a config's ``short_factor`` or ``long_factor``.
-        proportion: proportional: the part of the pairs that turn, from 0 to 1.
+        low_freq_factor, high_freq_factor: for llama3: wavelengths above original length / low_freq_factor are scaled; wavelengths below original length /
+            high_freq_factor are not.
+        beta_fast, beta_slow: for yarn, counted in full turns of a pair over the original length: a frequency with at least beta_fast turns is kept, and one with fewer than
+            beta_slow turns is scaled.
+        attention_factor: for yarn and longrope: the factor of cos and sin. None: for yarn computed from factor, mscale and mscale_all_dim, for longrope from factor and
+            the original length.
+        mscale, mscale_all_dim: for yarn in DeepSeek's models; 0: not used.
+        truncate: for yarn: round the range between beta_fast and beta_slow to whole pairs.
+        factors: for longrope: R/2 numbers, each of which divides the frequency of its pair: ``short_factor`` or ``long_factor`` of a config file.
+        proportion: for proportional: the fraction of the pairs that are rotated, from 0 to 1.
 
     Raises:
         ValueError: a number or word that does not fit; the message says what was given and what is allowed.
@@ -240,19 +242,19 @@ class RotaryEmbedding:
 
     @property
     def frequencies(self) -> list[float]:
-        """Angle of each pair in radians per position, R/2 numbers."""
+        """The angle by which each pair is rotated per position, in radians: R/2 numbers."""
         return self._embedding.frequencies
 
     @property
     def attention_factor(self) -> float:
-        """Factor of cos and sin: 1 except with yarn and longrope."""
+        """The factor of cos and sin, which is 1 except with yarn and longrope."""
         return self._embedding.attention_factor
 
     def __call__(self, positions: Array, *, dtype: str | type[numpy.generic] | numpy.dtype[Any] = "float32") -> Rotary:
         """The tables at these positions.
 
         Args:
-            positions: integers ``[*,T]``; for tokens that follow those of a cache: ``cache.lengths[:, None] + numpy.arange(T)``.
+            positions: integers ``[*,T]``; for tokens that follow the tokens of a cache: ``cache.lengths[:, None] + numpy.arange(T)``.
             dtype: dtype of the tables, ``"float32"`` or ``"float64"``.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What `capture` has seen of a model of PyTorch."""
+"""The result of `capture`: the attention calls of a PyTorch model, with their maps or statistics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ KEPT = ("maps", "statistics", "top_keys", "pooled_map")
 
 
 class CapturedCall(NamedTuple):
-    """One call of attention that `capture` has seen; a field that was not kept is None."""
+    """One call of attention that `capture` recorded. A field that was not kept is None."""
 
     name: str
     """Name of the module that made the call, as in ``model.named_modules()``."""
     operation: str
-    """How it was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
+    """How the call was computed: the name of an operator of torch, or ``"softmax"`` where the module multiplies softmax and values itself."""
     shape: tuple[int, ...]
-    """``(B, N, T, S)``; more leading dimensions if the call has them."""
+    """``(B, N, T, S)``, with further leading dimensions if the call has them."""
     maps: Tensor | None = None
-    """Attention weights ``[B,N,T,S]`` before dropout, on the CPU; float64 if the call computes in it, else float32."""
+    """Attention weights ``[B,N,T,S]`` before dropout, on the CPU; float64 if the call computes in float64, else float32."""
     statistics: dict[str, Tensor] | None = None
-    """As `head_statistics`: ``[B,N]`` each."""
+    """The numbers of `head_statistics`, ``[B,N]`` each."""
     top_keys: TopKeys[Tensor] | None = None
-    """As ``maps(top_k=...)``: ``[B,N,T,k]``."""
+    """The result of ``maps(top_k=...)``, ``[B,N,T,k]``."""
     pooled_map: Tensor | None = None
-    """As `pooled_map`: ``[B,N,height,width]``."""
+    """The result of the function `pooled_map`, ``[B,N,height,width]``."""
     is_window: bool = False
-    """Whether the sequences are windows that the module cuts a larger one into, as Swin and SAM do."""
+    """Whether the sequences are windows into which the module cuts a larger sequence, as Swin and SAM do."""
 
     @property
     def is_over_budget(self) -> bool:
@@ -48,12 +48,12 @@ class MissedCall(NamedTuple):
     """Attention that ran and could not be captured."""
 
     name: str
-    """Of the module."""
+    """Name of the module, as in ``model.named_modules()``."""
     reason: str
 
 
 class Capture:
-    """What `capture` saw, in the order of the calls. `view` takes it. Indices, ``len`` and iteration are those of ``calls``.
+    """The attention calls that `capture` recorded, in their order. `view` shows a Capture as a page. Indices, ``len`` and iteration are those of ``calls``.
 
     Args:
         calls: the calls of attention.
@@ -63,7 +63,7 @@ class Capture:
     def __init__(self, calls: Collection[CapturedCall] = (), missed: Collection[MissedCall] = ()) -> None:
         self.calls = list(calls)
         self.missed = list(missed)
-        self._recorder: AbstractContextManager[Any] | None = None  # of the model
+        self._recorder: AbstractContextManager[Any] | None = None  # records the model's calls while the `with` block is active
         self._selected = ""  # the reason why a selection has no calls
         self._whole: list[CapturedCall] = []  # in a selection: all calls of the original capture, from which `view` finds the steps of a decoder
 
@@ -87,7 +87,7 @@ class Capture:
             prefix: the beginning of the modules' names.
 
         Returns:
-            A `Capture` of them.
+            A `Capture` of these calls.
 
         Raises:
             TypeError: prefix is not a str.
@@ -104,8 +104,8 @@ class Capture:
         """The maps ``[B,N,T,S]`` of each call, as transformers returns attentions.
 
         Raises:
-            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names them. `view` shows such a
-                capture nevertheless: a tab for each shape, and pooled maps of what exceeds the budget.
+            ValueError: nothing was captured, a call has no maps, or the calls have different shapes; the message names the calls. `view` can show a
+                capture without maps or with different shapes: it has a tab for each shape, and pooled maps of calls that exceed the budget.
         """
         require_calls(self)
         without = [call for call in self.calls if call.maps is None]
@@ -144,7 +144,7 @@ def names_of(calls: list[CapturedCall]) -> str:
 
 
 def require_calls(captured: Capture) -> None:
-    """Raises ValueError for a capture without calls, which says what to do."""
+    """Raises ValueError for a capture without calls. The message says what to do."""
     if captured.calls:
         return
     if captured._selected:

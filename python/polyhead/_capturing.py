@@ -1,4 +1,4 @@
-"""Records attention maps, or statistics of them, while a model of PyTorch runs."""
+"""Records attention maps, or statistics of attention maps, while a model of PyTorch runs."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def capture(
             model(**inputs)
         polyhead.view(captured, tokens=words)
 
-    It sees torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
-    models of transformers with each of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
+    The capture recognises torch's scaled_dot_product_attention, nn.MultiheadAttention, nn.TransformerEncoderLayer, the functions and layers of polyhead.torch,
+    models of transformers that use any of these, and code that multiplies a softmax along the keys by values ("eager"). Maps are computed from q and k
     as `maps` does, or are the softmax that the model made. The model's results have the same bits as without the capture.
 
-    In code that multiplies a softmax itself, two things cannot be recognised: a softmax over features (linear attention) is taken for one over keys, and
-    if the model multiplies the softmax by its own mask, the product is the map, even if that mask is a dropout. A softmax [L,T,S] of such code is L sequences of
-    one head. A softmax that is changed in another way, or of which a part is multiplied, is named in ``missed``.
+    Code that multiplies a softmax by values itself has two limits. A softmax over features (linear attention) is mistaken for a softmax over keys. If the model
+    multiplies the softmax by a mask of its own, the product is recorded as the map, even if that mask is a dropout. In such code a softmax [L,T,S] is recorded as
+    L sequences of one head. A softmax that is changed in another way, or of which only a part is multiplied, is listed in ``missed``.
 
     Args:
-        model: a torch.nn.Module, whose modules give the calls their names; None: calls have no names.
-        keep: what to keep of each call: ``"maps"``, ``"statistics"`` (`head_statistics`), ``"top_keys"``, ``"pooled_map"``. All but maps take memory that
-            grows with T, not with T S.
-        budget: bytes for all maps together. A call whose maps do not fit keeps the three others instead.
-        top_k: how many keys of each query; all if there are fewer.
-        pooled: height and width of the pooled maps; at most T and S.
+        model: a torch.nn.Module. A call is named after the submodule that makes it. None: calls have no names.
+        keep: what to keep of each call: ``"maps"``, ``"statistics"`` (`head_statistics`), ``"top_keys"``, ``"pooled_map"``. Maps take memory that grows with T S; the
+            memory of the three others grows with T.
+        budget: bytes for the maps of all calls together. For a call whose maps do not fit, statistics, top_keys and pooled_map are kept instead.
+        top_k: how many keys of each query ``"top_keys"`` keeps; all keys if there are fewer.
+        pooled: height and width of the pooled maps; reduced to T and S if these are smaller.
 
     Returns:
         A `Capture`, to be used in a ``with`` statement.
 
     Raises:
         TypeError, ValueError: an argument of another type or value.
-        NotImplementedError: the model, or a part of it, is compiled: attention inside of compiled code cannot be seen.
+        NotImplementedError: the model, or a part of it, is compiled: attention inside of compiled code cannot be recorded.
         ImportError: torch is not installed.
 
-    What ran and was not captured is listed in ``missed`` with its module and the reason: modules whose name says attention and in which no call was seen,
-    operators that are not known, nested tensors (but those that nn.TransformerEncoder makes of padded texts, whose rows of padding are 0), tensors without
-    memory. Calls in other threads, and those that a backward pass repeats (checkpoint), are not recorded.
+    Attention that ran and was not captured is listed in ``missed`` with its module and the reason: modules with attention in their name in which no call was
+    recognised, unknown operators, nested tensors, tensors without memory. An exception are the nested tensors that nn.TransformerEncoder makes of padded texts: they are
+    captured, and the rows of padding are 0. Calls in other threads, and calls that a backward pass repeats (checkpoint), are not recorded.
     """
     if not isinstance(keep, (tuple, list, set, frozenset)):
         raise TypeError(f"keep is of type {type(keep).__name__}; it must be a sequence of {', '.join(map(repr, KEPT))}")

@@ -10,10 +10,10 @@ __all__ = ["device", "num_threads", "set_num_threads"]
 
 
 def device() -> dict[str, Any]:
-    """The CPU: its name and architecture, how many processors are online and usable by this process, the number of threads, caches as
-    `{"level", "kind", "bytes", "shared_by"}` (caches that the system does not report are missing; `shared_by` is None if not known), its instruction
-    sets, those that polyhead has kernels for (the preferred first), why each of the others is not used (``"why_not_used"``), and the one in use
-    (``"kernel"``). The environment variable POLYHEAD_ISA selects another one."""
+    """The CPU as a dict: its name and architecture, how many processors are online and usable by this process, the number of threads, and the caches as
+    `{"level", "kind", "bytes", "shared_by"}` (caches that the system does not report are missing; `shared_by` is None if not known). Also its instruction
+    sets, the instruction sets for which polyhead has kernels (the preferred first), the one in use (``"kernel"``) and why each of the others is not used
+    (``"why_not_used"``). The environment variable POLYHEAD_ISA selects an instruction set."""
     return _core.device()
 
 

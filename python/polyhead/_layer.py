@@ -1,4 +1,4 @@
-"""Multi-head attention as a layer on arrays, and its files."""
+"""Multi-head attention as a layer on arrays, and the files in which its parameters are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LayerGradients", "MultiHeadAttention", "Rotary", "Saved", "layouts",
 
 
 class LayerOptions(PassOptions, total=False):
-    """Keyword arguments of a layer's forward pass; the other `SdpaOptions` are in its configuration."""
+    """Keyword arguments of a layer's forward pass. The `SdpaOptions` that are missing here belong to the layer's configuration."""
 
     # arguments: keywords of a layer
     projected_key: Array | None
@@ -35,7 +35,7 @@ class LayerOptions(PassOptions, total=False):
 
 
 class LayerGradients(NamedTuple, Generic[A]):
-    """The result of `Saved.backward`. A gradient is None if it was not requested, or if the forward pass did not get its input."""
+    """The result of `Saved.backward`. A gradient is None if it was not requested, or if its input was not given to the forward pass."""
 
     query: A
     key: A
@@ -45,13 +45,14 @@ class LayerGradients(NamedTuple, Generic[A]):
     bias: A
     sink: A
     relative_bias: A
-    """Of the slopes or the table of a `RelativeBias`."""
+    """The gradient of the slopes or the table of a `RelativeBias`, whichever was given."""
     parameters: dict[str, NumPyArray] | None
-    """With the names of `MultiHeadAttention.parameters`."""
+    """The gradients of the parameters by name; the names are those of `MultiHeadAttention.parameters`."""
 
 
 class Saved(Generic[A]):
-    """The activations of a forward pass, for backward and maps. It keeps the inputs of the pass alive; do not change them before its last use."""
+    """The activations of a forward pass, for backward and maps. The object keeps the inputs of the pass alive; do not change the inputs before the last use of
+    the object."""
 
     def __init__(self, saved: _core.Saved, query: A) -> None:
         self._saved = saved
@@ -60,7 +61,7 @@ class Saved(Generic[A]):
     def backward(
         self, d_out: Array, *, inputs: bool = True, parameters: bool = True, d_bias: A | None = None, num_threads: int | None = None
     ) -> LayerGradients[A]:
-        """Gradients of a loss. If key or value was left out, the gradient of the input used in its place is the sum.
+        """Gradients of a loss. If key or value was left out, the input that was used in its place gets the sum of the gradients.
 
         Args:
             d_out: the gradient of the loss with respect to the output; shaped as the output.
@@ -85,7 +86,7 @@ class Saved(Generic[A]):
             num_threads: at most this many threads; None: as in the forward pass.
 
         Returns:
-            ``[*,N,T,S']``; S' counts the keys of add_bias_kv and add_zero_attn, which follow the S keys.
+            ``[*,N,T,S']``; S' is S plus the number of keys that add_bias_kv and add_zero_attn append.
 
         Raises:
             ValueError, TypeError: as `polyhead.sdpa`.
@@ -100,7 +101,7 @@ class Saved(Generic[A]):
 
     @property
     def lse(self) -> A:
-        """``[*,N,T]``, log of the sum of the exponentials of every query's scores, as from `polyhead.sdpa`; a copy."""
+        """``[*,N,T]``, the logarithm of the sum of the exponentials of every query's scores, as `polyhead.sdpa` returns it; a copy."""
         return cast("A", self._saved.lse(self._query))
 
 
@@ -130,25 +131,26 @@ class MultiHeadAttention:
     Args:
         query_width: width of the query input.
         heads: N.
-        key_width, value_width: widths of the key and value inputs; default: query_width for the key, key_width for the value.
+        key_width, value_width: widths of the key and value inputs. The default of key_width is query_width; the default of value_width is key_width.
         kv_heads: K; default: heads, or 1 with a global query.
         head_width: H; default: query_width / heads, which must be a whole number.
         value_head_width: V; default: head_width.
         output_width: width of the output; default: query_width.
         bias: whether the query, key and value projections have biases.
         output_bias: whether the output projection has a bias.
-        output: whether there is an output projection; without it the output is the merged heads, N * V wide.
-        gate: multiply the merged heads by the sigmoid of a projection of the query input.
-        global_query: ``"mean"`` or ``"masked_mean"``: one query per sequence, the mean over the axis, against one key/value head.
-        axis: dimension of the inputs that attention runs along, counted from the end: -2 is the one before the width, -1.
+        output: whether there is an output projection; without an output projection the output is the merged heads, N * V wide.
+        gate: whether the merged heads are multiplied by the sigmoid of a projection of the query input.
+        global_query: ``"mean"`` or ``"masked_mean"``: each sequence has one query, the mean of its queries along the axis (of those that are not masked, with
+            ``"masked_mean"``), and one key/value head.
+        axis: the dimension of the inputs along which queries attend to keys, counted from the end. -1 is the width; the default -2 is the dimension before it.
         add_bias_kv: append one learned key and value.
         add_zero_attn: append one key and value of zeros.
-        sink: learn a sink logit of each head, as gpt-oss: the parameter ``sink`` ``[N]``, at first 0. Calls then take no sink. Only with empty_rows "zero".
-        qk_norm: an RMS norm of each head's projected q and k, before rotary positions (Qwen 3): the parameters ``q_norm.weight`` and ``k_norm.weight`` ``[H]``, at
-            first 1, with an epsilon of 1e-6. projected_key is normed by the caller; the keys of add_bias_kv and add_zero_attn are not normed.
-        dropout: probability that an attention weight is dropped, in training.
+        sink: learn a sink logit for each head, as gpt-oss does: the parameter ``sink`` ``[N]``, initially 0. Calls then may not pass a sink. Only with empty_rows "zero".
+        qk_norm: apply an RMS norm to each head's projected q and k, before rotary positions (Qwen 3), with an epsilon of 1e-6. The parameters ``q_norm.weight`` and
+            ``k_norm.weight`` ``[H]`` are initially 1. A projected_key must already be normed; the keys of add_bias_kv and add_zero_attn are not normed.
+        dropout: probability that an attention weight is dropped in training.
         scale: factor of ``q k^T``; default: ``1 / sqrt(H)``.
-        softcap: as in `polyhead.sdpa`; 0 is off.
+        softcap: as in `polyhead.sdpa`; 0 switches softcap off.
         empty_rows, precision: as in `polyhead.sdpa`.
         dtype: dtype of the parameters: ``"float32"``, ``"float64"`` or ``"float16"``, or NumPy's or torch's type of that name.
         seed: seed of the random initial parameters, which have the distributions of torch.nn.MultiheadAttention.
@@ -199,7 +201,7 @@ class MultiHeadAttention:
 
     @property
     def causal(self) -> bool:
-        """Whether calls without `causal` use ``"bottom_right"``. May be set; True for a layer from a causal layout (GPT-2), else False."""
+        """Whether calls without `causal` use ``"bottom_right"``. Initially True for a layer loaded from a causal layout (GPT-2), else False. May be set."""
         return self._layer.causal
 
     @causal.setter
@@ -208,7 +210,8 @@ class MultiHeadAttention:
 
     @property
     def needs_rotary(self) -> bool:
-        """Whether calls without `rotary` are refused. True for a layer from a layout whose models rotate q and k (Llama), else False. May be set to False."""
+        """Whether calls without `rotary` are refused. Initially True for a layer loaded from a layout whose models rotate q and k (Llama), else False. May be
+        set to False."""
         return bool(self._layer.rotary_of)
 
     @needs_rotary.setter
@@ -230,24 +233,24 @@ class MultiHeadAttention:
         return _Parameters(self._layer.parameters)
 
     def frozen(self) -> MultiHeadAttention:
-        """A copy with read-only parameters for inference. Its parameters are packed for the kernels once instead of in every call, which saves most
-        time with few positions. Results and gradients have the same bits.
+        """A copy with read-only parameters for inference. The parameters are packed for the kernels once instead of in every call; this saves most
+        time if a call has few positions. Results and gradients have the same bits.
 
         Returns:
-            A layer that shares no memory with this one. It holds its parameters twice: plain and packed.
+            A layer that shares no memory with this layer. It holds its parameters twice: plain and packed.
         """
         return MultiHeadAttention._of(self._layer.frozen())
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the parameters are constant: true for a layer from `frozen`."""
+        """Whether the parameters are constant: True for a layer that `frozen` returned."""
         return self._layer.is_frozen
 
     @takes(LayerOptions)
     def forward(
         self, query: A, key: Array | None = None, value: Array | None = None, *, out: A | None = None, **options: Unpack[LayerOptions]
     ) -> tuple[A, Saved[A]]:
-        """The output, and the activations that backward and maps need.
+        """Computes the output, and keeps the activations that backward and maps need.
 
         Args:
             query: ``[.., T at the axis, .., query_width]``, dtype of the parameters.
@@ -255,35 +258,35 @@ class MultiHeadAttention:
             value: ``[.., S at the axis, .., value_width]``; None: key.
             out: ``[.., T at the axis, .., output_width]``, written in place and returned.
             attend, block: bool, ``[T,S]``, or ``[*,N,T,S]`` with an extent of 1 for each shared dimension; ``*`` are the dimensions
-                that are neither axis nor width. ``[B,1,T,S]`` differs by sequence, ``[1,N,T,S]`` by head; three dimensions could mean
-                either and are an error.
-            attend_keys, block_keys: bool, broadcast to ``[*,S]``, the axis moved last, or as mask_like_input says.
-            mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not the one before the width. True: that of the key input without
-                its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other order fits the
-                shape too, as for a square table. True is an error with a cache.
+                that are neither axis nor width. A mask ``[B,1,T,S]`` differs between sequences, a mask ``[1,N,T,S]`` between heads. A mask of three dimensions could
+                be meant either way and is an error.
+            attend_keys, block_keys: bool, broadcast to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True.
+            mask_like_input: the order of dimensions of attend_keys or block_keys, if the axis is not -2. True: the order of the key input without
+                its width, ``[.., S at the axis, ..]``, as in AlphaFold's ``pair_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of the
+                key input too, as for a square table. True is an error with a cache.
             key_lengths: integers ``[*]`` or ``[*,T]``.
             diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`.
             bias: ``[T,S]`` or ``[*,N,T,S]``, as attend.
             relative_bias: a `RelativeBias`, as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
-            sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`. Not for a layer with its own.
-            training: apply dropout, which then needs a seed or dropout_keep.
-            seed: of the dropout bits, as in `polyhead.sdpa`.
-            dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Replaces the generator's bits. S' as in `Saved.maps`.
+            sink: sink logits, ``[N]`` or of another rank that broadcasts to ``[*,N,T]``; as in `polyhead.sdpa`. Not for a layer that learns a sink.
+            training: apply dropout; a layer with dropout then needs a seed or dropout_keep.
+            seed: seed of the dropout bits, as in `polyhead.sdpa`.
+            dropout_keep: bool, ``[T,S']`` or ``[*,N,T,S']``, as attend; True = not dropped. Used in place of the bits that the seed gives. S' as in `Saved.maps`.
             query_offsets, key_offsets: integers ``[D+1]``; as in `polyhead.sdpa`. Not with add_bias_kv, add_zero_attn or a global query.
             blocks, block_size: integers that broadcast to ``[*,N,Tb,count]``, as in `polyhead.sdpa`.
-            projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, used instead of key and value, for example from a cache: projected and,
-                with rotary positions, rotated. The parameters of the key and value projections then have gradients of 0. Of the layer's dtype or, unless
-                that is float64, bfloat16, float16 or int8. They have gradients only in the layer's dtype.
-            projected_key_scale, projected_value_scale: float32 ``[*,K,S]``, of int8 keys and values, as in `polyhead.sdpa`. Not with add_bias_kv or
-                add_zero_attn.
+            projected_key, projected_value: ``[*,K,S,H]`` and ``[*,K,S,V]``, keys and values that are already projected and, with rotary positions, rotated, for example
+                from a cache. They are used instead of key and value. The parameters of the key and value projections then have gradients of 0. They have the layer's dtype;
+                unless the layer is float64, they may also be bfloat16, float16 or int8. They have gradients only in the layer's dtype.
+            projected_key_scale, projected_value_scale: float32 ``[*,K,S]``, the scales of int8 projected_key and projected_value, as k_scale and v_scale in
+                `polyhead.sdpa`. Not with add_bias_kv or add_zero_attn.
             rotary: a `Rotary`: rotates the projected queries and keys, but neither projected_key nor the keys of add_bias_kv and add_zero_attn.
                 Not with a global query.
-            cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended,
-                and the queries attend to all tokens of their sequence. With causal (either corner) or a window, the diagonal of each query is its own token. Only
-                in ``layer(...)``, because `forward` keeps activations. query is ``[B,T,query_width]``, rotary has the tables of its positions. Not
+            cache: a `KeyValueCache`, for a text that is computed a few tokens at a time: the projected and rotated keys and values of query are appended to the cache,
+                and the queries attend to all tokens of their sequence. With causal (either corner) or a window, the diagonal is at each query's own token. Only
+                in ``layer(...)``, because `forward` keeps activations. query is ``[B,T,query_width]``, and rotary has the tables for the positions of the new tokens. Not
                 with key, value, projected_key, key_lengths, diagonal_offsets, documents, add_bias_kv, add_zero_attn, a global query or training. The
                 cache is unchanged if the call fails.
-            new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Rows of the output after them are undefined.
+            new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Output rows of the tokens that do not belong are undefined.
             causal, window, backend, num_threads: as in `polyhead.sdpa`.
 
         Returns:
@@ -298,7 +301,7 @@ class MultiHeadAttention:
 
     @takes(LayerOptions)
     def __call__(self, query: A, key: Array | None = None, value: Array | None = None, *, out: A | None = None, **options: Unpack[LayerOptions]) -> A:
-        """The output of `forward` alone; keeps no activations.
+        """Computes the output as `forward` does, but keeps no activations.
 
         Args:
             query, key, value, out: as in `MultiHeadAttention.forward`.
@@ -317,7 +320,7 @@ class MultiHeadAttention:
 
         Args:
             layout: names and storage of the parameters, one of `layouts()`.
-            prefix: of every name, as ``"encoder.layer.0"``.
+            prefix: the prefix of every name, such as ``"encoder.layer.0"``.
 
         Returns:
             Name -> NumPy array, shaped as in the layout.
@@ -351,7 +354,7 @@ class MultiHeadAttention:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-# Default settings, which `repr` does not show.
+# Default values of settings. `repr` leaves out settings that have these values.
 _USUAL = {
     "axis": -2, "bias": True, "output_bias": True, "output": True, "gate": False, "global_query": "off", "add_bias_kv": False, "add_zero_attn": False, "sink": False,
     "qk_norm": False, "dropout": 0.0, "scale": None, "softcap": 0.0, "empty_rows": "zero", "precision": "native",
@@ -387,14 +390,14 @@ def load(
 
     Args:
         source: the file, folder or mapping.
-        layout: names and storage of the parameters, one of `layouts()`; None: the one that fits.
-        prefix: the beginning of every name, such as ``"encoder.layer.0"``; None: found if source holds one layer.
+        layout: names and storage of the parameters, one of `layouts()`; None: the layout that fits the names in source.
+        prefix: the beginning of every name, such as ``"encoder.layer.0"``; None: determined from the names, if source holds only one layer.
         heads: N, for layouts that do not store it; None: read from the config.json of a model's folder.
         axis, add_zero_attn, dropout, softcap, precision: as in `MultiHeadAttention`; no file stores them.
-        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without one.
+        masked_mean: whether a global query (AlphaFold's is_global) is the mean over attended positions only; an error for a layer without a global query.
 
     Returns:
-        The layer. It shares no memory with the source: later changes of one do not reach the other.
+        The layer. It shares no memory with the source.
 
     Raises:
         OSError: the file cannot be read.
@@ -414,7 +417,7 @@ def load(
     path = os.fsdecode(source)
     if heads is None:
         heads = _heads_of_folder(path)
-    if not path.endswith(".npz") or "\0" in path:  # do not pass a path with a NUL to NumPy, whose error would name no argument
+    if not path.endswith(".npz") or "\0" in path:  # NumPy's error for a path with a NUL would not name the argument
         if os.path.splitext(path)[1] in (".pt", ".pth", ".bin") and os.path.isfile(source):
             raise ValueError(f"'{path}' is a pickle, by its name, which may run code; pass load the result of torch.load(path, weights_only=True, map_location='cpu')")
         return MultiHeadAttention._of(_core.load(source, layout, prefix, heads, settings))
@@ -437,7 +440,7 @@ def _heads_of_folder(source: str) -> int | None:
     try:
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
-    except (OSError, ValueError, RecursionError):  # if the number is needed, a later error says what to do
+    except (OSError, ValueError, RecursionError):  # without the number of heads the layer may still load; if the number is needed, a later error asks for heads=
         return None
     given = [config[name] for name in ("num_attention_heads", "num_heads", "n_head") if name in config] if isinstance(config, dict) else []
     return given[0] if given and type(given[0]) is int and 1 <= given[0] <= 1 << 40 else None
@@ -450,7 +453,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, layout: str
         layer: the layer.
         path: the file; its extension chooses the format: .safetensors or .npz.
         layout: names and storage of the parameters, one of `layouts()`.
-        prefix: of every name, as ``"encoder.layer.0"``.
+        prefix: the prefix of every name, such as ``"encoder.layer.0"``.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Reads npz files that may be damaged or malicious: never allocates more than the file can fill."""
+"""Reads npz files that may be damaged or malicious. The reader never allocates more memory than the file has data for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any
 
 Array = Any
 
-_MOST_RATIO = 1032  # largest ratio of deflate: 258 bytes from 2 bits
+_MOST_RATIO = 1032  # largest compression ratio of deflate: 2 bits can encode 258 bytes
 _MAGIC = b"\x93NUMPY"
 _CHUNK = 1 << 18
 
@@ -21,7 +21,7 @@ def read_npz(path: str) -> dict[str, Array]:
         try:
             return _arrays(file)
         except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise errors of many kinds
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL means that an offset in the file points before its start
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an offset stored in the file points before the start of the file
                 raise
             reason = str(error).split("\n")[0][:200] or type(error).__name__
             raise ValueError(f"'{path}' is no npz file that polyhead can read: {reason}") from error
@@ -74,7 +74,7 @@ def _array(stream: IO[bytes], name: str, size: int) -> Array:
     values = numpy.empty(length // dtype.itemsize, dtype)
     memory = values.view(numpy.uint8)
     position = 0
-    while chunk := stream.read(_CHUNK):  # read to the end of the member, where zipfile compares the checksum
+    while chunk := stream.read(_CHUNK):  # read the member to its end, because only there zipfile compares the checksum
         if position + len(chunk) > length:
             raise ValueError(f"the array {name!r} is longer than the {length} bytes of its shape")
         memory[position : position + len(chunk)] = numpy.frombuffer(chunk, numpy.uint8)

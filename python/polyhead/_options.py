@@ -15,7 +15,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 11):
 else:
 
     class _NamedTuple:
-        """Python 3.10's NamedTuple refuses a second base, Generic."""
+        """A stand-in for NamedTuple, because in Python 3.10 a NamedTuple may not also inherit from Generic."""
 
         def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
             return (typing._NamedTuple,)
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # The arrays that functions accept: NumPy array, PyTorch tensor, JAX CPU array, or any object with the buffer protocol or DLPack.
     Array = Union[Buffer, SupportsDLPack]
     NumPyArray = numpy.ndarray[Any, numpy.dtype[Any]]
-    # The first array decides the type of the result: a PyTorch tensor if it is one, else a NumPy array.
+    # The type of the first array, which is also the type of the result: PyTorch tensor, or NumPy array for every other array.
     A = TypeVar("A", numpy.ndarray[Any, numpy.dtype[Any]], torch.Tensor)
 else:
     Array = NumPyArray = Any
@@ -61,13 +61,13 @@ class Rotary(NamedTuple):
 
     Args:
         cos, sin: ``[*,T,R/2]``, any floating dtype, of angles in radians at the positions of the queries. Leading dimensions broadcast: ``[T,R/2]``
-            serves all sequences. Each angle is given once: tables that repeat it, ``[*,T,R]`` as in transformers, are an error.
-        key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: those of the queries, and T = S.
+            serves all sequences. Each angle is given once: tables that repeat each angle, ``[*,T,R]`` as in transformers, are an error.
+        key_cos, key_sin: ``[*,S,R/2]``, at the positions of the keys; None: cos and sin are used for the keys too, and T must be S.
         order: features of pair i: ``"halves"`` (i and i + R/2, as in GPT-NeoX and Llama) or ``"pairs"`` (2i and 2i + 1, as in RoFormer and GPT-J).
         width: R: the first R features of each head are rotated; even, at most H. None: all H.
 
     Raises:
-        ValueError, TypeError: in the layer's pass, for tables, an order or a width that do not fit.
+        ValueError, TypeError: raised by the layer's pass, for tables, an order or a width that do not fit.
     """
 
     cos: Array
@@ -81,20 +81,20 @@ class Rotary(NamedTuple):
 class RelativeBias(NamedTuple):
     """A bias of the scores that depends on the head and on the distance of key and query alone, computed without a tensor of all pairs.
 
-    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. The offset is that of the causal or window diagonal if there
-    is one, for each document and with diagonal_offsets for each sequence; else that of `diagonal`. One of slopes and table is given, in the dtype of q or
-    of lse.
+    The distance of query t and key s is ``x = s - (t + offset)``: negative for earlier keys. With causal or a window, the offset is that of their diagonal, which may
+    differ between documents and, with diagonal_offsets, between sequences. Otherwise it is the offset of `diagonal`. Exactly one of slopes and table is given, in the
+    dtype of q or of lse.
 
     Args:
-        slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` gives those of the paper.
+        slopes: ``[N]``: ALiBi (Press et al. 2022), ``bias[b,n,t,s] = -slopes[n] |x|``. `alibi_slopes` returns the slopes of the paper.
         table: ``[N,buckets]``: T5 (Raffel et al. 2020, section 2.1), ``bias[b,n,t,s] = table[n, relative_bucket(x, ...)]``. PyTorch's T5 stores
-            ``[buckets,N]``: pass its transpose.
-        bidirectional: for a table: keys after the query use the second half of the buckets; False: bucket 0.
+            ``[buckets,N]``: pass the transpose.
+        bidirectional: for a table. True: keys after the query use the second half of the buckets; False: they use bucket 0.
         max_distance: for a table: all longer distances share the last bucket of their direction.
-        diagonal: the diagonal on which x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. If given together with causal or a window it must be the same diagonal.
+        diagonal: the diagonal on which x is 0: ``"top_left"``, ``"bottom_right"`` (also None) or an offset. Together with causal or a window it must be their diagonal.
 
     Raises:
-        ValueError, TypeError: in the call that takes it, for shapes, dtypes, buckets or a diagonal that do not fit.
+        ValueError, TypeError: raised by the call that uses the object, for shapes, dtypes, buckets or a diagonal that do not fit.
     """
 
     slopes: Array | None = None
@@ -105,7 +105,7 @@ class RelativeBias(NamedTuple):
 
 
 class PassOptions(TypedDict, total=False):
-    """Keyword arguments of `sdpa` and of a layer. scripts/make_argument_lists.py writes the lists between the marks."""
+    """Keyword arguments of `sdpa` and of a layer. scripts/make_argument_lists.py writes the list between the comments "arguments" and "end of arguments"."""
 
     # arguments: keywords of sdpa and of a layer
     attend: Array | None
@@ -167,8 +167,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(options: type, name: str | None = None) -> Callable[[_F], _F]:
-    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name of the function in errors, if it is not
-    its own name; the bindings use the same."""
+    """Decorator for a function with ``**options``: help() and inspect.signature then show each option by name. name: the name by which errors, also those of the
+    bindings, call the function, if that differs from the function's own name."""
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
@@ -188,7 +188,7 @@ def require_precision(where: str, precision: object) -> None:
 
 
 def refuse(function: str, name: str, signature: inspect.Signature | None = None) -> None:
-    """Raises the TypeError for a keyword argument that a function does not have. The bindings call it."""
+    """Raises the TypeError for a keyword argument that a function does not have. Called by the bindings."""
     import difflib  # imported here, because the import takes time and only errors need it
 
     close = difflib.get_close_matches(name, (signature or _signatures[function]).parameters, n=2)
@@ -198,7 +198,7 @@ def refuse(function: str, name: str, signature: inspect.Signature | None = None)
 
 
 def dtype_name(dtype: Any) -> Any:
-    """Name of numpy.float64, numpy.dtype("float64"), float or torch.float64; anything else unchanged."""
+    """The name of a dtype given as numpy.float64, numpy.dtype("float64"), float or torch.float64; any other value is returned unchanged."""
     import numpy
 
     if dtype is float:

@@ -1,5 +1,5 @@
-"""Score programs (`polyhead::ScoreProgram`): instructions that torch and JAX trace from a function of a score, their derivatives, and where the sums of
-the gradients of captured arrays lie."""
+"""Score programs (`polyhead::ScoreProgram`): the instructions traced from a Python function of a score for torch and JAX, their derivatives, and the places of the
+gradients of captured arrays among a backward pass's sums."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OPS = (
 
 
 class Trace:
-    """Instruction i writes register i. Equal instructions are one."""
+    """The instructions of a score program. Instruction i writes register i. Equal instructions are stored once."""
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
-        self.tables: list[Any] = []  # as captured
-        self.integers: set[int] = set()  # that the function names
-        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # registers whose derivative is not that of their operation: (operand, derivative by it)
+        self.tables: list[Any] = []  # the captured arrays
+        self.integers: set[int] = set()  # the integers that the function names
+        self.partials: dict[int, tuple[tuple[int, int], ...]] = {}  # register -> ((operand, derivative by the operand), ...), where the derivatives are not those of the register's operation
         self._known: dict[tuple[Any, ...], int] = {}
 
     def copy(self) -> Trace:
@@ -35,7 +35,7 @@ class Trace:
     def emit(self, op: str, *operands: int, table: int = -1, value: float = 0.0) -> int:
         a, b, c, d = (*operands, *[-1] * (4 - len(operands)))
         instruction = (op, table, a, b, c, d, value)
-        key = (*instruction, str(value))  # -0.0 and NaN too
+        key = (*instruction, str(value))  # the text distinguishes -0.0 from 0.0 and makes NaN equal to NaN
         if key not in self._known:
             self._known[key] = len(self.instructions)
             self.instructions.append(instruction)
@@ -60,7 +60,7 @@ class Trace:
         return len(self.tables) - 1
 
     def with_partials(self, register: int, partials: Sequence[tuple[int, int]]) -> int:
-        """A copy of the register whose derivatives by its operands are given."""
+        """A copy of the register with the given derivatives: pairs (operand, derivative by the operand)."""
         key = ("copy", register, *partials)
         if key not in self._known:
             truth = self.constant(1)
@@ -70,7 +70,7 @@ class Trace:
         return self._known[key]
 
     def gradients(self, result: int) -> dict[int, int]:
-        """Registers of the derivatives of ``result`` by the registers that it depends on."""
+        """For each register that ``result`` depends on, the register of the derivative of ``result`` by it."""
         found: dict[int, int] = {result: self.constant(1)}
         for register in range(result, -1, -1):
             if register not in found:
@@ -131,15 +131,15 @@ class Trace:
 
 
 class Sums(NamedTuple):
-    """The sums that a backward pass makes for each query head, [N, count]: gradients of captured arrays."""
+    """Describes the sums [N, count] that a backward pass makes for each query head. They are the gradients of captured arrays."""
 
-    rows: list[tuple[int, int, int, list[int]]]  # of polyhead::ScoreGradient: load, derivative, first, strides
-    places: list[tuple[int, int, bool]]  # of each captured array: its first sum, how many, whether they belong to one head; no sums: -1
+    rows: list[tuple[int, int, int, list[int]]]  # members of polyhead::ScoreGradient: load, derivative, first, strides
+    places: list[tuple[int, int, bool]]  # for each captured array: its first sum (-1: no sums), the number of sums, whether they belong to one head
     total: int
 
 
 def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Sequence[int]], wanted: Sequence[bool], heads: int) -> Sums:
-    """Places for the gradients of the wanted arrays. An array that is read at the head's own index in its first dimension has the sums of one head only."""
+    """Assigns sums to the gradients of the wanted arrays. If the first index into an array is always the number of the head, a head has sums only for its own elements."""
     head = next(i for i, row in enumerate(trace.instructions) if row[0] == "head")
     loads = [(i, row) for i, row in enumerate(trace.instructions) if row[0] == "load"]
     sums = Sums([], [], 0)
@@ -159,7 +159,7 @@ def gradient_sums(trace: Trace, derivatives: dict[int, int], shapes: Sequence[Se
 
 
 def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[list[Instruction], dict[int, int]]:
-    """The instructions that the roots need, and the new numbers of their registers."""
+    """Removes the instructions that the registers `roots` do not depend on. Returns the other instructions, and old register number -> new register number."""
     needed = set(roots)
     for register in range(len(instructions) - 1, -1, -1):
         if register in needed:
@@ -174,6 +174,6 @@ def pruned(instructions: Sequence[Instruction], roots: Iterable[int]) -> tuple[l
 
 
 def slope_of(trace: Trace, derivatives: dict[int, int]) -> int:
-    """The register of the derivative by the old score: 0 if the new score does not depend on it."""
+    """The register of the derivative of the new score by the old score. It holds 0 if the new score does not depend on the old score."""
     score = next(i for i, row in enumerate(trace.instructions) if row[0] == "score")
     return derivatives[score] if score in derivatives else trace.constant(0)

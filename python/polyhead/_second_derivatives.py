@@ -20,7 +20,7 @@ class Tangents(NamedTuple):
         relative_bias: shaped as the slopes or the table of a `RelativeBias`.
 
     Raises:
-        ValueError, TypeError: in the call that takes it, for shapes and dtypes that do not fit, and for a field whose input is not given.
+        ValueError, TypeError: raised by the call that uses the object, for shapes and dtypes that do not fit, and for a field whose input is not given.
     """
 
     q: Array | None = None
@@ -40,7 +40,7 @@ class SecondGradients(NamedTuple, Generic[A]):
     bias: A
     sink: A
     relative_bias: A
-    """Of the slopes or the table of a `RelativeBias`."""
+    """The gradient of the slopes or the table of a `RelativeBias`, whichever was given."""
     d_out: A
 
 
@@ -78,12 +78,12 @@ def sdpa_jvp(
     Args:
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse: ``[*,N,T,V]`` and ``[*,N,T]``, as `sdpa(..., return_lse=True)` returned them.
-        tangents: `Tangents`, or `Gradients` to move along; each shaped as its input, in its dtype.
+        tangents: a `Tangents`; or a `Gradients`, to move the inputs along their gradients. Each array is shaped as its input and has that input's dtype.
         return_lse: also return the tangent of lse.
         options: as given to `sdpa`. precision has no effect: products are exact.
 
     Returns:
-        The tangent of out ``[*,N,T,V]``, dtype of q; with return_lse a tuple: that, then the tangent of lse ``[*,N,T]``, dtype of lse. No tensor
+        The tangent of out ``[*,N,T,V]``, dtype of q; with return_lse a tuple of the tangent of out and the tangent of lse ``[*,N,T]``, dtype of lse. No tensor
         ``[*,N,T,S]`` is made.
 
     Raises:
@@ -109,20 +109,20 @@ def sdpa_backward_backward(
     gradients: Collection[str] = ("q", "k", "v", "bias", "sink", "relative_bias", "d_out"),
     **options: Unpack[SdpaOptions],
 ) -> SecondGradients[A]:
-    """Gradients of `sdpa_backward` (docs/maths.md, equations 8d to 8h). A loss that depends on gradients needs them, for example one on forces, which are
+    """Gradients of `sdpa_backward` (docs/maths.md, equations 8d to 8h). A loss that depends on gradients needs them, for example a loss on forces, as forces are
     the gradient of an energy.
 
     Args:
         q, k, v: as given to `sdpa`, in one dtype.
         out, lse, d_out: as given to `sdpa_backward`.
         d_gradients: the gradient of the loss with respect to the result of `sdpa_backward`: `Gradients`, or `Tangents` if the loss depends on some of the
-            results only; each shaped as its input, in its dtype.
+            results only. Each array is shaped as its input and has that input's dtype.
         gradients: which of ``"q"``, ``"k"``, ``"v"``, ``"bias"``, ``"sink"``, ``"relative_bias"``, ``"d_out"`` to compute. An input that is not
             given has no gradient.
         options: as given to `sdpa`. precision has no effect: products are exact.
 
     Returns:
-        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to the inputs of `sdpa_backward`, where out and lse count as
+        `SecondGradients`, each shaped as its input: the gradient of the loss with respect to the inputs of `sdpa_backward`, where out and lse are treated as
         functions of q, k, v and the options. No tensor ``[*,N,T,S]`` is made.
 
     Raises:

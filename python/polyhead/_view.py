@@ -86,76 +86,76 @@ def view(
     generate: int = 0,
     lang: Literal["en", "zh"] | None = None,
 ) -> Page:
-    """A page of the attention maps of every head.
+    """A page with the attention maps of every head.
 
     Args:
-        source: a folder with an encoder of BERT's kind, a decoder such as GPT-2 or Llama, a model with two sides such as T5 (config.json, model.safetensors, tokenizer.json or
-            vocab.txt), or a model of images such as ViT or CLIP; or attention weights
-            (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
-            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
-            a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
-            ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
-            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
-            then have one entry for each text. None: the attention weights are computed from q and k; of a text with more than 2^26 of them the page shows
-            pooled maps, also with a folder.
+        source: one of five. (1) The folder of a model: an encoder of BERT's kind, a decoder such as GPT-2 or Llama, an encoder-decoder such as T5 (config.json,
+            model.safetensors, tokenizer.json or vocab.txt), or a model of images such as ViT or CLIP. (2) Attention weights (probabilities, floating; rows need not sum
+            to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer.
+            (3) A `Capture`: the page has a tab for each kind and shape of attention, joins the steps of a decoder with a cache to one map, and shows pooled maps of
+            calls that exceeded the budget. (4) An output of transformers, whose ``attentions``, ``encoder_attentions``, ``decoder_attentions`` and
+            ``cross_attentions`` become tabs. (5) None: the attention weights are computed from q and k. A batch of B > 1 becomes B texts of the page. An array
+            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]`` is read as a batch only if B texts or B lists of tokens are given; arguments below that are for tokens then
+            have one entry for each text. If a text has more than 2^26 attention weights that are computed, from a folder or from q and k, the page shows pooled maps.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
-        pair: the second part of the text, with a model and one text.
-        tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
+        pair: with a model and one text: the second part of the text.
+        tokens: with attention weights: T words of the queries; default: the positions of the queries. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
             these are the encoder's words.
-        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
-            flags as a pair (of the queries, of the keys) if the keys are other words.
-        segments: T ints, 0 for the first part of a text, 1 for the second; as a pair if the keys are other words.
-        block_keys: S flags, True where no query may attend to the key, as padding; the page shades it. transformers' attention_mask is the opposite:
+        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags. If the keys are other
+            words than the queries: a pair (flags of the queries, flags of the keys).
+        segments: T ints, 0 for the first part of a text, 1 for the second part. If the keys are other words than the queries: a pair (ints of the queries, ints
+            of the keys).
+        block_keys: S flags, True for a key that no query may attend to, such as padding; the page shades these keys. transformers' attention_mask is the opposite:
             ``block_keys=attention_mask == 0``.
         axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
-        links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
-            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight. Links
-            of special tokens do not count.
-        possible_links: further pairs (query, key) that do not count as wrong.
-        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows them as a strip beside the map.
-        pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
-        image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
-            folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
-            resized and normalised as the folder's preprocessor_config.json says.
-        patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If special is not
-            given, the tokens before them are special.
-        q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
-            with the dimensions of source. With q and k the page shows how each weight is computed, with v also the head's output.
+        links: pairs (query, key) that are known to be right, such as the word alignment of a translation. The page outlines them and shows each head's alignment
+            error rate (Och and Ney 2003); the head's own link of a query word goes to the key word with the largest weight. Links of special tokens are left out
+            of the rate.
+        possible_links: further pairs (query, key), which the rate does not treat as wrong.
+        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows the gates as a strip beside the map.
+        pair_bias: the bias that was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without this bias.
+        image: with self attention: the image from which the tokens are made, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints the image's patches by the
+            attention weights of a chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8
+            ``[height, width, 3]``, in place of text; images are resized and normalised as the folder's preprocessor_config.json says.
+        patches: the number of rows and of columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If special is
+            not given, the tokens before the patches are special.
+        q: with attention weights: the queries ``[layers, heads, T, H]`` from which they were computed, or a list of layers; for a batch, with a dimension B where
+            source has it. With q and k the page shows how each weight is computed, with v also the head's output.
         k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
         v: the values ``[layers, K, S, V]``.
-        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
+        bias: the bias that was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
         attend: bool, True where a query may attend to a key; broadcasts as bias.
-        scale: what q @ k was multiplied by; default: 1/sqrt(H).
-        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
-            embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
+        scale: the factor by which q @ k was multiplied; default: 1/sqrt(H).
+        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). A badge on each of these heads shows how much the text's
+            embedding changes without the head, as 1 - cosine in thousandths. With attention weights: changes that you have measured, ``[layers, heads]``
             (NaN: not measured) or a dict ``{(layer, head): change}``.
         without_measure: name and unit of the numbers in without, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
-        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
-        pooling: source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, with this `pooling` of `pooled_map`; tokens (and
+        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give the result as source.
+        pooling: if source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``: the argument `pooling` with which `pooled_map` made them; tokens (and
             keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
-            keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
-            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` if the
-            maps do not fit. With a `Capture`: pool all its maps; maps that exceeded its budget are means.
-        pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
+            keys. A cell of ``"largest"`` is the largest weight of the block; a cell of ``"mean"`` or ``"sum"`` is shown as the share of attention that a query of the
+            block gives to all keys of the block, on average. The page leaves out what cannot be computed from blocks, and says so. Default: ``"largest"`` if the
+            maps are too large for a page. With a `Capture`: pool all its maps; maps that exceeded the capture's budget are means.
+        pooled_blocks: without source: the number of rows and of columns of the pooled maps; default: 512, fewer with more than 32 heads.
         progress: without source: as in `maps`.
-        vector_megabytes: megabytes of the page that q, k and v may take, also those of a model. If q, k and v of a text take more, the page shows its weights only
-            and says so. 0 leaves them out.
+        vector_megabytes: how many megabytes of the page q, k and v may take, given ones or those of a model. If q, k and v of a text take more, the page shows only
+            the attention weights of the text, and says so. 0 leaves q, k and v out.
         title: title of the page.
-        path: also write the page there.
-        truncate: shorten texts that exceed the model's positions; otherwise they are an error.
-        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. A model with two sides writes at most so many
-            tokens of the target, and the page shows what the decoder read of the text for each.
+        path: a file to which the page is also written.
+        truncate: shorten texts that exceed the model's positions; without it such texts are an error.
+        generate: number of tokens. A decoder continues each text by at most this many tokens, each time the likeliest. An encoder-decoder writes at most this many
+            tokens of the target, and the page shows, for each of them, what the decoder read of the text.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
 
     Returns:
-        The page; its attribute ``html`` is the text.
+        The page; its attribute ``html`` is the HTML text.
 
     Raises:
         OSError: the model cannot be read, or the page cannot be written.
         ValueError: the numbers of words and of attention weights disagree; attention weights are outside of ``[0, 1]``; a text is too long; q, k,
-            bias and attend do not fit the attention weights, or other attention weights follow from them; there is no such head.
+            bias and attend do not fit the attention weights, or give other attention weights; without names a head that does not exist.
         TypeError: an argument of another type.
     """
     if not isinstance(truncate, bool):

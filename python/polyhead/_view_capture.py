@@ -35,7 +35,7 @@ _CROSS = re.compile(r"cross|enc_?dec|encoder_decoder|encoder_att|(^|_)(src|conte
 
 
 class _Kind(NamedTuple):
-    """The kind of attention that the name of a call's module tells; "" if it tells none."""
+    """The kind of attention, as far as the name of a call's module tells it. A field that the name does not tell is ""."""
 
     modality: str
     stack: str
@@ -58,7 +58,7 @@ def _kind(call: CapturedCall, names: set[str]) -> _Kind:
 
 
 class _Calls:
-    """One call, or the successive calls of one module of a decoder with a cache, where each call adds its queries as further rows."""
+    """One call; or the successive calls of one module of a decoder with a cache, in which each call adds its queries as further rows of the map."""
 
     def __init__(self, call: CapturedCall, kind: _Kind) -> None:
         self.calls, self.kind, self.name = [call], kind, call.name
@@ -90,24 +90,24 @@ class _Calls:
         return self.S - self.T if len(self.calls) > 1 and not self.kind.is_cross else 0
 
     def maps(self) -> Tensor:
-        """``[B,N,T,S]``; 0 for keys that the cache did not hold yet, or had dropped."""
+        """The map of all rows, ``[B,N,T,S]``; 0 for keys that the cache did not hold yet or had dropped."""
         given = [call.maps.reshape(-1, *call.maps.shape[-3:]) for call in self.calls if call.maps is not None]
         if len(given) == 1:
             return given[0]
         whole, row = given[0].new_zeros(self.batch, self.heads, self.T, self.S), 0
         for step, start in zip(given, self.starts):
-            columns = min(self.S - start, step.shape[-1])  # without the free slots of a cache of fixed size
+            columns = min(self.S - start, step.shape[-1])  # cut off the free slots of a cache of fixed size
             whole[:, :, row : row + step.shape[-2], start : start + columns] = step[..., :columns]
             row += step.shape[-2]
         return whole
 
     @property
     def has_pooled_rows(self) -> bool:
-        """Whether each call is one row, whole or pooled."""
+        """Whether each call has one query, and either its map or a pooled map was kept."""
         return all(call.shape[-2] == 1 and (call.maps is not None or call.pooled_map is not None) for call in self.calls)
 
     def pooled_rows(self) -> Any:
-        """``[B,N,T,width]``: the one row of each call."""
+        """``[B,N,T,width]``: the pooled row of each call, which has one query."""
         import numpy as np
 
         width = next(call.pooled_map.shape[-1] for call in self.calls if call.pooled_map is not None)
@@ -121,7 +121,7 @@ class _Calls:
         return np.concatenate([row(call) for call in self.calls], -2)
 
     def last_used(self) -> int:
-        """The number of keys up to the last one that the last query attends to."""
+        """1 + the index of the last key to which the last query attends; 0 without such a key."""
         last = self.calls[-1].maps[..., -1, :]  # type: ignore[index]
         used = (last.reshape(-1, last.shape[-1]) != 0).any(0).nonzero()
         return int(used[-1]) + 1 if len(used) else 0
@@ -132,16 +132,16 @@ class _Calls:
 
 
 def _cache(before: _Calls, call: _Calls) -> str:
-    """The kind of cache if the call is the next step of the decoder of `before`; else ""."""
+    """If the call is the next decoding step after `before`, the kind of cache that the decoder uses; else ""."""
     if (before.name, before.kind, before.batch, before.heads) != (call.name, call.kind, call.batch, call.heads) or call.T == 0:
         return ""
     if before.S + call.T == call.S and not before.filled and (call.name or call.T == 1):
         return "growing"
-    # In a cache of fixed size free slots are masked, and each step fills one slot for each query.
+    # A cache of fixed size has the same number of keys in each step. Free slots are masked, and each step fills one slot for each query.
     before_call = before.calls[-1].shape
     if before_call[-1] == call.S != before_call[-2] and call.last_used() == (before.filled or before.last_used()) + call.T:
         return "fixed"
-    # A cache that keeps only the last keys does not grow, and its newest key is that of the query.
+    # A sliding cache keeps only the last keys, so it does not grow; the last key is the query's own.
     if call.name and call.T == 1 < call.S <= before.S and not before.filled and before.is_causal_prompt() and call.last_used() == call.S:
         return "sliding"
     return ""
@@ -171,8 +171,8 @@ def _joined(calls: list[CapturedCall]) -> list[_Calls]:
 
 
 def _joined_of(captured: Capture) -> list[_Calls]:
-    """The calls of a capture, with steps joined. A selection may have cross-attention only, which does not show which calls are steps; so the self-attention of the whole
-    capture is used."""
+    """The calls of a capture, with decoding steps joined. Which calls are steps is seen from the self-attention of the whole capture, because a selection may hold only
+    cross-attention."""
     chosen = {id(call) for call in captured.calls}
     whole = [one for one in _joined(captured._whole) if any(id(call) in chosen for call in one.calls)]
     is_whole = sum(len(one.calls) for one in whole) == len(chosen)
@@ -180,9 +180,9 @@ def _joined_of(captured: Capture) -> list[_Calls]:
 
 
 def _cross_joined(found: list[_Calls]) -> list[_Calls]:
-    """Joins the steps of cross-attention, which has the same keys in each step, wherever the self-attention of the same steps was joined."""
+    """Joins the decoding steps of cross-attention wherever the self-attention of the same steps was joined. Cross-attention has the same keys in each step."""
     steps = sorted({tuple(chain.rows) for chain in found if len(chain.rows) > 1}, key=len, reverse=True)
-    is_alone = all(one.kind.is_cross for one in found)  # without self-attention, each later call of a module with one query counts as a step
+    is_alone = all(one.kind.is_cross for one in found)  # without self-attention, each later call of a module with one query is taken for a step
     if not steps and not is_alone:
         return found
     by_module: dict[Hashable, list[_Calls]] = {}
@@ -206,7 +206,7 @@ def _cross_joined(found: list[_Calls]) -> list[_Calls]:
 
 
 class _Tab(NamedTuple):
-    """One tab: calls of one kind and shape, which are the layers of its maps."""
+    """One tab of the page. Its calls have the same kind and shape; each call becomes a layer of the tab's maps."""
 
     kind: _Kind
     batch: int
@@ -224,7 +224,7 @@ class _Tab(NamedTuple):
         return self.batch * len(self.layers) * self.heads * height * width
 
     def arrays(self) -> list[Any]:
-        """``[B,N,T,S]`` of each layer, or pooled."""
+        """The map ``[B,N,T,S]`` of each layer, or the pooled map ``[B,N,height,width]``."""
         return [layer.maps() if self.blocks is None else self._pooled(layer, self.blocks) for layer in self.layers]
 
     def _pooled(self, layer: _Calls, blocks: tuple[int, int]) -> Any:
@@ -238,7 +238,7 @@ class _Tab(NamedTuple):
 
 
 def _pooled(maps: Tensor, height: int, width: int, pooling: str) -> Any:
-    """The blocks of `pooled_map`."""
+    """Maps pooled to the same blocks as those of the function `pooled_map`."""
     import numpy as np
 
     T, S = maps.shape[-2:]
@@ -332,7 +332,7 @@ def _kind_words(kind: _Kind, kinds: list[_Kind]) -> list[str]:
 
 
 def _sides(kind: _Kind, kinds: list[_Kind]) -> tuple[str, str] | None:
-    """Which sides the words of the queries and keys belong to; None for positions without words."""
+    """For queries and keys, whose words they are: "query" (those given as tokens) or "key" (those given as keys). None if the tab shows positions without words."""
     if kind.modality not in ("", "Text", "Multimodal") and any(other.modality in ("", "Text", "Multimodal") for other in kinds):
         return None
     if kind.is_window and not all(other.is_window for other in kinds):
@@ -376,17 +376,17 @@ def tabs_of(captured: Capture, pooling: str | None) -> list[_Tab]:
 
 
 def plain_layers(tabs: list[_Tab]) -> list[Any] | None:
-    """The layers of the only tab, if `view` takes them as it takes a list of arrays."""
+    """The layers of a capture with only one tab, if `view` can treat them like a list of arrays; else None."""
     return tabs[0].arrays() if len(tabs) == 1 and tabs[0].pooling is None and tabs[0].first == 0 else None
 
 
 class _Words:
-    """The caller's words and flags of tokens, which are used in every tab whose size they fit."""
+    """The words of tokens and the flags that the caller gave. Each is used in every tab whose number of tokens it fits."""
 
     def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
         self.given = {name: value for name, value in given.items() if value is not None}
-        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) whose number of words fitted some tab
+        self.fit: set[tuple[str, int]] = set()  # pairs ("tokens" or "keys", number of the text) for which the number of words fitted some tab
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]
@@ -403,7 +403,7 @@ class _Words:
         return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
 
     def part(self, name: str, tab: _Tab, place: int) -> Any:
-        """The part of an argument for one text of a tab; None if the argument is for other texts."""
+        """The entry of an argument for one text of a tab; None if the argument is meant for other texts."""
         value = self.given.get(name)
         return None if value is None or tab.batch != (self.count or 1) else of_text(value, name, place, self.count)
 
@@ -420,14 +420,14 @@ class _Words:
         return value
 
     def side(self, at: int, axis: int, place: int) -> Side:
-        """The queries (axis 0) or the keys (1) of a tab."""
+        """The words and flags of the queries (axis 0) or of the keys (axis 1) of a tab."""
         tab, sides = self.tabs[at], self.sides[at]
         size = (tab.T, tab.S)[axis]
         first = tab.first if axis == 0 else 0
         label = "tokens" if sides is None or sides[axis] == "query" else "keys"
         words = special = segments = None
         if sides is not None:
-            whole = tab.S if first else size  # with a cache the given words are those of all keys; the queries are the last of them
+            whole = tab.S if first else size  # with a cache the caller gives the words of all keys, and the queries are the last of these tokens
             words = self.fitting(label, self.part(label, tab, place), whole)
             if words is not None:
                 self.fit.add((label, place))
@@ -485,7 +485,7 @@ class _Words:
 
 
 def captured_sets(tabs: list[_Tab], given: dict[str, Any], refused: dict[str, Any]) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i: sets may have different numbers of them."""
+    """The texts of a page, each with its further sets of maps as tabs. Sequence i of every set belongs to text i; sets may have different numbers of sequences."""
     names = _names(tabs) if len(tabs) > 1 else [""]
     if wrong := [name for name, value in refused.items() if value is not None]:
         sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) takes some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"

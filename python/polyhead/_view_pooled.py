@@ -1,4 +1,4 @@
-"""The maps that `view` computes from q and k: of every pair of tokens, or pooled to blocks for a text that is too long."""
+"""The maps that `view` computes from q and k: a weight for every pair of tokens, or pooled to blocks if the text is too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._attention import maps, pooled_map
 from ._view_sets import layered
 
 POOLINGS = ("largest", "mean", "sum")
-_MOST_BLOCKS = 512  # most blocks along one side, if the caller does not give the number
+_MOST_BLOCKS = 512  # most rows or columns of blocks, if the caller does not give the number
 _CELLS = 2**23  # most cells of a page, if the caller does not give the number of blocks: 11 MB
 
 
@@ -25,7 +25,7 @@ def check_pooling(pooling: Any) -> None:
 
 
 def _layer(array: Any, place: int) -> Any:
-    """The part for one layer of an array that broadcasts to [layers, heads, T, S]."""
+    """One layer of an array that broadcasts to [layers, heads, T, S]."""
     if array is None or len(array.shape) < 4:
         return array
     return array[place if array.shape[0] > 1 else 0]
@@ -59,8 +59,8 @@ def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
 def computed(
     q: Any, k: Any, bias: Any, attend: Any, scale: float | None, causal: Any, pooling: str | None, blocks: int | None, progress: Callable[[int, int], object] | None
 ) -> tuple[list[Any], Any, Any, int, int]:
-    """Returns, for each layer, a map [heads, T, S] or a pooled map [heads, height, width]; then the pooling, None if not pooled; then the mask with the causal
-    diagonal, only if not pooled; then T and S."""
+    """Returns (maps, pooling, mask, T, S). maps: for each layer a map [heads, T, S], or a pooled map [heads, height, width]. pooling: None if not pooled. mask: `attend`
+    combined with the causal diagonal; if pooled, `attend` alone."""
     queries, keys = layered(q, "q"), layered(k, "k")
     layers = len(queries)
     if len(keys) != layers or layers == 0:

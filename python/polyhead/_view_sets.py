@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" are
-# the decoder's tokens, the side "key" the encoder's.
+# Name in an output of transformers -> (name of the page's tab, whose tokens the queries are, whose tokens the keys are). In an encoder-decoder "query" means the
+# decoder's tokens and "key" the encoder's tokens.
 _OUTPUTS = {
     "attentions": ("Self-attention", "query", "query"),
     "encoder_attentions": ("Encoder", "key", "key"),
@@ -17,10 +17,10 @@ _KINDS = "[T, S], [heads, T, S], [layers, heads, T, S], a list with one [heads, 
 
 
 class _Maps(NamedTuple):
-    """Attention weights of one tab."""
+    """The attention weights of one tab of the page."""
 
     name: str
-    sides: tuple[str, str]  # the sides of queries and keys, each "query" or "key"
+    sides: tuple[str, str]  # whose tokens the queries and the keys are, each "query" or "key" (see _OUTPUTS)
     values: Any  # [layers, heads, T, S], or a list of layers [heads, T, S] or [B, heads, T, S]
     batch: int | None
     T: int
@@ -57,7 +57,7 @@ def _output(source: Any) -> dict[str, Any] | None:
 
 
 def _layered(values: Any, name: str, count: int | None, kinds: str, batched: bool = False) -> tuple[Any, int | None]:
-    """Returns [layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: number of texts that words were given for."""
+    """Returns [layers, heads, ..] or a list of layers, and the number of texts if there is a batch. `count`: the number of texts for which words were given."""
     if isinstance(values, (list, tuple)):
         if not values or not all(_has_shape(layer) for layer in values):
             _refuse_missing_layers(values, name)
@@ -118,7 +118,7 @@ def layered(values: Any, name: str) -> Any:
 
 
 def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
-    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; leaves the rest unchanged."""
+    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; other arguments are returned unchanged."""
     result = dict(given)
     for name in given.keys() & {"q", "k", "v"}:
         result[name], texts = _layered(given[name], name, count, _VECTORS, batch is not None)
@@ -128,7 +128,7 @@ def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dic
 
 
 def _vectors_of(vectors: dict[str, Any], place: int, batch: int | None) -> dict[str, Any]:
-    """The part for one text of a batch; bias and attend broadcast to [layers, B, heads, T, S]."""
+    """The arguments of one text of a batch. bias and attend broadcast to [layers, B, heads, T, S]."""
     def part(name: str, value: Any) -> Any:
         if name in ("q", "k", "v"):
             return [layer[place] for layer in value]
@@ -163,7 +163,7 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
 
 
 def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]) -> _Maps:
-    """The only set of maps, as a pooled one with its numbers of tokens."""
+    """The only set of maps, as pooled maps together with the numbers of queries and keys."""
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
     if wrong := [name for name, value in of_tokens.items() if value is not None]:
@@ -187,7 +187,7 @@ def is_list(value: Any) -> bool:
 
 
 def of_text(value: Any, name: str, text: int, count: int | None) -> Any:
-    """The part of an argument that is for one text of a batch."""
+    """The entry of an argument for one text of a batch."""
     value = plain(value)
     if value is None or count is None or isinstance(value, frozenset):
         return value
@@ -197,7 +197,7 @@ def of_text(value: Any, name: str, text: int, count: int | None) -> Any:
 
 
 class Side:
-    """The words of one side, with flags."""
+    """The words of the queries or of the keys, with their flags."""
 
     def __init__(self, label: str, size: int, words: Any, special: Any, segments: Any) -> None:
         self.label, self.size = label, size
@@ -226,7 +226,7 @@ class Side:
 
 
 def both(value: Any, name: str, two: bool) -> tuple[Any, Any]:
-    """Splits an argument into the part for the queries and the part for the keys. It is a pair if the keys are other words than the queries."""
+    """Splits an argument into the values for the queries and the values for the keys. The argument must be a pair if the keys are other words than the queries."""
     value = plain(value)
     if value is None or isinstance(value, frozenset) or not two:
         return value, value
@@ -256,12 +256,12 @@ def pairs(value: Any, name: str, kind: str = "(query, key), two places of tokens
 
 
 def heads_off(value: Any) -> Any:
-    """The heads of a model to switch off, in the form that the bindings read: "all" or pairs."""
+    """The heads that a model is to switch off, in the form that the bindings read: "all" or pairs."""
     return value if value is None or isinstance(value, str) and value == "all" else pairs(value, "without", "(layer, head), or \"all\"")
 
 
 def _changes(value: Any, layers: int, heads: int) -> list[tuple[int, int, float]]:
-    """(layer, head, change) of the heads that were switched off."""
+    """A triple (layer, head, change) for each head that was switched off."""
     kinds = f"[layers, heads] = [{layers}, {heads}] or a dict {{(layer, head): change}}"
     if value is None:
         return []
@@ -311,7 +311,7 @@ def _images(image: Any, patches: Any, batch: int | None) -> list[Any]:
 
 
 def images_of_model(image: Any) -> list[Any]:
-    """The images for a model, each uint8 [height, width, 3]: one, a list of them, or one array of several of the same size."""
+    """The images for a model as a list, each uint8 [height, width, 3]. Given: one image, a list of images, or one array of several images of the same size."""
     images = list(image) if is_list(image) or _has_shape(image) and len(image.shape) == 4 else [image]
     if not images:
         raise ValueError("image is empty; a page needs at least one image")
@@ -333,7 +333,7 @@ def require_count(name: str, words: Any, size: int, text: int, count: int | None
 
 
 def counted(tokens: Any, text: Any) -> int | None:
-    """The number of texts that the words are for; None for one text that is not given as a list."""
+    """The number of texts for which words are given; None for one text that is not given as a list."""
     tokens = plain(tokens)
     if is_list(tokens) and tokens and all(is_list(words) for words in tokens):
         return len(tokens)
@@ -341,7 +341,7 @@ def counted(tokens: Any, text: Any) -> int | None:
 
 
 def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, image: Any, patches: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets as tabs, in the form that the bindings read."""
+    """The texts of a page, each with its further sets of maps as tabs, in the form that the bindings read."""
     count = counted(tokens, text)
     tabs = _maps(source, count)
     batch = tabs[0].batch

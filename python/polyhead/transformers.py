@@ -5,7 +5,7 @@
     model = AutoModel.from_pretrained(folder, attn_implementation="polyhead")
     model(**inputs, output_attentions=True).attentions          # one [B,N,T,S] per layer
 
-A family whose attention polyhead cannot compute is refused with its name, and keeps "eager".
+A model of a family whose attention polyhead cannot compute is refused, with an error that names the family; use "eager" for such a model.
 docs/transformers.md lists the families.
 """
 
@@ -41,7 +41,7 @@ _REFUSED = {
     "block_indices": "attention to selected blocks of keys (block_indices)",
 }
 
-# Arguments without effect here: the mask or the caller's code already does what they request, or they belong to another part of the model.
+# Arguments that attention_forward ignores: the mask or the caller's code already does what they request, or they belong to another part of the model.
 _IGNORED = {
     "cache_position",
     "deterministic",
@@ -58,14 +58,14 @@ _IGNORED = {
     "use_cache",
 }
 
-# Families that need a causal mask as a tensor: their layers say is_causal=False and rely on the mask, and transformers leaves a purely causal mask out.
+# Families that need a causal mask as a tensor. Their layers pass is_causal=False and rely on the mask, but transformers passes None for a purely causal mask.
 _CAUSAL_MASK_NEEDED = {"aimv2_text_model", "videoprism_text_model"}
 
-# Families whose own code also reads the mask and expects that of eager: None, or numbers that are added to the scores, 0 for attended keys. They get eager's mask.
-# nllb-moe: the router reads it as a padding mask. beit: it is added to the relative position bias.
+# Families whose own code also reads the mask, and expects the mask of "eager": None, or numbers that are added to the scores, 0 for attended keys. They get
+# eager's mask. nllb-moe: the router reads the mask as a padding mask. beit: the mask is added to the relative position bias.
 _EAGER_MASKS = {"beit", "nllb-moe"}
 
-# Families whose module calls the registered function, but whose result would differ from eager's.
+# Families whose module calls the registered attention function, but whose result would differ from that of "eager".
 _OBSTACLES = {
     "deepseek_v4": "joins its mask with one of numbers for compressed keys, which boolean masks lose",
     "bigbird_pegasus": "computes a part of its attention in code of its own",
@@ -89,7 +89,7 @@ def _declares_support(model_class: Any) -> bool:
 
 
 def _obstacle(model_class: Any) -> str | None:
-    """The reason why models of this class do not call a registered attention function. Classes without attention have no such reason."""
+    """The reason why models of this class cannot use a registered attention function; None if there is no reason, as for classes without attention."""
     known = _OBSTACLES.get(getattr(model_class.config_class, "model_type", ""))
     if known is not None:
         return known
@@ -100,7 +100,8 @@ def _obstacle(model_class: Any) -> str | None:
 
 
 def _complete_tables(model_class: type) -> None:
-    """Some modules choose their attention class in a table of implementations, where a missing name is a KeyError without a reason."""
+    """Adds an entry "polyhead" to tables from which the class's module chooses an attention class. The entry raises NotImplementedError with the reason;
+    without the entry the module would raise a bare KeyError."""
     modeling = sys.modules.get(model_class.__module__)
     for name, table in [] if modeling is None else vars(modeling).items():
         if name.endswith("_ATTENTION_CLASSES") and isinstance(table, dict) and NAME not in table:
@@ -111,12 +112,13 @@ def _complete_tables(model_class: type) -> None:
             table[NAME] = refuse
 
 
-_FAMILIES: dict[type, tuple[str | None, bool]] = {}  # what _of_family found; functools.cache makes torch.compile warn
+_FAMILIES: dict[type, tuple[str | None, bool]] = {}  # cache of the results of _of_family; functools.cache would make torch.compile warn
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _of_family(config_class: type) -> tuple[str | None, bool]:
-    """For the imported model classes of a configuration: an obstacle that all of them have, and whether one declares support."""
+    """Returns two facts about the imported model classes of a configuration: an obstacle (see `_obstacle`) if all of them have one, and whether at least one
+    declares support for other implementations than eager."""
     if config_class in _FAMILIES:
         return _FAMILIES[config_class]
     modeling = sys.modules.get(config_class.__module__.replace(".configuration_", ".modeling_"))
@@ -130,7 +132,7 @@ def _of_family(config_class: type) -> tuple[str | None, bool]:
 
 
 def _has_eager_masks(config: Any) -> bool:
-    """Whether a model gets the masks of eager: one that is known to need them, or that declares no support for those of another implementation."""
+    """Whether a model gets the masks of "eager": it is known to need them, or it declares no support for other implementations."""
     return getattr(config, "model_type", "") in _EAGER_MASKS or not _of_family(type(config))[1]
 
 
@@ -145,14 +147,14 @@ def _check_argument(module: torch.nn.Module, name: str, value: Any) -> None:
     raise _refuse(family, f"gives its attention function the argument {name}, which polyhead does not know")
 
 
-_precision: Precision = "native"  # as given to register()
-_collector: Any = None  # what the running model of transformers collects; register() finds it. Those before 5 have none.
+_precision: Precision = "native"  # the precision given to register()
+_collector: Any = None  # the variable of transformers 5 that holds which outputs the running model collects; register() finds it. None in earlier versions.
 
 
 def _wants_maps(module: torch.nn.Module, output_attentions: bool | None) -> bool:
     if output_attentions:
         return True
-    if _collector is not None:  # layers that do not get the argument are recorded by hooks
+    if _collector is not None:  # transformers 5 collects outputs by hooks, also from layers that do not receive output_attentions
         collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
         if collected is not None:
             return any("attentions" in key for key in collected)
@@ -174,24 +176,24 @@ def attention_forward(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """An attention function of transformers, as a model's layer calls it (Vaswani et al. 2017, equation 1).
+    """The attention function that layers of transformers call (Vaswani et al. 2017, equation 1).
 
     Args:
-        module: the layer; its attribute is_causal is used if the argument is None.
+        module: the layer; its attribute is_causal is used if the argument is_causal is None.
         query: ``[B,N,T,H]``.
         key: ``[B,K,S,H]``; query head n reads key/value head ``n // (N // K)``.
         value: ``[B,K,S,V]``.
         attention_mask: broadcasts to ``[B,N,T,S]``. bool: True = may attend. Floating: added to the scores; if its dtype is wider than query's, everything is
             computed in the wider dtype.
         dropout: probability that an attention weight is dropped; the layer passes 0 in evaluation.
-        scaling: of the scores; None is ``1 / sqrt(H)``.
+        scaling: factor of the scores; None is ``1 / sqrt(H)``.
         is_causal: with more than one query and without a mask, query t attends to the keys ``s <= t``.
         position_bias: added to the scores, broadcasts to ``[B,N,T,S]``.
         softcap: ``c`` in ``c tanh(score / c)``, before mask and bias.
-        output_attentions: whether to return the attention weights; None: if the running model collects them, or the layer's configuration says so.
+        output_attentions: whether to return the attention weights; None: they are returned if the running model collects them, or if the layer's configuration says so.
         s_aux: sink logits ``[N]``, as in gpt-oss: ``exp(s_aux)`` is added to the sum of the softmax.
-        others: must be None, except arguments that change nothing here: sliding_window (it is in the mask already), position_ids, use_cache
-            and the like; cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
+        others: further arguments, which must be None. Exceptions are arguments without an effect on attention: sliding_window (the mask already contains it), position_ids,
+            use_cache and similar ones; and cu_seq_lens_q, cu_seq_lens_k and seq_idx together with a mask.
 
     Returns:
         The output ``[B,T,N,V]``, and the attention weights ``[B,N,T,S]`` after dropout, or None.
@@ -199,7 +201,7 @@ def attention_forward(
     Raises:
         TypeError, ValueError: as `polyhead.torch.scaled_dot_product_attention`.
         NotImplementedError: selected keys, packed texts without a mask, sinks that the model computes, a paged cache, a head mask, or
-            an argument that is not known; a layer that does not say whether it is causal and has no mask. The message names the family.
+            an unknown argument; a layer that gives no mask and does not say whether it is causal. The message names the family.
     """
     for name, given in others.items():
         if given is None or name in _IGNORED:
@@ -217,7 +219,7 @@ def attention_forward(
     if is_causal is None:
         is_causal = getattr(module, "is_causal", None)
     if attention_mask is None and (config := getattr(module, "config", None)) is not None and _has_eager_masks(config):
-        is_causal = False  # eager reads the mask alone
+        is_causal = False  # "eager" ignores is_causal and uses only the mask
     attend: Tensor | None = None
     bias, dtype = position_bias, query.dtype
     if attention_mask is not None:
@@ -230,7 +232,7 @@ def attention_forward(
     causal = bool(is_causal) and attention_mask is None and query.size(2) > 1
     if is_causal and others.get("position_ids") is not None and getattr(module, "layer_idx", 0) == 0 and not torch.compiler.is_compiling():
         _warn_of_joined_texts(others["position_ids"], attention_mask, key.size(2))
-    if bias is not None:  # a wider one keeps its numbers: the lowest of float32 would be infinite in 16 bits
+    if bias is not None:  # compute in the wider dtype: the lowest number of float32, a common fill of masks, would become -inf in 16 bits
         wide = torch.promote_types(dtype, bias.dtype)
         query, key, value, bias = query.to(wide), key.to(wide), value.to(wide), bias.to(wide)
     sink = None if s_aux is None else core.sink_logits(s_aux, query, where)
@@ -243,8 +245,8 @@ def attention_forward(
 
 
 def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) -> None:
-    """Warns if the positions of a row start again, as in packed texts, and the mask lets the new text attend to the text before it. With any implementation
-    transformers then computes the two as one text: it separates packed texts only if it gets neither a mask nor a cache."""
+    """Warns if position_ids start again within a row, as in packed texts, and the mask lets a text attend to the text before it. With any attention implementation
+    transformers then computes the two texts as one: it separates packed texts only if neither a mask nor a cache is given."""
     if not isinstance(position_ids, Tensor) or position_ids.dim() != 2 or position_ids.size(1) < 2:
         return
     before, after = position_ids[:, :-1], position_ids[:, 1:]
@@ -254,7 +256,7 @@ def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) 
     rows, places = starts.unbind(1)
     if mask is not None:
         mask = mask.expand(position_ids.size(0), -1, -1, -1)[:, 0]
-        pairs = mask[rows, places + 1, places + keys - position_ids.size(1)]  # the first token of a text, and the last of the text before
+        pairs = mask[rows, places + 1, places + keys - position_ids.size(1)]  # pairs (first token of a text, last token of the text before)
         is_joined = bool((pairs if mask.dtype == torch.bool else pairs > torch.finfo(mask.dtype).min / 2).any())
         if not is_joined:
             return
@@ -265,16 +267,17 @@ def _warn_of_joined_texts(position_ids: Tensor, mask: Tensor | None, keys: int) 
 
 
 def _unless_all_true(mask: Tensor) -> Tensor | None:
-    """The mask, or None if it is one True that is broadcast, as `_mask` makes it."""
+    """The mask; None if it is a single True that is broadcast to all pairs. `_mask` makes such masks."""
     if torch.compiler.is_compiling() or any(stride != 0 and extent > 1 for stride, extent in zip(mask.stride(), mask.shape)) or mask.numel() == 0:
         return mask
     return None if mask[(0,) * mask.dim()].item() else mask
 
 
 def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
-    """A mask function of transformers: boolean masks, True = may attend, or None for a purely causal one; eager's masks where `_has_eager_masks`.
+    """The mask function that transformers calls. Returns boolean masks, True = may attend, or None for a purely causal mask; the masks of "eager" if `_has_eager_masks`.
 
-    transformers' own sdpa_mask gives None for "every key" too, and layers that are causal unless told otherwise then drop keys.
+    transformers' own sdpa_mask also returns None if every key may be attended to; layers that are causal by default would then mask keys. So with
+    allow_is_causal_skip=False, where None does not mean causal, this function returns a broadcast True instead of None.
 
     Raises:
         NotImplementedError: the family computes attention in code of its own, which adds the mask to the scores.
@@ -290,9 +293,9 @@ def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
         if _has_eager_masks(config):
             eager: Tensor | None = eager_mask(*arguments, **keywords)
             return eager
-        # Layers of a bidirectional configuration take no mask for every key, also where a model asks for a causal mask.
+        # Layers of a bidirectional configuration treat None as "every key", also if the model asks for a causal mask. So None may not mean causal.
         bidirectional = bool(getattr(config, "use_bidirectional_attention", False))
-        # Gemma 4 computes layers that share keys and values for the last queries alone; without a mask these would be taken for the first.
+        # Gemma 4 computes layers that share keys and values only for the last queries. Without a mask, the causal rule would take them for the first queries.
         last_queries = bool(getattr(config, "num_kv_shared_layers", 0))
         if bidirectional or last_queries or config.model_type in _CAUSAL_MASK_NEEDED:
             keywords["allow_is_causal_skip"] = False
@@ -304,7 +307,7 @@ def _mask(*arguments: Any, **keywords: Any) -> Tensor | None:
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method of PreTrainedModel that chooses an implementation, so that it refuses polyhead for classes that would not use it."""
+    """Wraps a method of PreTrainedModel that chooses an attention implementation. The wrapper refuses "polyhead" for model classes that would not use it."""
 
     @functools.wraps(method)
     def refusing(self: Any, implementation: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -322,20 +325,20 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register(*, precision: Precision | None = None) -> None:
-    """Adds ``"polyhead"`` to the attention and mask functions of transformers; a second call changes nothing but the precision, if it is given one.
+    """Adds ``"polyhead"`` to the attention and mask functions of transformers. A second call has no effect, except that a given precision is set.
 
     Afterwards ``attn_implementation="polyhead"`` works in from_pretrained, from_config and set_attn_implementation, and calls with output_attentions=True
     return the maps of every head. (transformers itself refuses ``config.output_attentions = True`` with any implementation but "eager".) As with
     transformers' own "sdpa", masks are boolean, a query without any key gives 0, and no mask is made if none is needed. In transformers before 5 a few
-    families (GPT-2, OPT, ...) return no maps, because their layers do not pass on that maps are wanted.
+    families (GPT-2, OPT, ...) return no maps, because their layers do not pass output_attentions to the attention function.
 
-    Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead": for that two methods of
-    PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation. They act as before for every other implementation.
-    transformers 4.53 has neither; there such a model raises when it makes its mask.
+    Models whose family computes attention in code of its own raise NotImplementedError when they are built or set to "polyhead". To this end two methods of
+    PreTrainedModel are wrapped, get_correct_attn_implementation and set_attn_implementation; for every other implementation they act as before.
+    transformers 4.53 has neither method; with that version such a model raises the error when it makes its mask.
 
     Args:
         precision: how models with ``"polyhead"`` multiply bfloat16 from the next call on: ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-            None: the precision of the last registration, ``"native"`` if there is none.
+            None: the precision of the last registration, or ``"native"`` if there was none.
 
     Raises:
         ImportError: transformers is not installed, or older than 4.53.

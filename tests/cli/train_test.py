@@ -135,7 +135,7 @@ class Train(ProgramTest):
         self.assertEqual(found[0]["parameters"], values)
         self.succeeds("quantise", model, "-o", model / "small")
         self.assertEqual(sorted(path.name for path in (model / "small").iterdir()), ["config.json", "merges.txt", "model.safetensors"])
-        self.fails(2, "quantise", model, "-o", model, mentions=["is there already"])
+        self.fails(2, "quantise", model, "-o", model, mentions=["exists already"])
         self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["is quantised already"])
         self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])
 

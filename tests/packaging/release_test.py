@@ -65,7 +65,7 @@ class Release(unittest.TestCase):
         edit(self.clone / "CHANGELOG.md", r"^## Unreleased$", f"## Unreleased\n\n## {VERSION} - 2026-12-24")
         git(self.clone, "commit", "-qam", VERSION)
         done = self.check(VERSION, "--check", "--untested")
-        self.assertEqual((done.returncode, "is ready" in done.stderr, "not looked at" in done.stderr), (0, True, True), done.stderr)
+        self.assertEqual((done.returncode, "is ready" in done.stderr, "were not checked" in done.stderr), (0, True, True), done.stderr)
 
     def test_3_failed_and_old_tests_are_refused(self):
         (self.clone / "build/dev").mkdir(parents=True)

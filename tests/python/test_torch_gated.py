@@ -163,7 +163,7 @@ def test_a_mask_that_fits_two_ways_has_to_be_named() -> None:
     for mask in (torch.ones(2, 1, 1), torch.ones(1)):  # these masks mean the same in both layouts
         layer(pair, attend_keys=mask.bool())
     layer(table, attend_keys=torch.ones(2, 4, 5).bool())
-    with pytest.raises(ValueError, match=r"attend_keys is \[2, 5, 4\], which is not .* but lies like x, \[2, 5, 4\]; say so: mask_like_input=True"):
+    with pytest.raises(ValueError, match=r"attend_keys is \[2, 5, 4\], which is not .* but has the order of x, \[2, 5, 4\]; say so: mask_like_input=True"):
         layer(table, attend_keys=torch.ones(2, 5, 4).bool())
     with pytest.raises(ValueError, match=r"like x without its width it must broadcast to \[2, 5, 4\], S at axis 1"):
         layer(table, attend_keys=torch.ones(2, 4, 5).bool(), mask_like_input=True)

@@ -25,7 +25,7 @@ const SCALES = {
   },
 };
 
-// Oklab (Björn Ottosson, 2020): equal distances look equal, so linear interpolation between two colours gives an even ramp.
+// The colour space Oklab (Björn Ottosson, 2020). Equal distances in it look equal, so linear interpolation between two colours gives an even ramp.
 const OKLAB_TO_LMS = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]];
 const LMS_TO_RGB = [[4.0767416621, -3.3077115913, 0.2309699292], [-1.2684380046, 2.6097574011, -0.3413193965],
                     [-0.0041960863, -0.7034186147, 1.707614701]];
@@ -67,21 +67,21 @@ class Ramp {
     return Number.isNaN(position) ? this.nan : this.pixels[Math.round(255 * Math.min(1, Math.max(0, position)))];
   }
 
-  // Mixes a quarter of the colour with three quarters of the page's background.
+  // The colour of a faded cell: a quarter of the given colour and three quarters of the background of the page.
   faded(pixel) {
     if (pixel === 0) return 0;
     const mixed = [0, 8, 16].map((shift) => Math.round((((pixel >>> shift) & 255) + 3 * ((this.page >>> shift) & 255)) / 4) << shift);
     return ((255 << 24) | mixed[0] | mixed[1] | mixed[2]) >>> 0;
   }
 
-  // A weight of exactly 0 is transparent and shows the hatching below.
+  // The pixel for a weight. For exactly 0 it is transparent, so that the hatching below is visible.
   of(weight, position) { return weight === 0 ? 0 : this.at(position); }
 }
 
 const rampsOf = (style) => ({ ramp: new Ramp(style), diverging: new Ramp(style, "--diverging") });
 
-// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges it. A pixel shows the largest attention
-// weight (of differences, that of the largest size) of `block` x `block` cells: a mean would hide a single large one.
+// Paints the given rows and columns of an attention map, one pixel for each cell; CSS enlarges the image. With block > 1, a pixel shows the weight of
+// largest magnitude among `block` x `block` cells, because a mean would hide a single large weight.
 function paint(canvas, map, stride, rows, columns, look, block = 1) {
   const width = Math.ceil(columns.length / block);
   const height = Math.ceil(rows.length / block);
@@ -97,7 +97,7 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
       const weight = map[row * stride + column];
       const at = start + Math.floor(j / block);
       const size = Math.abs(weight);
-      if (!(size <= Math.abs(maxima[at]) || Number.isNaN(maxima[at]))) {  // a block with a NaN is NaN
+      if (!(size <= Math.abs(maxima[at]) || Number.isNaN(maxima[at]))) {  // a pixel is NaN if one of its cells is NaN
         maxima[at] = weight;
         if (look.faded) faded[at] = look.faded(row, column);
       }
@@ -111,7 +111,7 @@ function paint(canvas, map, stride, rows, columns, look, block = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-// Size of the largest attention weight or difference among the given rows and columns; NaN does not count.
+// The largest magnitude of an attention weight or difference among the given rows and columns; NaN is ignored.
 function largestOf(map, stride, rows, columns) {
   let largest = 0;
   for (const row of rows) for (const column of columns) if (Math.abs(map[row * stride + column]) > largest) largest = Math.abs(map[row * stride + column]);

@@ -11,14 +11,14 @@ function otherHeadOf(name, texts, shown) {
 
 const nameOfOther = ({ layer, head, text, named }) => [layer, head, ...(named ? [text] : [])].join(".");
 
-// A difference is exactly 0 (and hatched) only where both weights are 0.
+// The difference of two maps. It is exactly 0, and drawn with hatching, only where both weights are 0.
 function differenceOf(a, b) {
   return Float32Array.from(a, (weight, i) => (weight === b[i] && weight !== 0 ? TINY : weight - b[i]));
 }
 
 // Mirrors a scale of attention weights for differences: 0 is in the middle of the ramp.
 function mirrored(scale) {
-  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // if ticks are closer than this, their labels touch
+  const ticks = scale.ticks().filter(([at], place, all) => at === 1 || (at > 0.25 && 1 - at > 0.25 && !(all[place - 1][0] > 0.25)));  // leave out ticks whose labels would touch
   return {
     position: (difference, largest) => 0.5 + 0.5 * Math.sign(difference) * scale.position(Math.abs(difference), largest),
     ticks: () => [...ticks.map(([at, name]) => [0.5 - at / 2, `−${name}`]), [0.5, "0"], ...ticks.map(([at, name]) => [0.5 + at / 2, `+${name}`])],
@@ -26,7 +26,7 @@ function mirrored(scale) {
   };
 }
 
-// The text for a difference of two weights, with as many digits as both pages hold.
+// The text for a difference of two weights, with only as many digits as both weights have in their pages.
 function showDifference(difference, exact) {
   if (Number.isNaN(difference)) return "NaN";
   const size = Math.abs(difference);
@@ -56,7 +56,7 @@ class Compare {
   // The element that receives keyboard events.
   get body() { return this.panes[0].matrix.cells; }
 
-  // b: { text, map, shown, title } of B, like the arguments of draw() for A. names: the names of the texts, if A and B are in different ones.
+  // b: { text, map, shown, title } of head B; draw() gets the same of head A. names: the names of the two texts, if A and B belong to different texts.
   choose(b, names) { Object.assign(this, { b, names }); }
 
   draw(text, map, shown, look, title) {
@@ -108,7 +108,7 @@ class Compare {
 
   reveal(spot) { for (const { matrix } of this.same ? this.panes : this.panes.slice(0, 1)) matrix.reveal(spot); }
 
-  // The text for the lists beside the maps: the difference, if A and B have the same shape.
+  // What the lists beside the maps show instead of weights: the difference, if A and B have the same shape.
   get reading() {
     const { a, b } = this;
     if (!this.same) return {};
@@ -126,7 +126,7 @@ class Compare {
     };
   }
 
-  // If B has another shape, it has a separate cursor.
+  // If A and B have different shapes, each has its own cursor.
   #hover(spot, events) {
     if (this.same) return events.hover(spot);
     const { text, map } = this.b;

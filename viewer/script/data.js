@@ -1,9 +1,9 @@
-// The page's data. A head is decoded when it is first drawn.
+// Reads the data of the page. The map of a head is decoded when it is first drawn.
 
-const MEAN = "mean";  // as the head, it means the mean over the heads of the layer; as both layer and head, the mean over all heads
+const MEAN = "mean";  // in place of a head: the mean over the heads of the layer; in place of both layer and head: the mean over all heads
 const placeOf = (text) => (isWhole(text) ? text : Number(text));
 
-// Stands for a weight that is not 0 but rounds to 0. Code 0 means exactly 0, as for a masked key.
+// The value for a weight that is not 0 but is rounded to 0 by the encoding. Code 0 means exactly 0, as for a masked key.
 const TINY = 2 ** -40;
 
 // code -> attention weight; the last code is NaN. viewer/encoding.h describes the formats.
@@ -57,7 +57,7 @@ class Decoder {
     return this.table[this.encoding.bytes === 1 ? low : low | (bytes.charCodeAt(first + 1) << 8)];
   }
 
-  // One weight, without decoding the others.
+  // Decodes only one weight.
   at(base64, index) {
     const first = index * this.encoding.bytes, group = Math.floor(first / 3);  // four characters are three bytes
     return this.#weight(atob(base64.slice(4 * group, 4 * group + 8)), first - 3 * group);
@@ -77,7 +77,7 @@ class Tokens {
     this.segment = json.segment ?? json.pieces.map(() => 0);
     this.spelling = json.words ? SPELLINGS.plain : spellingOf(json.pieces);
     const words = json.pieces.map((piece, index) => visibleWord(this.unknown.get(index) ?? this.spelling.text(piece)));
-    this.long = words.some((text) => text.length > 40);  // true for sentences: the axes then show their number and first words
+    this.long = words.some((text) => text.length > 40);  // true if tokens are whole sentences: the axes then show the number and the first words of a token
     this.words = this.long ? words.map((text, index) => `${index}: ${text.length > 28 ? `${text.slice(0, 28).replace(/\s+\S*$/, "")}…` : text}`) : numbered(words);
   }
 
@@ -94,7 +94,7 @@ class Tokens {
     return this.unknown.has(index) ? say("{0}; “{1}” is unknown to this model", note, this.unknown.get(index)) : note;
   }
 
-  // The indices of the tokens to show. segment: only tokens of this segment; null: all.
+  // The indices of the tokens to show. segment: the segment whose tokens are shown; null: all segments.
   shown(hideSpecial, segment = null) {
     return [...this.pieces.keys()].filter((index) => !(hideSpecial && this.special.has(index)) && (segment === null || this.segment[index] === segment));
   }
@@ -116,8 +116,8 @@ class Text {
     this.measured = new Map();
     this.without = new Map((json.without ?? []).map(([layer, head, change]) => [`${layer}/${head}`, change]));
     this.encoded = json.weights;
-    this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when a cell is worked out
-    this.leftOut = json.left_out;         // the MB that q, k and v would take if the page left them out; absent if it never had them
+    this.vectors = json.vectors ?? null;  // q, k and v, which are decoded when the computation of a cell is shown
+    this.leftOut = json.left_out;         // if q, k and v were too large for the page: the MB that they would take; else absent
     this.decoder = decoder;
     this.maps = new Map();
   }
@@ -132,7 +132,7 @@ class Text {
     return map;
   }
 
-  // One weight of a map, without decoding the whole map.
+  // Decodes only one weight of a map.
   weight(layer, head, row, column) {
     const made = this.maps.get(`${layer}/${head}`);
     if (made) return made[row * this.keys.size + column];

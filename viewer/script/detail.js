@@ -3,7 +3,8 @@
 class Detail {
   static listed = 6;
 
-  // spot: null or { row, column }, where one of the two may be null. reading: texts that replace those about attention weights (see `reading` in compare.js).
+  // spot: null or { row, column }, where row or column may be null. reading: texts to show instead of the usual texts about attention weights (see `reading`
+  // in compare.js).
   show(text, weights, shown, spot, reading = {}) {
     const { map = weights, suffix = "", show = (weight) => text.decoder.show(weight) } = reading;
     this.reading = reading;
@@ -20,7 +21,7 @@ class Detail {
     $("column-sum").textContent = ofColumn && !reading.ofRow ? say("Sum of the column: {0}", this.#sum(text, ofColumn)) : "";
   }
 
-  // For screen readers: "fox → jumps 0.1234", or for a single word the words with its largest weights.
+  // A text for screen readers: fox → jumps 0.1234; for a single word, the words to which it has the largest weights.
   sentence(text, map, spot) {
     if (!spot) return "";
     const width = text.keys.size;

@@ -1,6 +1,6 @@
 // A small map of the distances between all heads. A click on a cell opens the comparison of its two heads.
 
-// Orders heads so that similar ones are neighbours: average-linkage clustering by nearest-neighbour chains (F. Murtagh, 1983).
+// Orders heads so that similar heads are neighbours, by average-linkage clustering with nearest-neighbour chains (F. Murtagh, 1983).
 function orderByLikeness(distances, count) {
   const between = Float64Array.from(distances, (bits) => (Number.isNaN(bits) ? 2 : bits));
   const members = Array.from({ length: count }, (_, at) => [at]);
@@ -24,9 +24,10 @@ function orderByLikeness(distances, count) {
   return left.size ? members[left.values().next().value] : [];
 }
 
-// The distances of all pairs, equal to those of divergenceOf(). Computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that each entropy is computed once.
+// The distances of all pairs of heads, equal to those of divergenceOf(). They are computed as H((p + q) / 2) − (H(p) + H(q)) / 2, so that the entropy H of
+// each row is computed only once.
 class DistanceTable {
-  static mostTerms = 3e8;  // terms of all sums, a few seconds; longer texts use only every second, third … query
+  static mostTerms = 3e8;  // most terms in all sums, which take a few seconds; for longer texts only every second, third … query is used
 
   constructor(text) {
     this.text = text;

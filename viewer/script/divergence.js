@@ -1,7 +1,7 @@
 // The distance of two heads: the Jensen-Shannon divergence of their rows in bits, averaged over the queries. 0: equal rows; 1: rows
-// without a common key.
+// that have no common key with a weight above 0.
 
-// Rows are divided by their sums, as they may not sum to 1 after dropout. NaN for a row without attention weights.
+// The divergence of two rows. Each row is divided by its sum, because after dropout it may not be 1. NaN if a row has no weight above 0.
 function divergenceOfRows(p, q) {
   let sumP = 0, sumQ = 0, bits = 0;
   for (let s = 0; s < p.length; ++s) { sumP += p[s]; sumQ += q[s]; }
@@ -16,7 +16,7 @@ function divergenceOfRows(p, q) {
 
 const rowOf = (map, width, t) => map.subarray(t * width, (t + 1) * width);
 
-// The divergence of two maps of the same shape. As in the measures, rows of special tokens are skipped, and so are rows without attention weights.
+// The divergence of two maps of the same shape. Rows of special tokens and rows without a weight above 0 are skipped.
 function divergenceOf(text, a, b, step = 1) {
   const width = text.keys.size;
   let sum = 0, count = 0;
@@ -46,7 +46,7 @@ function alike(text, layer, head) {
 
 function sortedByDivergence(text, layer, head) {
   const map = text.map(layer, head);
-  const step = Math.ceil((text.layers * text.heads * map.length) / 2e7);  // at most about 0.2 s
+  const step = Math.ceil((text.layers * text.heads * map.length) / 2e7);  // use only every step-th query, so that it takes at most about 0.2 s
   return headsOf(text).filter((one) => one.layer !== layer || one.head !== head)
     .map((one) => ({ ...one, bits: divergenceOf(text, map, text.map(one.layer, one.head), step) }))
     .sort((a, b) => orderOfDivergence(a.bits) - orderOfDivergence(b.bits));

@@ -5,7 +5,7 @@ function setStyle(element, values) {
   for (const [name, value] of Object.entries(values)) element.style.setProperty(`--${name}`, value);
 }
 
-// A new element. Words of a text enter the page through textContent and title only, never as HTML.
+// Makes a new element. Words of a text are written only to textContent and title, never as HTML.
 function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   Object.assign(element.dataset, data);
@@ -15,7 +15,7 @@ function make(tag, {data = {}, aria = {}, style = {}, ...properties} = {}, ...ch
   return element;
 }
 
-// A word in a bdi element: a right-to-left word does not reorder the text around it.
+// A word in a bdi element, so that a right-to-left word does not reorder the text around it.
 const word = (text, className = "word") => make("bdi", { className, textContent: text });
 
 // Fills a strip with the words of the given tokens. Returns a map from a token's index to its label.
@@ -32,7 +32,7 @@ function fillLabels(strip, tokens, indices, blocked) {
   return new Map(indices.map((index, at) => [index, labels[at]]));
 }
 
-// Moves a class from the labels `before` to the labels of a spot's two words. Returns the labels that have it now.
+// Removes a class from the labels in `before`, and adds it to the labels of the two words of a spot. Returns the labels that have the class now.
 function markLabels(before, className, queryLabels, keyLabels, spot) {
   for (const label of before) label.classList.remove(className);
   const labels = [queryLabels.get(spot?.row), keyLabels.get(spot?.column)].filter(Boolean);
@@ -42,7 +42,7 @@ function markLabels(before, className, queryLabels, keyLabels, spot) {
 
 const fillSelect = (select, options) => select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
 
-// Pointing at a word of a strip chooses its whole row or column; `side` says which.
+// Makes pointing at a word of a strip choose the row or column of this word. side: which of the two the strip labels.
 function followLabels(strip, side, events) {
   const spot = (event) => {
     const label = event.target.closest(".label");
@@ -53,7 +53,7 @@ function followLabels(strip, side, events) {
   strip.addEventListener("click", (event) => events.choose(spot(event)));
 }
 
-// Runs many small jobs, for at most `budget` ms in each frame, so that the page stays responsive. Stops when cancelled() is true.
+// Runs many small jobs, for at most `budget` ms in each frame, so that the page stays responsive. It stops when cancelled() returns true.
 async function inSlices(jobs, cancelled, budget = 12) {
   let start = performance.now();
   for (const job of jobs) {

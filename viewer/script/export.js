@@ -1,4 +1,4 @@
-// Exports what is on screen: the figure as an SVG or PNG file, the numbers as a CSV file.
+// Exports the view on the screen: its figure as an SVG or PNG file, its numbers as a CSV file.
 
 function download(name, blob) {
   const url = URL.createObjectURL(blob);
@@ -6,7 +6,7 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-// Two pixels for each unit of the figure, or fewer for a figure that exceeds the largest canvas of browsers.
+// The figure as PNG, with two pixels for each unit of the figure; with fewer pixels if the image would exceed the largest canvas of browsers.
 async function pngOf({ svg, width, height }) {
   const image = make("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}` });
   await image.decode();
@@ -24,7 +24,7 @@ function csvOfMap({ text, map, shown }, what = say("row word looks at column wor
   return csvOf([head, ...shown.rows.map((row) => [name(text.queries, row), ...shown.columns.map((column) => precise(map[row * text.keys.size + column]))])]);
 }
 
-// A line for each pair of words. Maps of different shapes have no difference: then B's pairs follow A's.
+// A line for each pair of words. If the maps of A and B have different shapes, there is no difference, and the pairs of B follow those of A.
 function csvOfCompare({ a, b, same, difference }) {
   const pairs = ({ text, map, shown }) => shown.rows.flatMap((row) => shown.columns.map((column) => [row * text.keys.size + column, text.queries.named(row), text.keys.named(column), text.decoder.encoding.number(map[row * text.keys.size + column])]));
   const head = [say("row word"), say("column word"), `A: ${a.title}`, `B: ${b.title}`, "A - B"];

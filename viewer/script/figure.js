@@ -1,6 +1,6 @@
-// Draws what is on screen as one SVG figure: the head's name, the text, the colour legend, words, and cells, lines or thumbnails.
+// Draws the view on the screen as one SVG figure: name of the head, text, colour legend, words, and cells, lines or thumbnails.
 
-const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // the namespace is an address; read it from an element, because the page must not contain addresses
+const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;  // read the namespace of SVG from an element: it is an address, and the page must not contain addresses
 
 // Replaces characters that XML does not allow.
 const xmlText = (text) => text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, "\ufffd");
@@ -12,18 +12,18 @@ function draw(tag, attributes = {}, ...children) {
   return element;
 }
 
-const HATCHING = "url(#zero)";  // refers to a pattern inside the figure
+const HATCHING = "url(#zero)";  // the name of a pattern inside the figure
 
 const hexOf = (pixel) => `#${[0, 8, 16].map((shift) => ((pixel >>> shift) & 255).toString(16).padStart(2, "0")).join("")}`;
 
-// An estimate of a text's width in most fonts: Chinese, Japanese and Korean characters are squares.
+// An estimate of the width of a text, which holds for most fonts. Chinese, Japanese and Korean characters are as wide as high.
 const widthOf = (text, size) => size * [...text].reduce((sum, character) => sum + (character >= "\u2e80" ? 1 : 0.62), 0);
 
 class Figure {
   static margin = 24;
-  static mostRectangles = 20000;  // a map with more cells becomes an image within the figure, with a pixel for each cell
+  static mostRectangles = 20000;  // a map with more cells is drawn as an image inside the figure, with a pixel for each cell
 
-  // look: as for paint(); title, text: words above the figure
+  // look: the colours, as paint() in colour.js takes them; title, text: lines above the figure
   constructor(look, title, text) {
     this.look = look;
     this.style = getComputedStyle(document.documentElement);
@@ -114,7 +114,7 @@ function distancesFigure(figure, { as, map, shown, look, note }) {
   mapFigure(figure, as, map, shown);
 }
 
-// Draws A, B and (if there is one) their difference below each other, with names and legends.
+// Draws the maps of A, of B and, if there is one, of the difference below each other, with names and legends.
 function compareFigure(figure, { look }, { a, b, difference, names, look: mirrored }) {
   figure.legend();
   [a, b].forEach(({ text, map, shown, title }, at) => {
@@ -128,7 +128,7 @@ function compareFigure(figure, { look }, { a, b, difference, names, look: mirror
   mapFigure(figure, a.text, difference, a.shown);
 }
 
-// Adds cells with their words below the present content of the figure.
+// Adds the cells of a map, with its words, at the bottom of the figure.
 function mapFigure(figure, text, drawn, shown) {
   const { rows, columns } = shown;
   const side = Math.min(32, Math.max(2, 1280 / Math.max(1, rows.length, columns.length)));

@@ -1,5 +1,5 @@
-// All heads as thumbnails: a row for each layer, a column for each head, the mean over a layer's heads on the right, the mean over all heads
-// and the rollout over all layers below; or sorted by a measure.
+// All heads as thumbnails. By default there is a row for each layer and a column for each head; the mean over the heads of a layer is on the right, and the
+// mean over all heads and the rollout over all layers are below. Or heads are sorted by a measure.
 
 class Grid {
   static thumbnailPixels = 96;
@@ -85,7 +85,7 @@ class Grid {
     return make('button', {type: 'button', className, title, tabIndex: -1, data: {layer, head}, aria: {label: title}}, image);
   }
 
-  // Thumbnails are images, because with a thousand canvases each frame takes a second.
+  // Draws the thumbnails. They are images and not canvases, because with a thousand canvases each frame takes a second.
   draw(look) {
     const drawing = ++this.drawing;
     const { rows, columns } = look.placesOf(this.text);
@@ -111,7 +111,7 @@ class Grid {
     })).filter(Boolean);
   }
 
-  // Fades thumbnails by a weight of each head, of(layer, head), which name() describes in words; of = null: no fading.
+  // Fades each thumbnail according to a weight of its head: of(layer, head) returns the weight, and name(weight) its description. of = null: no fading.
   tint(of, name, look) {
     for (const thumb of this.thumbs) {
       const weight = of ? of(...Grid.place(thumb)) : null;

@@ -1,5 +1,5 @@
-// One head as lines: queries on the left, keys on the right; width and opacity of a line show its attention weight. Kept heads are drawn too, each
-// in its colour.
+// One head as lines, with queries on the left and keys on the right. Width and opacity of a line show its attention weight. Kept heads are drawn too, each
+// head in another colour.
 
 class Lines {
   static smallest = 0.01;  // attention weight of the faintest line that is drawn
@@ -53,7 +53,7 @@ class Lines {
   resize() {
     const height = Lines.rowHeight * Math.max(this.shown.rows.length, this.shown.columns.length);
     const width = Math.max(80, this.body.clientWidth - this.left.offsetWidth - this.right.offsetWidth);
-    const density = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(1, height));  // browsers limit a canvas's height
+    const density = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(1, height));  // browsers limit the height of a canvas
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(width * density);
@@ -101,13 +101,13 @@ class Lines {
     }
   }
 
-  // Lines of several heads between the same words are drawn beside each other.
+  // The vertical shift of the lines of a head: lines of several heads between the same words are drawn beside each other.
   shift(at) { return (at - (this.drawn.length - 1) / 2) * 4; }
 
   // The style of a line, as SVG attributes.
   static pen(weight, faded) { return { "stroke-opacity": Math.min(1, 0.08 + 0.92 * weight) / (faded ? 4 : 1), "stroke-width": 1 + 3 * weight }; }
 
-  // The lines to draw, each from a place on the left to one on the right; at: the index of its head.
+  // The lines to draw, each from a place on the left to a place on the right; at: the index of the head of the line.
   links() {
     const links = [];
     const { faded } = fadedIn(this.look, this.text);

@@ -1,10 +1,10 @@
-// Shows which heads link two words: every head's weight from one word to the other, next to its mean weight at that distance.
+// Shows which heads link two chosen words: for every head its weight from one word to the other, and its mean weight over other pairs at the same distance.
 
-// A head whose mean weight over the other pairs at that distance is at least this is marked: it looks there whatever the words are.
+// A head is marked if its mean weight over the other pairs at the same distance is at least this: it looks at this distance whatever the words are.
 const MOSTLY = 0.5;
 
-// Mean weight of a head over all other pairs at the distance of `row` and `column`; NaN if there are none. Pairs with special tokens count
-// only if a word of the given pair is one.
+// The mean weight of a head over all other pairs that have the distance of `row` and `column`; NaN without such pairs. Pairs with special tokens are included
+// only if `row` or `column` is a special token.
 function baseline(text, layer, head, row, column) {
   if (text.pooled || text.keys !== text.queries) return NaN;
   const { special } = text.queries, distance = column - row;
@@ -59,7 +59,7 @@ class Link {
     const related = text.keys === text.queries;
     $("link-note").textContent = text.pooled ? captionOf(text) : related
       ? say("Usual: the mean weight that the head gives {0} elsewhere in this text; heads with {1} or more are marked.", this.where, MOSTLY)
-      : say("The two sides are different texts, so a distance between their words has no meaning.");
+      : say("Row and column words are different texts, so a distance between them has no meaning.");
     const show = (weight) => text.decoder.show(weight);
     $("link-list").replaceChildren(...this.heads.map(({ layer, head, weight, usual }) => {
       const marked = usual >= MOSTLY;

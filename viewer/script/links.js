@@ -1,6 +1,6 @@
-// Links that are known to be right, such as those of a translation, and how well a head's links agree with them.
+// Known links, which are pairs of words that are known to be right, such as the word alignment of a translation; and how well the links of a head agree with them.
 
-// Links each query word to the key word with its largest weight, without special tokens; a row of zeros or NaN has no link.
+// The links of a head: from each query word to the key word with the largest weight in its row. Special tokens have no links, nor have rows of zeros or NaN.
 function linksOfHead(text, map) {
   const columns = text.keys.shown(true), width = text.keys.size;
   return text.queries.shown(true).flatMap((row) => {
@@ -10,8 +10,8 @@ function linksOfHead(text, map) {
   });
 }
 
-// Alignment error rate (Och and Ney 2003, equation 39): 1 - (|A and S| + |A and P|) / (|A| + |S|), with A the head's links, S the sure links, P the
-// sure and possible links. Links of special tokens do not count.
+// The alignment error rate (Och and Ney 2003, equation 39): 1 - (|A and S| + |A and P|) / (|A| + |S|), where A are the links of the head, S the sure links,
+// and P the sure and possible links. Links of special tokens are left out.
 function alignment(text, map) {
   const own = linksOfHead(text, map);
   const key = ({ row, column }) => `${row} ${column}`;
@@ -23,14 +23,14 @@ function alignment(text, map) {
 
 const errorRate = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(3));
 
-// The calculation of the rate in words, as one would do it by hand.
+// A sentence that shows how the rate is calculated from the numbers of links.
 function alignmentNote(text, map) {
   const { links, sure, inSure, inPossible, rate } = alignment(text, map);
   return say("Alignment error rate 1 − ({0} + {1}) / ({2} + {3}) = {4}: of this head’s {2} links, {0} are sure and {1} sure or possible; {3} are sure in all. A head’s links: from each row word to its column word with the largest weight. Links of special tokens do not count.", inSure, inPossible, links, sure, errorRate(rate));
 }
 
-// The known links whose two words are both on the screen: [{ row, column, i, j, sure }]. row and column are the words' indices in the text, i and j their
-// places on the screen. sure is false for a link that is only possible.
+// The known links whose two words are shown: [{ row, column, i, j, sure }]. row and column are the indices of the words in the text, i and j the
+// places of the words on the screen. sure is false for a link that is only possible.
 function shownLinks(text, { rows, columns }) {
   if (!text.links) return [];
   const at = (indices) => new Map(indices.map((index, place) => [index, place]));

@@ -1,7 +1,7 @@
 // A live page contains the library as a WebAssembly module, which computes the maps of the text that the reader types.
 
-// The system functions that a WASI module imports. There is no environment and no file (error 8, "bad file descriptor"); every other function
-// returns 52, "not supported".
+// The system functions that a WASI module imports. There is no environment and no file (functions of files return error 8, bad file descriptor); every other
+// function returns error 52, not supported.
 function systemOf(module, memory, failed) {
   const imports = { polyhead: { failed } };
   const none = (first, second) => {
@@ -41,9 +41,10 @@ class Engine {
 
   version() { return this.exports.read(this.exports.version()); }
 
-  // Returns the data of a page about the text. If the library throws, this throws an Error with its message, and the module is not used again.
+  // Returns the data of a page about the text. If the library throws an error, this function throws an Error with the same message, and the module is not
+  // used again.
   async answer(task, text) {
-    const exports = this.exports ?? await this.start();  // several calls may wait here, each for a new module
+    const exports = this.exports ?? await this.start();  // if several calls wait here, each starts a new module
     const encoder = new TextEncoder(), named = encoder.encode(task), given = encoder.encode(text);
     this.exports = null;  // the module is not available to other calls until it has answered
     const room = exports.room(named.length + given.length);
@@ -56,7 +57,7 @@ class Engine {
   }
 }
 
-// The line in which the reader types, and the text about the answer, which names first the words that the model does not know.
+// The line in which the reader types, and the sentences about the answer. The first of them names the words that the model does not know.
 class Live {
   constructor({ typed, answered }) {
     this.answered = answered;
@@ -99,7 +100,7 @@ class Live {
     this.answered(json);
   }
 
-  // Hide the old maps, because a reader would take them for maps of the text in the line.
+  // Shows a message and hides the old maps, because a reader would take these for maps of the text in the line.
   #refuse(message) {
     this.last = null;
     document.body.classList.add("unanswered");

@@ -2,7 +2,7 @@
 
 class Matrix {
   static sizes = [0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 28, 32, 38, 44, 52, 64];
-  static readable = 10;  // smallest cell, in CSS pixels, beside which a word can still be read
+  static readable = 10;  // the smallest size of a cell, in CSS pixels, at which the words beside the map can still be read
 
   constructor(events) {
     this.events = events;
@@ -44,8 +44,8 @@ class Matrix {
     return starts.map((at) => make('div', {className: `segment ${side}`, style: {at}}));
   }
 
-  // Chooses the size of cells: the largest with which the map fits into the width and, as long as words stay readable, into the height; then
-  // `zoom` steps larger or smaller. Returns the size.
+  // Chooses the size of cells: the largest with which the map fits into the width and, if words stay readable, also into the height. zoom: how many steps
+  // larger or smaller the reader wants the cells. Returns the size.
   resize({ width, height }, zoom) {
     let margin = { width: 110, height: 60 };
     for (let pass = 0; pass < 2; ++pass) {  // twice, because the sizes of words and cells depend on each other
@@ -66,7 +66,7 @@ class Matrix {
     return this.size;
   }
 
-  // Rounds to whole pixels, so that all cells are equally large; not below 3 pixels, where rounding would waste too much space.
+  // Rounds the size to whole pixels, so that all cells are equally large. Sizes below 3 pixels are not rounded, because that would waste too much space.
   static #step(fit, zoom) {
     const whole = Math.max(0.1, fit >= 3 ? Math.floor(fit) : fit);
     const sizes = Matrix.sizes;
@@ -81,7 +81,7 @@ class Matrix {
     const [pinBand, ...bands] = this.bands;
     const place = (spot) => ({ row: spot ? this.shown.rows.indexOf(spot.row) : -1, column: spot ? this.shown.columns.indexOf(spot.column) : -1 });
     const { row, column } = place(spot);
-    for (const band of bands) setStyle(band, {row, column});  // set on the bands only: on the whole element every label would be restyled
+    for (const band of bands) setStyle(band, {row, column});  // set the properties on the bands only: if they were set on the whole element, every label would be restyled
     setStyle(pinBand, place(pinned));
     pinBand.hidden = pinned?.row == null || pinned.column == null;
     const [rowBand, columnBand, cellBand] = bands;

@@ -5,8 +5,8 @@ const thousandths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(valu
 const tenths = (value) => (Number.isNaN(value) ? "NaN" : value.toFixed(1));
 
 // of(row, t, text): the measure of query t, whose attention weights are `row`; null if undefined. whole(text, map): a measure of the whole map.
-// `self`: only where the queries are the keys. has(text): whether the text has the measure.
-// `without`: only for heads that were switched off when the page was made; the maker of the page may have given its name and unit.
+// self: true if the measure exists only for self-attention. has(text): whether the text has the measure.
+// The measure `without` exists only for heads that were switched off when the page was made; the maker of the page may have given its name and unit.
 const MEASURES = {
   previous: { name: () => say("previous token"), show: share, self: true, of: (row, t) => (t > 0 ? row[t - 1] : null) },
   next: { name: () => say("next token"), show: share, self: true, of: (row, t) => (t + 1 < row.length ? row[t + 1] : null) },
@@ -22,7 +22,7 @@ const MEASURES = {
   distance: { name: () => say("distance"), unit: () => say("tokens"), show: tenths, self: true, of: (row, t) => averageOf(row, (_, s) => Math.abs(t - s)) },
 };
 
-// The mean of value(p, s), weighted by the attention weights p; divides by their sum, which after dropout may differ from 1.
+// The mean of value(p, s), weighted by the attention weights p of a row. It is divided by the sum of the weights, which after dropout may differ from 1.
 function averageOf(row, value) {
   const sum = row.reduce((total, p) => total + p, 0);
   return sum === 0 ? null : row.reduce((total, p, s) => total + (p / sum) * value(p / sum, s), 0);
@@ -31,7 +31,7 @@ function averageOf(row, value) {
 // The measures that this text has. Measures of distances need queries and keys of the same text. Pooled maps have no measures of single words.
 const measuresOf = (text) => Object.keys(MEASURES).filter((name) => text.pooled ? name === "without" && text.without.size > 0 : MEASURES[name].has?.(text) ?? (text.keys === text.queries || !MEASURES[name].self));
 
-// The queries that count for measures: all but special tokens, or all if there is nothing else.
+// The queries over which measures are averaged: all except special tokens, or all if there are only special tokens.
 function wordsThatLook({ queries }) {
   const words = queries.shown(true);
   return words.length > 0 ? words : queries.shown(false);
@@ -48,7 +48,7 @@ function measure(text, map) {
   }));
 }
 
-// A measure is a number for one text, { mean, spread, count } for several texts.
+// The value of a measure is a number for one text, and { mean, spread, count } for several texts.
 const meanOf = (value) => value?.mean ?? value;
 
 function showMeasure(name, value) {

@@ -19,6 +19,6 @@ function openDialog(id) {
   closeMenu();
   const dialog = $(id);
   dialog.showModal();
-  // A frame in a notebook may be higher than the screen: the dialog appears where the reader is.
+  // A frame in a notebook may be higher than the screen, so scroll to the dialog.
   if (framed) dialog.scrollIntoView({ block: "center" });
 }

@@ -1,7 +1,7 @@
 // A small picture of the whole matrix, shown while only a part of it is visible. A frame marks that part, and the pointer moves it. Hidden from screen
 // readers, because the arrow keys of the matrix do the same.
 class Minimap {
-  static pixels = 96;  // length of its longer side
+  static pixels = 96;  // length of the longer edge of the picture, in CSS pixels
 
   constructor(element, stage) {
     this.element = element;
@@ -36,7 +36,7 @@ class Minimap {
     this.#follow();
   }
 
-  // The visible part of the cells, as shares of the whole. The words at the edges do not scroll and cover the first cells.
+  // The visible part of the cells, as fractions of the whole matrix. The words at the edges do not scroll, and they cover the first cells.
   #visible() {
     const { stage, matrix: { cells } } = this;
     const share = (scrolled, room, size) => ({ from: Math.min(1, scrolled / size), part: Math.max(0, Math.min(1, room / size, 1 - scrolled / size)) });

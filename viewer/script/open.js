@@ -1,5 +1,5 @@
-// Opens another page of polyhead that the reader chooses and adds its texts to this page, for a comparison. Nothing leaves the computer. The file is
-// treated as data: it is checked, and its words enter the page as text only.
+// Opens another page of polyhead that the reader chooses, and adds its texts to this page for a comparison. Nothing is sent over the network. The file is
+// treated as data: it is checked, none of its scripts run, and its words are inserted only as text.
 
 function checkedTokens(tokens) {
   const count = tokens.pieces.length;
@@ -10,7 +10,7 @@ function checkedTokens(tokens) {
   return count;
 }
 
-// Reads the data of a page of polyhead, and converts its texts to those of this page. Throws an Error that says what is wrong.
+// Reads the data of another page of polyhead, and makes Text objects of its texts. Throws an Error that says what is wrong.
 function textsOfPage(html) {
   const element = new DOMParser().parseFromString(html, "text/html").getElementById("data");
   if (!element) throw new Error(say("it is no page of polyhead"));
@@ -25,12 +25,12 @@ function textsOfPage(html) {
     const fits = typeof text.text === "string" && text.weights.length === text.layers && text.weights.every((heads) => heads.length === text.heads && heads.every((codes) => typeof codes === "string" && codes.length === length));
     if (!fits) throw new Error(say("its attention weights are damaged"));
     if (!annotationsAreValid(text, rows, columns, lengthOf)) throw new Error(say("its data are damaged"));
-    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // the numbers belong to another measure
+    if (JSON.stringify(json.without_measure) !== JSON.stringify(data.without_measure)) delete text.without;  // the numbers of the other page belong to another measure
     return new Text(text, opened);
   });
 }
 
-// Reads the file, then calls opened(texts, name) or failed(message).
+// Reads the file, and then calls opened(texts, name) or failed(message).
 async function openPage(file, opened, failed) {
   try {
     opened(textsOfPage(await file.text()), file.name);

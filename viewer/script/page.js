@@ -1,4 +1,4 @@
-// The page's state, controls and keys. What is shown is a function of `state`.
+// The state of the page, its controls and its keyboard shortcuts. The object `state` decides what is shown.
 
 const data = JSON.parse($("data").textContent);
 const decoder = new Decoder(data.encoding);
@@ -6,14 +6,14 @@ const texts = data.texts.map((json) => new Text(json, decoder));
 const mergedTexts = texts.map((text) => new MergedText(text));
 
 if (data.live) Object.assign(initial, { task: data.live.task, say: data.live.say });
-if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // what the page was made for
+if (texts.some((text) => text.without.size > 0)) initial.measure = "without";  // a page that has this measure was made to show it
 const state = { ...initial };
 let printing = matchMedia("print").matches;
 let zoom = 0;
-let current = {};  // what was drawn last: { look: { scale, ramp } }; with an open head also { text, map, shown }
+let current = {};  // the data that were drawn last: { look: { scale, ramp } }; if a head is open also { text, map, shown }
 
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-// The pair chosen by keyboard or click: { row, column }, where one of the two may be null. Returns null if nothing is chosen.
+// The pair of words that the reader chose by keyboard or click: { row, column }, where row or column may be null; null if nothing is chosen.
 const pinned = () => (state.row === null && state.column === null ? null : { row: state.row, column: state.column });
 const pin = (spot) => Object.assign(state, { row: spot?.row ?? null, column: spot?.column ?? null });
 const events = { hover: (spot) => point(spot ?? pinned()), choose: (spot) => choose(spot), chosen: () => pinned(), open: (layer, head) => update({ layer, head }), set: (changes) => update(changes) };
@@ -31,12 +31,12 @@ const live = data.live && new Live({ typed, answered });
 
 // ---- State ----
 
-// The browser's Back undoes opening and closing a head; other changes replace the address.
+// Changes the state. Opening and closing a head adds an entry to the history of the browser; other changes only replace the address.
 function update(changes, focus) {
   const opened = "layer" in changes && (state.layer === null) !== (changes.layer === null);
   const before = { ...state };
   Object.assign(state, changes);
-  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned pair belongs to other words
+  if (state.text !== before.text || state.pieces !== before.pieces) pin(null);  // the pinned pair is a pair of other words
   writeAddress(addressOf(state), opened);
   show(before);
   if (focus === "cells") view().body.focus();
@@ -44,15 +44,15 @@ function update(changes, focus) {
   else if (focus === "grid") distances.focus();
 }
 
-// Handles a new text that the reader typed, or another model for the text.
+// Handles a new text that the reader typed, or the choice of another model.
 function typed(changes) {
   Object.assign(state, changes);
-  live.ask(state.task, state.say);  // must come before the change of the address, which a browser may refuse
+  live.ask(state.task, state.say);  // ask before the address is changed, because a browser may refuse that change
   writeAddress(addressOf(state), false);
 }
 
-// Shows new maps in a live page: they replace the page's own texts, which come before the texts of opened pages. If the model has changed,
-// the page opens as `polyhead try` would open it.
+// Shows new maps in a live page. They replace the texts of the page itself, which come before the texts of opened pages. If the model has changed,
+// the page shows the view with which a page of `polyhead try` opens.
 function answered(json) {
   const own = json.texts.map((one) => new Text(one, decoder)), before = answered.count ?? 0, other = answered.task !== json.answer.task;
   texts.splice(0, before, ...own);
@@ -80,10 +80,10 @@ function placesOf(text) {
   return { rows: text.queries.shown(hidden, block.row), columns: text.keys.shown(hidden, block.column) };
 }
 const isOpen = () => state.layer !== null;
-// The language: the reader's choice, else the one given when the page was made, else the browser's.
+// The language of the page: the choice of the reader, else the language given when the page was made, else that of the browser.
 const language = () => (state.lang !== "auto" ? state.lang : data.language ?? readersLanguage());
 const isDark = () => !printing && (state.theme === "dark" || (state.theme === "auto" && prefersDark.matches));
-// The name of the view. By default a long text opens as text, because cells would be too small to read, and an image as image.
+// The name of the view of an open head. By default a long text is shown as text, because cells would be too small, and an image as image.
 const viewName = () => (texts[state.text].pooled ? "matrix" : state.view !== "auto" ? state.view : !texts[state.text].image && Math.max(texts[state.text].queries.size, texts[state.text].keys.size) < Read.long ? "matrix" : "read");
 const view = () => (viewName() === "read" && texts[state.text].image ? imageView : views[viewName()]);
 const hasCells = () => ["matrix", "compare"].includes(viewName());
@@ -169,7 +169,7 @@ function showMeasures(name, source) {
   if (source.ready !== false && name !== "none") $("least-value").textContent = say("{0}: {1} {1|head|heads}", withUnit(name, grid.threshold), grid.count);
 }
 
-// The objects that measure heads over several texts, by the texts and settings.
+// The Spread objects, which measure heads over several texts, by a name that is made of the texts and settings.
 const spreads = new Map();
 
 function sourceOfMeasures(text) {
@@ -184,7 +184,7 @@ function sourceOfMeasures(text) {
   return spreads.get(name);
 }
 
-// Shows or hides the distances between all heads, an alternative to the maps.
+// Shows or hides the distances between all heads, which can be shown instead of the maps of all heads.
 function showDistances(text, look) {
   const asMaps = state.heads === "maps";
   $("grid").parentElement.hidden = !asMaps;
@@ -273,7 +273,7 @@ function showHead(text, look) {
   point(pinned());
 }
 
-// Shows B of a comparison: the head that the address names, else the most similar one.
+// Shows head B of a comparison: the head that the address names, else the head most similar to A.
 function showOtherHead(text, look) {
   const near = alike(text, state.layer, state.head);
   const other = otherHeadOf(state.with, texts, state.text) ?? { text: state.text, ...(near[0] ?? { layer: state.layer, head: state.head }) };
@@ -298,7 +298,7 @@ function addTexts(opened, name) {
   const first = texts.length, page = {};
   for (const text of opened) {
     Object.assign(text, { file: name, page });
-    text.group += first;  // makes the names different from those of the groups of this page
+    text.group += first;  // make the number of the group different from those of this page
     texts.push(text);
     mergedTexts.push(new MergedText(text));
   }
@@ -315,7 +315,7 @@ function fit(step = zoom) {
 
 const visible = (index, indices) => index === null || indices.includes(index);
 
-// Shows the spot under the pointer. A pinned pair keeps the headline and the lists; a different spot is named in a separate line.
+// Shows the spot under the pointer. If a pair is pinned, headline and lists still show the pinned pair, and the spot is named in a separate line.
 function point(spot) {
   if (!isOpen() || !current.map || $("stage").firstChild !== view().element) return;
   const kept = pinned(), goesOn = !kept || ["row", "column"].every((side) => kept[side] === null || kept[side] === spot[side]);
@@ -334,16 +334,16 @@ function choose(spot) {
   if (isOpen()) $("status").textContent = detail.sentence(current.text, current.map, pinned());
 }
 
-// Updates all parts that depend on the pinned pair, except the head's own view.
+// Updates everything on the page that depends on the pinned pair, except the view of the head.
 function showPinned() {
   const text = textShown();
   document.body.classList.toggle("pinned", pinned() !== null);
   link.show(text, pinned(), state.rank, current.look);
-  const model = wordsAt(state.text);  // q and k give the weights before the attention of special tokens is shared out
+  const model = wordsAt(state.text);  // use the original text: q and k give the weights before attention to special tokens is shared out
   if (isOpen() && current.map && !text.pooled) worked.show({ text: model, layer: state.layer, head: state.head, map: model.map(state.layer, state.head), spot: pinned(), feature: Number(state.feature), style: getComputedStyle(document.documentElement) });
 }
 
-// Tells screen readers which head is shown and, if a pair is chosen, the pair's weight.
+// Tells screen readers which head is shown and, if a pair is chosen, the weight of the pair.
 function announce() {
   const title = titleOf(state.layer, state.head);
   const pair = pinned() ? detail.sentence(current.text, current.map, pinned()) : "";
@@ -368,7 +368,7 @@ function moveCursor(key) {
   view().reveal(pinned());
 }
 
-// The previous (-1) or next (1) head in reading order; null at the ends.
+// The previous (step -1) or next (step 1) head in reading order; null if there is none.
 function otherHead(step) {
   const { layers, heads } = texts[state.text];
   if (!isOpen() || isWhole(state.layer)) return null;
@@ -395,7 +395,7 @@ function toggleMean() {
   update({ head: mean ? toggleMean.head ?? 0 : MEAN });
 }
 
-// step 0: back to the size at which the map fits.
+// Makes cells larger (step 1) or smaller (step -1). step 0: back to the size at which the map fits.
 function setZoom(step) {
   if (!hasCells()) return;
   const shown = view();
@@ -480,7 +480,7 @@ addEventListener("popstate", () => {
   if (live && (state.task !== before.task || state.say !== before.say)) return void live.ask(state.task, state.say);
   show(before);
 });
-// Uses the light colours while printing, because paper is white.
+// Switches to the light colours while the page is printed, because paper is white.
 function print(now) {
   if (now === printing) return;
   printing = now;

@@ -1,4 +1,4 @@
-// The controls that choose B, the head with which the open head is compared.
+// The controls that choose head B, with which the open head A is compared.
 
 class Partner {
   static nearest = 5;
@@ -29,7 +29,8 @@ class Partner {
     });
   }
 
-  // names: the names of the texts, null for texts that cannot be compared; other: { text, layer, head, named }; near: the most similar heads of the text shown.
+  // names: the names of all texts, with null for texts that cannot be compared; other: head B as { text, layer, head, named }; near: the heads of the text
+  // that are most similar to A.
   show(names, other, text, near) {
     const { layers, heads } = text;
     const numbers = (count) => [...Array(count).keys(), MEAN].map((index) => [index, index === MEAN ? say("mean") : index]);

@@ -1,4 +1,4 @@
-// An image and its patches, which are tinted like the words of a text.
+// Shows an image and its patches; the patches are tinted like the words of a text.
 
 // Converts an image from the format of viewer/sides.cc; `url` of the result is the image for the page.
 function imageOf(json) {
@@ -18,7 +18,7 @@ class Patches extends Running {
 
   element = make("div", { className: "running image" });
 
-  // noted: true where the image itself is shown too
+  // noted: whether the image itself is shown too
   build(tokens, text, indices, noted) {
     super.build(tokens, tokens.pieces.map((piece, index) => ({ text: tokens.special.has(index) ? piece : "" })), indices, noted);
     const { image } = tokens, squares = [], special = [];

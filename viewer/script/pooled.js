@@ -1,8 +1,8 @@
-// Texts that are too long for a map of all pairs of tokens have pooled maps: a cell is a block of queries by a block of keys.
+// Pooled maps, for texts that are too long for a map of all pairs of tokens. A cell of a pooled map is a block of queries by a block of keys.
 
-// The tokens along one side of a pooled map, as blocks of consecutive tokens. Views treat a block like a token.
+// The queries or the keys of a pooled map, as blocks of consecutive tokens. Views treat a block like a token.
 class Blocks {
-  static longest = 12;  // characters of a word within a block's name
+  static longest = 12;  // most characters of a word in the name of a block
 
   // Cuts the tokens into `count` blocks, as attention_pooled_map() does.
   constructor(json, count) {
@@ -65,13 +65,13 @@ const POOLED = {
     caption: () => say("Largest attention weight from a token of the row’s block to one of the column’s block"),
     where: (row, column) => say("Largest attention weight from one of tokens {0} to one of tokens {1}.", row, column),
     whereOfMean: (row, column) => say("Mean over heads of the largest attention weight from one of tokens {0} to one of tokens {1}.", row, column),
-    about: () => say("Its number is the largest attention weight in the block: one token of the row's block gives it to one token of the column's block. Rows of such numbers do not sum to 1, and many small attention weights of a block do not show."),
+    about: () => say("A cell holds the largest attention weight in the block: one token of the row's block gives it to one token of the column's block. Rows of such numbers do not sum to 1, and many small attention weights of a block do not show."),
   },
   share: {
     caption: () => say("Share of attention that a token of the row’s block gives to the column’s block"),
     where: (row, column) => say("What a token of {0} gives to tokens {1} together, on average.", row, column),
     whereOfMean: (row, column) => say("What a token of {0} gives to tokens {1} together, on average over heads too.", row, column),
-    about: () => say("Its number is the share of attention that a token of the row's block gives to all tokens of the column's block, on average over the row's block. Rows sum to 1; a single large weight shows little."),
+    about: () => say("A cell holds the share of attention that a token of the row's block gives to all tokens of the column's block, on average over the row's block. Rows sum to 1; a single large weight shows little."),
   },
 };
 
@@ -86,11 +86,11 @@ function blocksNote(text) {
     : say("Pooled maps of {0} × {1} tokens: each cell is a block of at most {2} × {3} tokens.", ...counts, ...sizes);
 }
 
-// For the About text: what a cell is, and what pooled maps do not have.
+// The part of the About text that says what a cell of a pooled map is, and what pooled maps do not show.
 const aboutBlocks = (text) => [blocksNote(text), POOLED[text.pooled].about(),
   say("The mean of several heads is the mean of their numbers. What cannot be computed from blocks is left out: the measures of a head (previous, next, same and first token, separators, entropy, distance), distances between heads, comparisons, lines, the tinted text, and how a weight is computed.")].join(" ");
 
-// The texts that Detail uses for blocks, instead of those for words.
+// The texts that Detail shows for blocks, instead of the texts for words.
 const readingOfBlocks = (text, { layer, head }) => ({
   where: ({ row, column }) => {
     if (column === null) return say("Row of tokens {0}.", text.queries.range(row));

@@ -1,10 +1,11 @@
-// Shows one head on the text itself: words are tinted by the chosen word's attention to them, or by their attention to it. Other heads follow below.
+// Shows one head on the text itself. Words are tinted by the attention that the chosen word gives to them, or by the attention that they give to the chosen word.
+// Further heads are shown below.
 
 class Read {
-  static long = 128;  // a text of at least this many tokens opens in this view
+  static long = 128;  // texts of at least this many tokens are shown in this view by default
 
   // events: hover(spot), choose(spot), chosen(), open(layer, head), set(changes of the state)
-  // Kind: Running for text, Patches for an image.
+  // Kind: the class that shows the tokens: Running for text, Patches for an image.
   constructor(events, Kind = Running) {
     Object.assign(this, { events, Kind });
     const button = (reading) => make("button", { type: "button", data: { reading } });
@@ -37,7 +38,7 @@ class Read {
   draw(text, map, shown, look, title, place) {
     Object.assign(this, { text, map, shown, look, state: { ...place } });
     look.inks = inksOf(look.ramp);
-    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // true if queries and keys are different words, or different parts of a text pair
+    this.two = text.keys !== text.queries || String(shown.rows) !== String(shown.columns);  // true if queries and keys are different words, or different segments of a text pair
     this.side = this.two ? this.side ?? "row" : place.reading === "looks" ? "row" : "column";
     this.original = { row: runningText(text.queries, text.text), column: this.two ? runningText(text.keys, text.text) : null };
     this.sides.row.build(text.queries, this.original.row, shown.rows, true, this.two ? null : text.blocked);
@@ -68,14 +69,14 @@ class Read {
     return (kept.includes(name) ? kept.filter((one) => one !== name) : [...kept, name]).join(",");
   }
 
-  // The other heads to show, those of the layer or the kept ones: [[layer, head], …].
+  // The further heads to show: those of the layer, or the kept heads: [[layer, head], …].
   #others() {
     if (this.state.beside === "kept") return this.#kept().map((name) => name.split(".").map(Number)).filter(([layer, head]) => layer < this.text.layers && head < this.text.heads);
     if (this.state.beside === "none" || isWhole(this.state.layer)) return [];
     return [...Array(this.text.heads).keys()].map((head) => [this.state.layer, head]);
   }
 
-  // The side whose words are tinted.
+  // Whether the queries (row) or the keys (column) are tinted.
   get #tinted() { return this.two && this.side === "row" ? "column" : "row"; }
 
   #buildCards() {
@@ -94,7 +95,7 @@ class Read {
     this.tintedCards = null;
   }
 
-  // The chosen word as { side, index }; null if none is.
+  // The chosen word as { side, index }; null if no word is chosen.
   #source(spot) {
     if (!spot) return null;
     const side = this.two && (spot.row === null || spot.column === null) ? (spot.row === null ? "column" : "row") : this.side;
@@ -134,7 +135,8 @@ class Read {
 
   #largest(map) { return this.look.scale === SCALES.own ? largestOf(map, this.text.keys.size, this.shown.rows, this.shown.columns) : 1; }
 
-  // Returns a function from index to attention weight. Without a chosen word: the mean weight that each key gets from the words shown.
+  // Returns a function from the index of a word to the weight by which it is tinted. If no word is chosen, this is the mean weight of the key over the words
+  // shown.
   #weights(map, source) {
     const width = this.text.keys.size, { rows } = this.shown;
     if (source?.side === "row") return (column) => map[source.index * width + column];
@@ -144,7 +146,7 @@ class Read {
 
   #spot(side, index) { return { row: null, column: null, [side]: index }; }
 
-  // While a word is chosen, pointing at another one shows the weight between the two.
+  // The spot for a word under the pointer. If another word is chosen, the spot is the pair of both words, so that their weight is shown.
   #pointed(index, side) {
     if (index === null) return null;
     const chosen = this.#source(this.events.chosen());
@@ -164,7 +166,7 @@ class Read {
     if (chosen) this.events.choose(this.#spot(this.side, chosen.index));
   }
 
-  // The word to choose after an arrow key: the next or previous one, or the nearest in the line above or below.
+  // The word to choose after an arrow key: the next or previous word, or the nearest word in the line above or below.
   moved(key) {
     const chosen = this.#source(this.events.chosen());
     const side = chosen?.side ?? (this.two ? "row" : this.side);
@@ -191,7 +193,7 @@ class Read {
   }
 }
 
-// Draws the view as an SVG figure, with everything where it is on screen.
+// Draws the view as an SVG figure, with all words in the same places as on the screen.
 function readFigure(figure, reader) {
   figure.legend();
   figure.line(reader.note.textContent, 13, 400);

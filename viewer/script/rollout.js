@@ -5,14 +5,14 @@ const ROLLOUT = "rollout";  // used as the name of a layer, whose only head is M
 // True for a map of all heads together, which belongs to no layer.
 const isWhole = (layer) => layer === MEAN || layer === ROLLOUT;
 
-// The most multiplications, layers * T^3: about a second. Use polyhead.rollout for longer texts.
+// The largest number of multiplications, layers * T^3, for which the page computes the rollout: about a second. Use polyhead.rollout for longer texts.
 const ROLLOUT_MOST = 1e9;
 
-// Tabs without a rollout, because other attention runs between their layers: to an encoder, in shifted windows, or along another axis.
+// Names of tabs without a rollout: between their layers the model has other attention, to an encoder, in shifted windows, or along another axis.
 const NO_ROLLOUT = new Set(["Decoder", "Windows", "Time", "Space", "Rows", "Columns"]);
 
-// True for self-attention of several layers without other attention between them. Attention weights without the pair bias have no rollout: they only
-// show what the bias changes; the model computes with the bias.
+// True for self-attention of several layers without other attention between them. There is no rollout of attention weights without the pair bias, because the
+// model computes with the bias.
 function hasRollout(text) {
   const { layers, keys, queries, name, bias, pooled } = text.source ?? text;
   return !pooled && keys === queries && layers > 1 && !name.split(" · ").some((word) => NO_ROLLOUT.has(word)) && bias !== "without" && layers * keys.size ** 3 <= ROLLOUT_MOST;

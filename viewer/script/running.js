@@ -1,4 +1,4 @@
-// Shows tokens as the running text from which they were made, with tints.
+// Shows tokens as the text from which they were made, with tinted words.
 
 // Removes differences that a tokenizer may remove: case, accents and width.
 const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLowerCase();
@@ -6,7 +6,7 @@ const plainly = (text) => text.normalize("NFKD").replace(/\p{Mn}/gu, "").toLower
 const characters = (tokens, index) => tokens.unknown.get(index) ?? tokens.spelling.text(tokens.pieces[index]);
 const withoutMark = (tokens, index, text) => (tokens.spelling.starts(tokens.pieces[index]) ? text : text.replace(/^##/, ""));
 
-// For each token { before, text }: its characters in the original text, and the space before them; null if a token is not found there.
+// For each token { before, text }: its characters in the original text, and the space before these; null if some token is not found in the original text.
 function alignedText(tokens, original) {
   let plain = "", at = 0, end = 0;
   const places = [];  // for each letter of plain, its index in the original
@@ -36,11 +36,11 @@ function alignedText(tokens, original) {
   return result;
 }
 
-const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\u3000-\u303f\uff00-\uffef]`;  // written without spaces
+const TIGHT = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\u3000-\u303f\uff00-\uffef]`;  // characters of scripts that are written without spaces
 const NO_SPACE_BEFORE = new RegExp(`^(?:${TIGHT}|[.,;:!?%)\\]}’”»…،؛؟])`, "u");
 const NO_SPACE_AFTER = new RegExp(`(?:${TIGHT}|[([{“«‘])$`, "u");
 
-// The same without the original text: puts a space before each word, except before punctuation and in scripts without spaces.
+// As alignedText(), if the original text is not known: puts a space before each word, except before punctuation and in scripts without spaces.
 function joinedText(tokens) {
   let last = "";
   return tokens.pieces.map((piece, index) => {
@@ -57,7 +57,7 @@ function joinedText(tokens) {
 
 const runningText = (tokens, original) => (original && alignedText(tokens, original)) || joinedText(tokens);
 
-// For each colour of the ramp, the ink (black or white) that has a contrast of at least 4.5 on it.
+// For each colour of the ramp, the colour of words on it: black or white, whichever has a contrast of at least 4.5.
 function inksOf(ramp) {
   const css = (pixel) => {
     const light = [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * toLinear(((pixel >>> (8 * i)) & 255) / 255), 0);
@@ -79,7 +79,8 @@ class Running {
     const parts = [];
     for (const index of indices) {
       const special = tokens.special.has(index);
-      // Use span, so that the letters of an Arabic word join across its pieces; use bdi for characters that change the direction, so that they do not affect the next words.
+      // Use span, so that the letters of an Arabic word join across its pieces. Use bdi for pieces with characters that change the direction of text, so
+      // that the next words keep their direction.
       const element = document.createElement(special || /[\u202a-\u202e\u2066-\u2069]/.test(text[index].text) ? "bdi" : "span");
       element.className = `piece${special ? " special" : ""}${tokens.unknown.has(index) ? " unknown" : ""}${blocked?.has(index) ? " blocked" : ""}`;
       element.textContent = text[index].text;
@@ -100,7 +101,7 @@ class Running {
     for (const [index, element] of this.words) {
       const weight = weightOf ? weightOf(index) : null;
       const level = weight === null ? null : weight === 0 ? "none" : Number.isNaN(weight) ? "nan" : Math.round(255 * Math.min(1, Math.max(0, look.scale.position(weight, largest))));
-      if (this.levels.get(index) === level) continue;  // most words keep their tint while the pointer moves
+      if (this.levels.get(index) === level) continue;  // skip words whose tint does not change; while the pointer moves, most do not
       this.levels.set(index, level);
       element.classList.toggle("none", level === "none");
       const [background, ink] = typeof level === "number" ? look.inks.levels[level] : level === "nan" ? look.inks.nan : ["", ""];
@@ -115,7 +116,7 @@ class Running {
     for (const element of this.lit) element.classList.add("lit");
   }
 
-  // Underlines the words that are known to be linked to the chosen one.
+  // Underlines the words that have a known link to the chosen word.
   underline(indices) {
     for (const [index, element] of this.words) element.classList.toggle("linked", indices.has(index));
   }

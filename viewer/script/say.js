@@ -5,7 +5,7 @@ const LANGUAGES = { en: { name: "English", tag: "en", lines: {} }, zh: { name: "
 
 let spoken = LANGUAGES.en;
 
-// The text as a list of strings and of the values that are elements.
+// The text as a list of strings and elements: values that are elements are inserted as they are.
 function sayParts(english, ...values) {
   const line = spoken.lines[english] ?? english;
   return line.split(/(\{\d[^}]*\})/).map((part) => {
@@ -34,7 +34,8 @@ const pageTexts = (() => {
   return found;
 })();
 
-// Keeps the text of an element in the page's language when that changes: sayOn("Close", make("button")). With `name`, an attribute instead of the text.
+// Sets the text of an element, and changes it when the language of the page changes: sayOn("Close", make("button")). name: an attribute to set instead of
+// the text.
 function sayOn(english, element, name) {
   const write = (text) => { if (name) element.setAttribute(name, text); else element.textContent = text; };
   pageTexts.push([english, write]);
@@ -42,7 +43,7 @@ function sayOn(english, element, name) {
   return element;
 }
 
-// name: "en" or "zh"
+// Switches the page to a language: "en" or "zh".
 function speak(name) {
   spoken = LANGUAGES[name];
   document.documentElement.lang = spoken.tag;

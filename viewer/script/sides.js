@@ -1,4 +1,5 @@
-// The parts of a set of maps except its words and attention weights; the tabs for the sets of a text; the blocks of a text with segments.
+// Everything in a set of maps except words and attention weights (axes, masked keys, links, gates); the tabs, one for each set of a text; the blocks of a
+// text with segments.
 
 // Reads the format that viewer/sides.cc writes.
 function sidesOf(json, decoder) {
@@ -18,7 +19,8 @@ function annotationsAreValid({ name = "", axes = ["", ""], blocked = [], links, 
   return [name, ...axes].every((text) => typeof text === "string") && axes.length === 2 && Number.isInteger(group) && blocked.every((column) => place(column, columns)) && (!links || [...links.sure, ...links.possible].every(within)) && (!gate || gates()) && (!image || imageFits(image, rows - new Set(queries.special).size));
 }
 
-// The sides of words merged from pieces: a word is masked if all its pieces are, has the links of its pieces, and the mean of their gates.
+// Masked keys, links and gates for words that are merged from pieces. A word is masked if all its pieces are; it has the links of its pieces, and the mean
+// of their gates.
 function mergedSides(source, rows, columns) {
   const wordOf = (groups) => new Map(groups.flatMap((places, at) => places.map((index) => [index, at])));
   const row = wordOf(rows), column = wordOf(columns);
@@ -40,7 +42,7 @@ const axisNames = ({ axes: [query, key] }) => [key ? `${key} →` : say("key →
 
 // ---- Tabs ----
 
-// The words of tab names, which are translated; a name joins words by " · ". Other words are not translated.
+// The words of tab names that are translated. A name consists of words with · between; other words are not translated.
 const TAB_WORDS = {
   "Self-attention": () => say("Self-attention"), "Cross-attention": () => say("Cross-attention"), Encoder: () => say("Encoder"), Decoder: () => say("Decoder"),
   Windows: () => say("Windows"), Text: () => say("Text"), Image: () => say("Image"), Audio: () => say("Audio"), Video: () => say("Video"), Multimodal: () => say("Multimodal"),
@@ -81,7 +83,8 @@ function showTabs(element, texts, at, open) {
 const segmentsOf = (tokens) => [...new Set(tokens.segment)].sort((a, b) => a - b);
 const segmentName = (segment) => (segment < 26 ? String.fromCharCode(65 + segment) : String(segment));
 
-// The blocks ["0-0", "0-1", …], each from the words of one segment to those of another. Empty for a text with one segment, or with very many.
+// The names of the blocks of a map: ["0-0", "0-1", …]. Block i-j has the rows of segment i and the columns of segment j. Empty for a text with one segment,
+// or with very many.
 function blocksOf(text) {
   const rows = segmentsOf(text.queries), columns = segmentsOf(text.keys);
   const several = rows.length * columns.length;
@@ -90,7 +93,7 @@ function blocksOf(text) {
 
 const blockName = (block) => block.split("-").map((segment) => segmentName(Number(segment))).join(" → ");
 
-// Parses a block's name to { row, column }, the segments whose words are shown; null: all words.
+// Parses the name of a block to { row, column }, the two segments whose words are shown; a segment of null means all words.
 function blockOf(text, name) {
   const [row, column] = blocksOf(text).includes(name) ? name.split("-").map(Number) : [null, null];
   return { row, column };

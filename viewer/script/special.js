@@ -9,10 +9,10 @@ const SPECIAL = {
 
 const hasSpecial = (text) => text.queries.special.size + text.keys.special.size > 0;
 
-// For paint(): whether a cell is faded.
+// The colours for paint(), with a function that tells whether a cell is faded.
 const fadedIn = (look, text) => (look.fadeSpecial ? { ...look, faded: (row, column) => text.queries.special.has(row) || text.keys.special.has(column) } : look);
 
-// Divides each row by its attention to words, so that its weights for words sum to 1. A row that looks only at special tokens stays empty.
+// Divides each row by the sum of its weights for words, so that these sum to 1. A row that looks only at special tokens has no weight above 0.
 function sharedMap(text, layer, head) {
   const { size: width, special } = text.keys;
   const map = text.map(layer, head).slice();
@@ -24,7 +24,7 @@ function sharedMap(text, layer, head) {
   return map;
 }
 
-// The text with the attention to special tokens distributed. Made on first use; differs from the text only in its maps.
+// A copy of the text in whose maps the attention to special tokens is distributed over the words. It is made on first use.
 function sharedOut(text) {
   if (!hasSpecial(text)) return text;
   if (!Object.hasOwn(text, "shared")) {

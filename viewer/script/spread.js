@@ -1,4 +1,4 @@
-// Measures over several texts: their mean and their standard deviation. Text and Spread both answer measures(layer, head).
+// Measures over several texts: mean and standard deviation of the values of the single texts. Text and Spread both have the method measures(layer, head).
 
 class Spread {
   // texts: texts of one page that have the same heads
@@ -8,7 +8,7 @@ class Spread {
     this.measured = new Map();
   }
 
-  // The texts that can be averaged with this one: the same tab, the same page, the same numbers of layers and heads.
+  // The texts that can be averaged with the given text: they are in the same tab of the same page and have the same numbers of layers and heads.
   static with(text, all) { return all.filter((one) => ["page", "pooled", "name", "bias", "layers", "heads"].every((what) => one[what] === text[what])); }
 
   // Measures all heads of all texts; calls done() unless it was cancelled.
@@ -23,7 +23,7 @@ class Spread {
     done();
   }
 
-  // { previous: { mean, spread, count }, … }; a text without this measure does not count. spread: sample standard deviation, NaN for one text.
+  // { previous: { mean, spread, count }, … }; texts without the measure are left out. spread: sample standard deviation, NaN for one text.
   measures(layer, head) {
     const name = `${layer}/${head}`;
     if (!this.measured.has(name)) this.measured.set(name, this.#average(this.texts.map((text) => text.measures(layer, head))));

@@ -3,7 +3,7 @@
 const blockedShades = (text, { columns }) => columns.flatMap((column, at) => (text.blocked.has(column) ? [make("div", { className: "blocked-shade", style: { at } })] : []));
 
 class GateStrip {
-  static widest = 96;  // CSS pixels
+  static widest = 96;  // largest width, in CSS pixels
 
   constructor() {
     this.canvas = make("canvas");

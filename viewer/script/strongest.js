@@ -1,4 +1,5 @@
-// The strongest links of each row that together cover `part` of it. Other weights become TINY: not exactly 0, but too small to be seen.
+// Keeps the strongest weights of each row, as many as are needed to cover the fraction `part` of its sum. Other weights become TINY: not exactly 0, but too
+// small to be visible.
 function strongest(map, stride, { rows, columns }, part) {
   const kept = map.slice();
   let links = 0;

@@ -6,7 +6,7 @@ function floatsOf(base64) {
   return Float32Array.from({ length: bytes.byteLength / 4 }, (_, i) => bytes.getFloat32(4 * i, true));
 }
 
-// The rows of one head. Layers or heads that share a tensor have one entry; heads may share keys and values in groups.
+// The rows of q, k or v of one head. Layers that share a tensor have one entry in the list, and so have heads; groups of heads may share keys and values.
 function rowsOf(layers, layer, head, heads, count) {
   const row = layers[layers.length > 1 ? layer : 0];
   const values = floatsOf(row[Math.floor((head * row.length) / heads)]);
@@ -34,7 +34,7 @@ function workedRow(text, layer, head, t) {
   return { q, keys, values, row, largest, sum, output };
 }
 
-// Formats a number with enough digits that a reader who copies them gets the attention weight to 1e-5.
+// Formats a number with enough digits to compute the attention weight from the numbers shown with an error of at most 1e-5.
 function digits(x) {
   if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "∞" : "-∞";
   const size = Math.abs(x);

@@ -1,13 +1,14 @@
 // Converts pieces to the words that are shown. Tokenizers mark in three ways where a word begins or continues.
 
-// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as themselves, the other 68 as U+0100 and following. "Ġ" is the space.
+// Byte-level BPE (GPT-2) writes each byte as a printable character: most bytes as the character of this code, the other 68 as U+0100 and following. The
+// space is Ġ.
 const BYTES = (() => {
   const printable = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
   const moved = [...Array(256).keys()].filter((byte) => !printable(byte));
   return new Map([...Array(256).keys()].map((byte) => [printable(byte) ? byte : 256 + moved.indexOf(byte), byte]));
 })();
 
-// The text of a byte-level piece; the piece itself if its bytes are not whole characters.
+// The text of a byte-level piece; the piece itself if its bytes do not form whole characters.
 function textOfBytes(piece) {
   const bytes = [...piece].map((character) => BYTES.get(character.codePointAt(0)));
   if (bytes.includes(undefined)) return piece;
@@ -26,7 +27,8 @@ const SPELLINGS = {
   bytes: { text: textOfBytes, starts: (piece) => piece.startsWith("Ġ") || piece.startsWith("Ċ") },
 };
 
-// Chooses the spelling. "Ġ" is also a Maltese letter: pieces count as byte-level only if a quarter of them begin with it and none decodes to a control character.
+// Chooses the spelling of all pieces. Ġ is also a Maltese letter, so pieces are taken for byte-level pieces only if a quarter of them begin with Ġ and none
+// decodes to a control character.
 function spellingOf(pieces) {
   const count = (start) => pieces.filter((piece) => piece.startsWith(start)).length;
   if (count("##") > 0) return SPELLINGS.wordpiece;
@@ -38,7 +40,7 @@ function spellingOf(pieces) {
 
 const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 
-// "the₁", "the₂": a word that occurs more than once is numbered.
+// Numbers the words that occur more than once: the₁, the₂.
 function numbered(words) {
   const total = new Map(), seen = new Map();
   for (const text of words) total.set(text, (total.get(text) ?? 0) + 1);
@@ -49,5 +51,5 @@ function numbered(words) {
   });
 }
 
-// A blank word would be invisible.
+// The text to show for a word: a blank word would be invisible, so a sign stands for it.
 const visibleWord = (text) => (text.trim() !== "" ? text.trim() : text.includes("\n") ? "↵" : "␣");

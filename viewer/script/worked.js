@@ -1,5 +1,5 @@
-// Shows how one attention weight is computed: q and k as coloured squares, their products and sum, the score, the softmax of the row, and the row's
-// weights times values, which add up to the head's output for that query.
+// Shows how one attention weight is computed: q and k as coloured squares, their products and the sum of these, the score, the softmax of the row, and the
+// products of the weights of the row and the values, whose sum is the output of the head for the query.
 
 class Worked {
   constructor(pickFeature) {
@@ -7,7 +7,7 @@ class Worked {
     this.pickFeature = pickFeature;
   }
 
-  // spot: the pinned pair, or null. `map` is the head's map in the page, which has fewer digits than the weight computed here.
+  // spot: the pinned pair, or null. map: the map of the head in the page; its weights have fewer digits than the weight computed here.
   show({ text, layer, head, map, spot, feature, style }) {
     const pair = spot && spot.row !== null && spot.column !== null;
     const reason = pair ? Worked.#reason(text, layer, head) : null;
@@ -45,7 +45,7 @@ class Worked {
     return [text.queries.word(row), text.keys.word(column)];
   }
 
-  // A strip of squares, one for each number; the strongest colours are -bound and bound.
+  // A strip of coloured squares, one for each number. The ends of the colour scale are -bound and bound.
   #strip(numbers, bound, label) {
     const canvas = make("canvas", { className: "squares", role: "img", width: Math.max(1, numbers.length), height: 1, style: { count: numbers.length }, aria: { label } });
     const image = new ImageData(canvas.width, 1);
@@ -89,7 +89,7 @@ class Worked {
                       Worked.scroll(say("Numbers of q and k"), numbers));
   }
 
-  // For each step: [what is done, the number afterwards].
+  // The steps from q and k to the weight, each as [operation, result, name].
   steps() {
     const { text, worked, column } = this.cell;
     const key = worked.row[column], { vectors } = text;

@@ -42,7 +42,7 @@ function workedFigure(figure, worked) {
   strip(say("k of “{0}”", key), [...keys[column]], bound);
   strip("q × k", products, largestSize(products));
   const features = Array.from(q, (x, i) => [String(i), digits(x), digits(keys[column][i]), digits(products[i])]);
-  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));  // features are listed in several blocks side by side
+  const height = Math.ceil(features.length / Math.min(4, Math.ceil(features.length / 16)));  // number of lines: the features are listed in up to four blocks side by side
   const top = figure.y + 28;
   let x = left;
   for (let first = 0; first < features.length; first += height) x = gap + TableFigure.draw(figure, [say("feature"), "q", "k", "q × k"], features.slice(first, first + height), x, top);

@@ -1,4 +1,4 @@
-"""Attention of tensors over several ranks, with gradients."""
+"""Attention on tensors of torch over several ranks, with gradients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Call(NamedTuple):
     communicator: Communicator
     settings: Settings
     given: dict[str, Any]  # options of `polyhead.sdpa`
-    names: tuple[str, ...]  # names of the tensors among them
-    wanted: tuple[str, ...]  # the names of those that have gradients
+    names: tuple[str, ...]  # names of the options that are tensors
+    wanted: tuple[str, ...]  # names of the options whose gradients are wanted
 
 
 class _Attention(torch.autograd.Function):
@@ -68,7 +68,7 @@ def _options_of(call: _Call, tensors: tuple[Tensor, ...] | list[Tensor]) -> dict
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A view without requires_grad, because the bindings refuse tensors that require gradients."""
+    """A view without requires_grad: the bindings refuse tensors that require gradients."""
     return tensor.detach().resolve_neg()
 
 
@@ -112,39 +112,39 @@ def attention(
         x = take_slice(whole, -2, "zigzag", dist.get_rank(), dist.get_world_size())
         attention(x, x, x, order="zigzag", causal="top_left").square().sum().backward()
 
-    q, k, v, bias, sink and a relative_bias have gradients, of the sum of all ranks' losses; the same tensors must require gradients on all ranks. All ranks
+    q, k, v, bias, sink and a relative_bias have gradients: those of the sum of all ranks' losses. The same tensors must require gradients on all ranks. All ranks
     must run the backward pass too, because it exchanges messages. There are no second derivatives and no forward mode; torch.compile runs the call outside of its graph.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries: float32, float64, float16 or bfloat16, on the CPU.
-        k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. T and S without a letter are those of the whole sequence.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys, dtype of q. Below, T and S are the numbers of queries and keys of the whole sequence.
         v: ``[*,K,S_r,V]``, dtype of q.
         group: a ProcessGroup of torch.distributed with a backend for the CPU (gloo), None for the default one, or a `Communicator`.
-        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`; a missing one_row is an error of this call, not of the
-            backward pass.
-        seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use that of rank 0.
+        order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`. If one_row is needed and missing, this call raises the error, and not
+            the backward pass.
+        seed: seed of dropout, the same on all ranks. None: torch's generator draws a seed on every rank, and all ranks use the seed of rank 0.
         return_lse: also return lse ``[*,N,T_r]``, without a gradient.
         attend, block: bool, broadcast to ``[*,N,T_r,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
         attend_keys, block_keys: bool, ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. The same on all ranks.
-        bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. With a row for each of the rank's queries it is the rank's own. With one row it is shared by all
-            ranks, which give the same, and its gradient is the sum over all ranks, on every rank: do not sum it again.
-        key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; lengths count in the whole sequence.
-        sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``. The gradient of a shared one is the sum over all ranks, on every rank.
-        relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; its gradient is the sum over all ranks, on every rank.
-        diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, of the whole sequence.
-        query_offsets, key_offsets: integers ``[D+1]``, as in `polyhead.sdpa`, of the whole sequence.
-        causal, window: as in `polyhead.torch.attention`, of the whole sequence.
-        dropout: probability in ``[0, 1]`` that an attention weight is dropped. The dropout bits are those of one machine with the same seed.
+        bias: broadcasts to ``[*,N,T_r,S]``, dtype of q. A bias with a row for each of the rank's queries belongs to the rank. A bias with one row is shared: all
+            ranks must give the same values, and every rank gets the sum of all ranks' gradients, so do not sum them again.
+        key_lengths: integers, ``[*]`` per sequence, the same on all ranks, or ``[*,T_r]`` per query; lengths are counted in the whole sequence.
+        sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``. For a shared sink every rank gets the sum of all ranks' gradients.
+        relative_bias: a `polyhead.RelativeBias` of tensors, shared by all ranks; every rank gets the sum of all ranks' gradients.
+        diagonal_offsets: integers ``[*]``, as in `polyhead.sdpa`, for the whole sequence.
+        query_offsets, key_offsets: integers ``[D+1]``, as in `polyhead.sdpa`, for the whole sequence.
+        causal, window: as in `polyhead.torch.attention`, for the whole sequence.
+        dropout: probability in ``[0, 1]`` that an attention weight is dropped. The dropout bits are the same as on one machine with the same seed.
         scale, softcap, precision: as in `polyhead.torch.attention`.
-        blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks, a ValueError.
-        empty_rows: as in `polyhead.torch.attention`; other than ``"zero"`` only without a ring.
+        blocks, block_size: as in `polyhead.torch.attention`; not supported over several ranks, so they raise a ValueError.
+        empty_rows: as in `polyhead.torch.attention`; with a ring only ``"zero"``.
 
     Returns:
         out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``.
 
     Raises:
-        ValueError: as `polyhead.torch.attention`; also where ranks give different sizes or rules. The message names the rank, and is raised on all of them; later
-            calls work.
+        ValueError: as `polyhead.torch.attention`; also if ranks give different sizes or rules. Then every rank raises the error, whose message names the rank that
+            differs, and later calls work.
         TypeError: an argument of another type, device or dtype; a subclass of Tensor such as DTensor (pass its local part).
         ConnectionError: a rank is silent, gone, or cannot be reached; the message names it. Later calls with this group are refused with a ValueError.
         NotImplementedError: a gradient that flows through lse.

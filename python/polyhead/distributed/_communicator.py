@@ -1,4 +1,4 @@
-"""Which communicator a distributed call uses, and what polyhead keeps for each."""
+"""Finds the communicator of a distributed call, and the state that polyhead keeps for each communicator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METHODS = ("rank", "size", "send", "receive", "progress")
 
 
 def communicator_of(where: str, group: Group) -> Communicator:
-    """Returns the communicator itself, or the one that belongs to a process group."""
+    """Returns `group` if it is a communicator, else the communicator of this process group."""
     if group is not None and all(callable(getattr(group, name, None)) for name in _METHODS):
         return cast("Communicator", group)
     if group is not None and not any(kind.__module__.partition(".")[0] == "torch" for kind in type(group).__mro__):
@@ -37,7 +37,7 @@ def communicator_of(where: str, group: Group) -> Communicator:
 
 
 def ranks_of(where: str, communicator: Communicator) -> _core.Ranks:
-    """The state that the calls of a communicator share: their number so far, and the error after which calls are refused."""
+    """The state that the calls of a communicator share: the number of calls so far, and the error after which calls are refused."""
     try:
         ranks: _core.Ranks = communicator.__dict__.setdefault("_polyhead_ranks", _core.Ranks())
     except AttributeError:
@@ -46,7 +46,7 @@ def ranks_of(where: str, communicator: Communicator) -> _core.Ranks:
 
 
 class Settings(NamedTuple):
-    """The arguments of a call that say how the ranks share it, in the order of the bindings."""
+    """The arguments that say how the ranks share a call, in the order in which the bindings read them."""
 
     order: SliceOrder
     plan: Plan
@@ -55,6 +55,6 @@ class Settings(NamedTuple):
     ranks_per_machine: int | None
 
     def on(self, communicator: Communicator) -> Settings:
-        """Returns the settings, where ranks_per_machine defaults to the communicator's own number, if it knows one."""
+        """Returns the settings. If ranks_per_machine is None, the communicator's attribute of that name is used, if there is one."""
         known = getattr(communicator, "ranks_per_machine", None)
         return self if self.ranks_per_machine is not None or known is None else self._replace(ranks_per_machine=known)

@@ -1,4 +1,4 @@
-"""Messages through MPI, by mpi4py."""
+"""A communicator whose messages are sent by MPI, through mpi4py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._transport import Transfer
 
 _PIECE = 2**30  # most bytes of one MPI message, because MPI before version 4 counts in int
 _UNDER_WAY: set[_MpiTransfer] = set()
-"""Keeps the memory of messages that nobody waits for any more: MPI may still use it, whatever became of the communicator."""
+"""Transfers that are not known to be complete. The set keeps their memory alive, because MPI may still use it even if the communicator is gone."""
 
 
 class _MpiTransfer:
@@ -37,12 +37,12 @@ class _MpiTransfer:
 class MpiCommunicator:
     """The ranks of an MPI communicator of mpi4py, as a `Communicator`.
 
-    Errors that MPI reports are exceptions. MPI may not report that a rank has ended; then the timeout of the call names the rank. Memory of abandoned
-    messages is never freed, because MPI may still use it.
+    Errors that MPI reports become exceptions. MPI may not report that a rank has ended; the error after the call's timeout then names the rank. The memory of
+    messages that a failed call abandoned is never freed, because MPI may still use it.
 
     Args:
-        comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. All ranks must construct this object together, because comm is
-            duplicated, so that messages of the program do not mix with those of polyhead.
+        comm: an ``mpi4py.MPI.Intracomm``; None: ``MPI.COMM_WORLD``. The constructor duplicates comm, which keeps the program's messages apart from those of polyhead.
+            Duplication is a collective operation, so all ranks must construct this object.
 
     Raises:
         ImportError: mpi4py is not installed.
@@ -95,7 +95,7 @@ class MpiCommunicator:
             buffer, source, tag: as given to `Communicator.receive`.
 
         Returns:
-            The message under way; its wait() is a ValueError for a message of another size.
+            The message under way. Its wait() raises a ValueError if a message of another size arrives.
 
         Raises:
             RuntimeError: MPI's error, an ``MPI.Exception``.
@@ -103,7 +103,7 @@ class MpiCommunicator:
         return _MpiTransfer(self._mpi, buffer, [self._comm.Irecv([part, self._mpi.BYTE], source, tag) for part in _pieces(buffer)], source)
 
     def progress(self) -> None:
-        """Lets MPI move messages: many MPIs do so only while the program calls them."""
+        """Lets MPI move messages: many MPI libraries do so only while the program calls them."""
         self._comm.Iprobe()
 
 

@@ -1,4 +1,4 @@
-"""Attention of arrays over several ranks: forward, backward, and the plan."""
+"""Attention on arrays over several ranks: forward pass, backward pass, and a description of how ranks share a call."""
 
 from __future__ import annotations
 
@@ -43,41 +43,42 @@ def sdpa(
     **options: Unpack[SdpaOptions],
 ) -> A | tuple[A, A]:
     """`polyhead.sdpa` of a sequence that several ranks share (ring attention, Liu et al. 2023, arXiv 2310.01889; DeepSpeed-Ulysses, Jacobs et al. 2023,
-    arXiv 2309.14509; both together, Fang and Zhao 2024). All ranks call it, each with its own part.
+    arXiv 2309.14509; both combined, Fang and Zhao 2024). All ranks call this function, each with its own slice of the sequence.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's T_r queries.
-        k: ``[*,K,S_r,H]``, the rank's S_r keys. T and S without a letter are those of the whole sequence.
+        k: ``[*,K,S_r,H]``, the rank's S_r keys. Below, T and S are the numbers of queries and keys of the whole sequence.
         v: ``[*,K,S_r,V]``.
         group: a `Communicator`; a ProcessGroup of torch.distributed, or None for its default group.
         return_lse: also return lse ``[*,N,T_r]``.
         out: ``[*,N,T_r,V]``, written in place and returned.
         order: how the positions of queries and keys are divided, as in `slice_of`. ``"contiguous"``: slices of any lengths in the order of the ranks.
             ``"zigzag"``: exactly as `slice_of` cuts them.
-        plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: groups of head_ranks consecutive ranks share heads, and keys travel between
-            groups. None: chosen by sizes; `explain` says how.
-        timeout: seconds that a rank may be silent. If it has to compute before it can answer, 4 times the time that its work would take on this rank is added.
-        one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or one that is ``"shared"`` by all ranks.
-            Only the gradient differs; `sdpa_backward` raises an error if it is needed and missing.
-        ranks_per_machine: for the choice of the plan, which shares heads inside a machine only. None: torchrun's number for torch's default group, else 1.
-        attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. With one row instead of T_r they are
-            shared: all ranks give the same.
-        attend_keys, block_keys: ``[*,S]``, all keys; the same on all ranks.
-        key_lengths: ``[*]``, or ``[*,T_r]`` of the rank's queries; lengths count in the whole sequence.
+        plan: ``(head_ranks, ring_ranks)``, whose product is the number of ranks: each group of head_ranks consecutive ranks shares heads, and keys travel between
+            the groups. None: chosen from the sizes; `explain` says which plan and why.
+        timeout: seconds that a rank may be silent. If a rank has to compute before it can answer, 4 times the time that its work would take on this rank is added.
+        one_row: the meaning of a bias or sink with one row if every rank has one query: the rank's ``"own"`` row, or a row that is ``"shared"`` by all ranks.
+            Only the gradient differs. `sdpa_backward` raises an error if one_row is needed and missing.
+        ranks_per_machine: the number of ranks on each machine. Only the choice of the plan reads it: heads are shared only between ranks of one machine. None: torchrun's
+            number for torch's default group, else 1.
+        attend, block, bias, dropout_keep: broadcast to ``[*,N,T_r,S]``: the rank's queries and all keys. An array with one row instead of T_r is shared: all ranks must
+            give the same values.
+        attend_keys, block_keys: ``[*,S]`` for all keys; the same on all ranks.
+        key_lengths: ``[*]``, or ``[*,T_r]`` for the rank's queries; lengths are counted in the whole sequence.
         sink: ``[N]``, shared by all ranks, or broadcasts to ``[*,N,T_r]``.
         causal, window, diagonal_offsets, query_offsets, key_offsets, relative_bias: as for the whole sequence on one machine; the same on all ranks.
             scale, softcap, dropout, seed and precision must be the same on all ranks, too.
-        scale, softcap, dropout, seed, precision, backend, num_threads: as given to `polyhead.sdpa`. Dropout has the bits of one machine.
-        blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks, a ValueError.
-        empty_rows: as given to `polyhead.sdpa`; other than ``"zero"`` only without a ring.
+        scale, softcap, dropout, seed, precision, backend, num_threads: as given to `polyhead.sdpa`. The dropout bits are the same as on one machine.
+        blocks, block_size: as given to `polyhead.sdpa`; not supported over several ranks, so they raise a ValueError.
+        empty_rows: as given to `polyhead.sdpa`; with a ring only ``"zero"``.
 
     Returns:
-        out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``. Without a ring they have the bits of one machine. With a ring they agree with one machine within
-        rounding of float32 and are the same from run to run; bfloat16 and float16 are converted to float32, and results rounded once.
+        out ``[*,N,T_r,V]``; with return_lse ``(out, lse)``. Without a ring, the results have the same bits as on one machine. With a ring, they differ from those by
+        float32 rounding, and are the same from run to run; bfloat16 and float16 are converted to float32, and results are rounded once.
 
     Raises:
-        ValueError, TypeError: as `polyhead.sdpa`; also for int8 keys, and where ranks give different sizes or rules, which all ranks name. Later calls work.
-            A communicator that had a ConnectionError is refused.
+        ValueError, TypeError: as `polyhead.sdpa`; also for int8 keys, and if ranks give different sizes or rules. In the latter case all ranks raise the error, and later
+            calls work. After a ConnectionError all calls with the same communicator are refused.
         ConnectionError: a rank is silent, gone, or cannot be reached; the message names it.
     """
     where = "distributed.sdpa"
@@ -106,7 +107,8 @@ def sdpa_backward(
     ranks_per_machine: int | None = None,
     **options: Unpack[SdpaOptions],
 ) -> Gradients[A]:
-    """Gradients of `polyhead.distributed.sdpa` (Dao et al. 2022, appendix B; over a ring, Liu et al. 2023, arXiv 2310.01889). All ranks call it, each with its own part.
+    """Gradients of `polyhead.distributed.sdpa` (Dao et al. 2022, appendix B; over a ring, Liu et al. 2023, arXiv 2310.01889). All ranks call this function, each with
+    its own slice of the sequence.
 
     Args:
         q: ``[*,N,T_r,H]``, the rank's queries.
@@ -120,8 +122,8 @@ def sdpa_backward(
         options: as given to `polyhead.distributed.sdpa`.
 
     Returns:
-        `Gradients`, each shaped as its input: of the rank's own q, k and v, and of its own rows of bias and sink. The gradient of a tensor that ranks
-        share is the sum over all of them, on every rank.
+        `Gradients`, each shaped as its input: the gradients of the rank's own q, k and v, and of its own rows of bias and sink. For a tensor that the ranks
+        share, every rank gets the sum of all ranks' gradients.
 
     Raises:
         ValueError, TypeError, ConnectionError: as `polyhead.distributed.sdpa`.
@@ -150,7 +152,8 @@ def explain(
     ranks_per_machine: int | None = None,
     **options: Unpack[SdpaOptions],
 ) -> str:
-    """Describes how the ranks would share `polyhead.distributed.sdpa` of these arguments: the plan and its reason, sizes and steps. All ranks call it. Computes nothing.
+    """Describes how the ranks would share a call of `polyhead.distributed.sdpa` with these arguments: the plan and the reason for it, sizes and steps. All ranks must call
+    this function. It computes nothing.
 
     Args:
         q, k, v: as given to `polyhead.distributed.sdpa`.

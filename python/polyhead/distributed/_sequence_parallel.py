@@ -1,4 +1,4 @@
-"""A model's attention over several ranks, without a change of the model."""
+"""Runs a model's attention over several ranks, without a change of the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Block:
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
         scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        """torch's scaled_dot_product_attention of slices of a sequence."""
+        """Replaces torch's scaled_dot_product_attention. The tensors are this rank's slices of the sequence."""
         self.calls += 1
         if isinstance(attn_mask, CausalBias):
             raise NotImplementedError(f"{_WHERE}: attn_mask is a CausalBias, which has the sizes of one rank; give is_causal=True")
@@ -46,7 +46,7 @@ class _Block:
         return out.squeeze(0) if problem.is_unbatched else out
 
 
-_blocks: list[_Block] = []  # active blocks, the innermost last
+_blocks: list[_Block] = []  # active `with` blocks, the innermost last
 _replacements = Replacements()
 
 
@@ -71,7 +71,8 @@ def _replaced() -> list[Replacement]:
 
 
 def _require_sliceable(call: inspect.BoundArguments) -> None:
-    """Refuses calls of nn.MultiheadAttention that do not work on a slice: with attention weights, added keys, or a mask of this rank's keys."""
+    """Raises NotImplementedError for calls of nn.MultiheadAttention that cannot be computed from slices: with attention weights, added keys, or a mask of this
+    rank's keys."""
     call.apply_defaults()
     given = call.arguments
     if given["need_weights"]:
@@ -94,8 +95,8 @@ def sequence_parallel(
     ranks_per_machine: int | None = None,
     precision: Precision = "native",
 ) -> Iterator[None]:
-    """Within the block, torch's scaled_dot_product_attention of a model runs over several ranks (ring attention, Liu et al. 2023, arXiv 2310.01889;
-    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). Each rank gives the model its slice of the sequence, as `take_slice` cuts it.
+    """Inside a ``with`` block of this function, calls of torch's scaled_dot_product_attention run over several ranks (ring attention, Liu et al. 2023, arXiv 2310.01889;
+    DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509). Each rank gives the model its slice of the sequence, cut by `take_slice`.
 
     ::
 
@@ -103,25 +104,25 @@ def sequence_parallel(
             y = model(take_slice(x, 1, "zigzag", rank, ranks))     # [B,T_r,E]
             loss(y).backward()                                      # parameters: sum their gradients over the ranks
 
-    In the block, a call takes this rank's slices of query, key and value. is_causal is causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
-    queries and all keys. The model must use the positions of `slice_of` for its position embeddings.
+    In the block, a call takes this rank's slices of query, key and value. is_causal means causal over the whole sequence; attn_mask is ``[..,T_r,S]``: the rank's
+    queries and all keys. The model must use the positions that `slice_of` returns for its position embeddings.
 
-    The attribute of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with need_weights=False) and
-    ``nn.TransformerEncoderLayer`` call it; the fused kernels of these two layers are switched off. Attention that does not call it sees the rank's keys alone: a
-    name imported from torch.nn.functional before the block, a product of a softmax and values, FlexAttention, the functions and layers of polyhead, and models
-    compiled before the block. If no call was seen, leaving the block warns. If torch.utils.checkpoint repeats a forward pass, the backward pass that repeats it
-    must run in the block. Blocks may be nested; the innermost block applies.
+    The attribute scaled_dot_product_attention of ``torch.nn.functional`` is replaced in the whole process. Models, ``nn.MultiheadAttention`` (with need_weights=False) and
+    ``nn.TransformerEncoderLayer`` call this attribute; the fused kernels of these two layers are switched off. Attention that is computed in another way attends only to
+    the rank's own keys: through a name imported from torch.nn.functional before the block, as a product of a softmax and values, by FlexAttention, by the functions and
+    layers of polyhead, or in models compiled before the block. If the replaced function was not called, leaving the block warns. If torch.utils.checkpoint repeats a
+    forward pass, the backward pass that repeats it must run in the block. Blocks may be nested; the innermost block applies.
 
     Args:
         group: a ProcessGroup of torch.distributed, None for the default one, or a `Communicator`.
         order, plan, timeout, one_row, ranks_per_machine: as given to `polyhead.distributed.sdpa`.
-        precision: of bfloat16 products, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products, as in `polyhead.sdpa`.
 
     Returns:
         A context manager. Leaving its block restores torch's functions, with or without an exception.
 
     Raises:
-        ValueError, TypeError: for a group that is none; in the block, as `polyhead.distributed.attention`.
+        ValueError, TypeError: for an argument group that is no process group; in the block, as `polyhead.distributed.attention`.
         ConnectionError: in the block: a rank is silent, gone, or cannot be reached; the message names it.
         NotImplementedError: in the block: a CausalBias as attn_mask; nn.MultiheadAttention with need_weights=True, bias_k, bias_v, add_zero_attn or
             key_padding_mask.

@@ -13,17 +13,17 @@ from ._communicator import SliceOrder
 
 
 def slice_of(order: SliceOrder, length: int, rank: int, ranks: int) -> list[range]:
-    """The positions of a rank if a sequence is cut evenly: range i of n is ``[length i / n, length (i + 1) / n)``, rounded down.
+    """The positions of a rank if a sequence is cut evenly: range i of n is ``[length i / n, length (i + 1) / n)``, with bounds rounded down.
 
     Args:
-        order: ``"contiguous"``: range `rank` of `ranks`. ``"zigzag"``: ranges r and 2 R - 1 - r of 2 R (rank r of R), one after the other: with a causal
-            mask all ranks then have the same work (as in striped attention, Brandon et al. 2023, and llama 3's context parallelism).
-        length: of the sequence.
-        rank: in ``[0, ranks)``.
-        ranks: their number.
+        order: ``"contiguous"``: the rank holds range number `rank` of `ranks` ranges. ``"zigzag"``: rank r of R holds ranges r and 2 R - 1 - r of 2 R ranges, one after the
+            other; with a causal mask all ranks then have the same work (as in striped attention, Brandon et al. 2023, and llama 3's context parallelism).
+        length: length of the sequence.
+        rank: number of the rank, in ``[0, ranks)``.
+        ranks: number of ranks.
 
     Returns:
-        At most two ranges, ascending; ranges that touch are joined to one.
+        At most two ranges, in ascending order; adjacent ranges are joined to one.
 
     Raises:
         ValueError, TypeError: an argument that does not fit.
@@ -32,7 +32,7 @@ def slice_of(order: SliceOrder, length: int, rank: int, ranks: int) -> list[rang
 
 
 def take_slice(x: A, axis: int, order: SliceOrder, rank: int, ranks: int) -> A:
-    """The slice of a rank of an array that holds the whole sequence.
+    """Cuts a rank's slice out of an array that holds the whole sequence.
 
     Args:
         x: of any shape ``[..]``: a NumPy array or a PyTorch tensor.
@@ -40,7 +40,7 @@ def take_slice(x: A, axis: int, order: SliceOrder, rank: int, ranks: int) -> A:
         order, rank, ranks: as given to `slice_of`.
 
     Returns:
-        Shaped as x except along the axis. A view if the slice is one range, else a copy. Gradients of a tensor pass through it.
+        The slice, shaped as x except along the axis. A view of x if the slice is one range, else a copy. Gradients flow back to a tensor x.
 
     Raises:
         ValueError, TypeError: as `slice_of`; x has no such axis.

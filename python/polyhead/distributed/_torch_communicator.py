@@ -1,4 +1,4 @@
-"""Messages through a process group of torch.distributed."""
+"""A communicator whose messages are sent through a process group of torch.distributed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import torch.distributed as dist
 from .._options import NumPyArray
 from ._transport import Transfer
 
-# Tags of this module's messages, so that they do not mix with those that the program sends through the group: "PH" in the upper half.
+# Added to the tags of this module's messages, to keep them apart from messages that the program sends through the group. The upper 16 bits are "PH".
 _TAGS = 0x50480000
 
-# With gloo only Work.wait() tells that a message is done: is_completed() is False until wait() was called. But a wait() that times out closes all connections
-# of the group ("Application timeout caused pair closure"), and without an argument it uses the timeout of the group. So a thread waits without a timeout, and
-# the caller waits for that thread.
+# With gloo only Work.wait() tells whether a message is done: is_completed() is False until wait() was called. But a wait() that times out closes all connections
+# of the group ("Application timeout caused pair closure"), and a wait() without an argument uses the group's timeout. So a thread waits with a timeout that never
+# ends, and the caller waits for that thread.
 _NO_TIMEOUT = datetime.timedelta(days=3650)
 
 
 class _Waiter(threading.Thread):
-    """A thread that waits for one message after the other. It is a daemon thread, because a message may never come."""
+    """A thread that waits for one message after the other. It is a daemon thread, so that a message that never arrives does not keep the process alive."""
 
     idle: list[_Waiter] = []
 
@@ -48,7 +48,8 @@ class _Waiter(threading.Thread):
 
 
 def _end(under_way: set[_TorchTransfer], process: int) -> None:
-    """Ends the waits of a group that is gone, and of all groups before the interpreter ends: a thread that comes back from torch later would abort the process."""
+    """Ends the threads' waits for messages of a group that is gone, and of all groups before the interpreter ends. A thread that returned from torch after the
+    interpreter's end would abort the process."""
     waited_for = [transfer for transfer in under_way if transfer.has_waiter and not transfer.done.is_set()]
     if not waited_for or os.getpid() != process:  # a forked process inherits the sockets but not these threads, so it has nothing to end
         return
@@ -91,8 +92,8 @@ class _TorchTransfer:
 class TorchCommunicator:
     """The ranks of a process group of torch.distributed, as a `Communicator`. Its backend for the CPU must be gloo, or another with isend and irecv.
 
-    `polyhead.distributed.attention` makes one for each group by itself, and keeps it. A rank that has ended is noticed at once, because gloo's connections to it
-    close. The group's own timeout does not matter, because messages are waited for without it.
+    `polyhead.distributed.attention` makes a communicator for each group that it is given, and keeps it. A rank that has ended is noticed at once, because gloo's
+    connections to that rank close. The group's own timeout has no effect; that of the call applies.
 
     Args:
         group: a process group; None: the default group.
@@ -112,7 +113,7 @@ class TorchCommunicator:
         weakref.finalize(found, _end, self._under_way, os.getpid())
         local = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets it
         self.ranks_per_machine = int(local) if local.isdecimal() and int(local) > 0 and len(self._ranks) == dist.get_world_size() else None
-        """Of torchrun, for a group of all processes; else None."""
+        """The number of ranks on each machine that torchrun gives, for a group of all processes; else None."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a TorchCommunicator cannot be copied or pickled, as its connections belong to this process; make one of the group where it is needed")
@@ -135,12 +136,12 @@ class TorchCommunicator:
             The message under way.
 
         Raises:
-            RuntimeError: torch's error, as of a connection that is closed; the group was destroyed.
+            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
         """
         return self._begun(buffer, dist.isend(torch.from_numpy(buffer), self._ranks[to], self._live_group(), _TAGS + tag))
 
     def receive(self, buffer: NumPyArray, source: int, tag: int) -> Transfer:
-        """Begins to receive a message by ``torch.distributed.irecv``. gloo does not say if it is shorter than the buffer.
+        """Begins to receive a message by ``torch.distributed.irecv``. gloo does not report a message that is shorter than the buffer.
 
         Args:
             buffer, source, tag: as given to `Communicator.receive`.
@@ -149,7 +150,7 @@ class TorchCommunicator:
             The message under way.
 
         Raises:
-            RuntimeError: torch's error, as of a connection that is closed; the group was destroyed.
+            RuntimeError: torch's error, such as a closed connection; or the group was destroyed.
         """
         return self._begun(buffer, dist.irecv(torch.from_numpy(buffer), self._ranks[source], self._live_group(), _TAGS + tag))
 
@@ -186,7 +187,7 @@ _communicators: weakref.WeakKeyDictionary[dist.ProcessGroup, TorchCommunicator] 
 
 
 def of_group(where: str, group: Any) -> TorchCommunicator:
-    """Returns the communicator of a group, always the same object, because it counts calls."""
+    """Returns the communicator of a group. It is always the same object, because the object counts the calls."""
     found = _found(where, group)
     if found not in _communicators:
         _communicators[found] = TorchCommunicator(found)

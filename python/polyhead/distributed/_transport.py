@@ -1,4 +1,4 @@
-"""How the ranks of a distributed call exchange bytes."""
+"""The interface by which the ranks of a distributed call exchange bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Transfer(Protocol):
     """A message under way, as `Communicator.send` and `Communicator.receive` return it."""
 
     def wait(self, seconds: float) -> bool:
-        """Waits until a received message is here, or the memory of a sent one may be reused.
+        """Waits until a received message has arrived, or until the memory of a sent message may be reused.
 
         Args:
             seconds: longest time to wait, up to about 0.2; 0 checks without waiting. The method is called again until it returns True.
@@ -26,9 +26,10 @@ class Transfer(Protocol):
 
 
 class Communicator(Protocol):
-    """Ranks 0 to size() - 1, one for each process, and messages between them. `TorchCommunicator` and `MpiCommunicator` are two; a program may write another.
+    """The interface of ranks 0 to size() - 1, one for each process, and of the messages between them. `TorchCommunicator` and `MpiCommunicator` implement it; a program
+    may implement it in a class of its own.
 
-    An object belongs to one rank. polyhead keeps its count of calls in the object's ``__dict__``, so it must have one. Its methods are called by
+    An object belongs to one rank. polyhead stores the number of calls in the object's ``__dict__``, so the class must have one. The methods are called by
     the thread that makes the distributed call. An exception that a method raises ends the call with a ConnectionError; all later calls are refused.
     """
 
@@ -41,18 +42,18 @@ class Communicator(Protocol):
         ...
 
     def send(self, buffer: NumPyArray, to: int, tag: int) -> Transfer:
-        """Begins to send a message, and does not wait. Messages with one tag from one rank to another arrive in the order in which they were sent.
+        """Begins to send a message, and does not wait. Messages with the same tag, sender and receiver arrive in the order in which they were sent.
 
         Args:
-            buffer: uint8 ``[bytes]``, the message's own memory. The transfer keeps it until the message has left, even if nobody waits for it any more.
-            to: the rank that receives it.
+            buffer: uint8 ``[bytes]``, memory that only this message uses. The transfer keeps the buffer until the message is sent, even if wait() is not called any more.
+            to: the rank that receives the message.
             tag: in ``[0, 2**15)``.
 
         Returns:
             The message under way.
 
         Raises:
-            Exception: as of `Transfer.wait`.
+            Exception: see `Transfer.wait`.
         """
         ...
 
@@ -60,8 +61,8 @@ class Communicator(Protocol):
         """Begins to receive a message, and does not wait.
 
         Args:
-            buffer: uint8 ``[bytes]``, writable: the message goes to this memory. The transfer keeps it until the message is there.
-            source: the rank that sends it. Its message has the buffer's size.
+            buffer: uint8 ``[bytes]``, writable: the memory to which the message is written. The transfer keeps the buffer until the message has arrived.
+            source: the rank that sends the message. The message has the buffer's size.
             tag: as given to `send`.
 
         Returns:
@@ -73,5 +74,5 @@ class Communicator(Protocol):
         ...
 
     def progress(self) -> None:
-        """Called about every 10 ms of a computation: a transport without threads of its own moves its messages here."""
+        """Called about every 10 ms during a computation: a communicator that has no threads moves its messages in this method."""
         ...

@@ -1,4 +1,4 @@
-"""polyhead for JAX on the CPU: attention inside `jit`, `grad` and `vmap`, with the arguments of
+"""polyhead for JAX on the CPU: attention that works inside `jit`, `grad` and `vmap`, also with the arguments of
 jax.nn.dot_product_attention and of Flax's attention_fn.
 
 Needs jax 0.5 or later. Importing `polyhead` does not import jax.

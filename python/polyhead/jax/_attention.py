@@ -1,4 +1,4 @@
-"""Attention of JAX's arrays with every option."""
+"""Attention on JAX's arrays, with every option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from .._arguments import ARGUMENTS, DEFAULTS, names_of
 from .._attention import explain
 from .._options import RelativeBias, SdpaOptions, Unpack, annotations_of, refuse, takes
-from . import _derivatives  # noqa: F401  the derivatives of forward_p
+from . import _derivatives  # noqa: F401  the import registers the derivatives of forward_p
 from ._call import Call
 from ._primitives import forward_p
 from ._score_fn import trace_score_fn
@@ -27,7 +27,7 @@ _ARRAYS = tuple(name for name, kind in _OPTIONS.items() if kind == "Array | None
 _OF_RELATIVE_BIAS = tuple(argument for argument in ARGUMENTS if argument.group == "relative_bias")
 _INTEGERS = names_of("sequences", "documents")
 _checked: set[str] = set()
-_FIRST_NUMBER = 1009  # first number that stands for a symbolic extent in a check
+_FIRST_NUMBER = 1009  # the first of the numbers that replace symbolic extents in a check
 
 
 @overload
@@ -78,42 +78,43 @@ def attention(
         p     = softmax of score over the attended keys
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
-    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass and the backward pass are one call
-    of the library each, on XLA's own buffers; between them stay out and lse, and no tensor of pairs. Only gradients through the attention weights, and
-    through lse with empty_rows "unmasked", make tensors ``[*,N,T,S]``.
+    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. The forward pass is one call of the library on XLA's own
+    buffers, and so is the backward pass; out and lse are kept between them, but no tensor ``[*,N,T,S]``. Only gradients through the attention weights, and
+    through lse with empty_rows "unmasked", make such tensors.
 
-    Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) and second derivatives (`jax.hessian`, `jax.grad` of `jax.grad` as in a loss on forces, `jax.jvp`
-    and `jax.grad` of each other) have the same inputs and results, and need memory as above. `jax.grad` alone costs nothing more because of them.
+    Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) and second derivatives (`jax.hessian`, `jax.grad` of `jax.grad` as in a loss on forces, `jax.jvp` of
+    `jax.grad`, `jax.grad` of `jax.jvp`) work for the same inputs and results, with the same use of memory. They do not make `jax.grad` alone slower.
 
     Args:
         q, k, v: ``[*,N,T,H]``, ``[*,K,S,H]``, ``[*,K,S,V]`` on the CPU, float32, bfloat16, float16, or float64 with jax_enable_x64; k and v may be of a
             narrower dtype than q, as in `polyhead.sdpa`. JAX or NumPy arrays.
-        layout: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax: of q, k, v and out, which are not transposed in memory. Everything else has
-            the order of ``[*,N,T,S]`` in both.
+        layout: the order of dimensions of q, k, v and out: ``"NTH"``, or ``"TNH"`` for ``[*,T,N,H]`` as in jax.nn and Flax. No array is transposed in memory. All other
+            arrays have the order ``[*,N,T,S]`` with either layout.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
-        k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
-        score_fn: a function ``score_fn(score, batch, head, q_idx, kv_idx)`` of numbers that gives the new score of a pair, as score_mod of FlexAttention. It is
-            traced to a jaxpr in each call and run on tiles of scores, forward and backward, without a tensor of pairs. Arrays that it captures have gradients.
-            batch counts the leading dimensions in row-major order, within one example of vmap. docs/flex_attention.md lists the operations.
-        seed: of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same number, where
-            ``jax.random.key(n)`` is n. A traced integer is taken modulo 2^32, or modulo 2^64 if it has 64 bits (jax_enable_x64). Under vmap each example has
-            the bits that it has alone.
+        k_scale, v_scale: float32 ``[*,K,S]``, the scales of int8 keys and values.
+        score_fn: a function ``score_fn(score, batch, head, q_idx, kv_idx)`` of numbers that returns the new score of a pair, like score_mod of FlexAttention. Each call
+            of `attention` traces score_fn to a jaxpr and runs it on tiles of scores, forward and backward, without a tensor ``[*,N,T,S]``. Arrays that score_fn captures
+            have gradients. batch is the index into the leading dimensions in row-major order, within one example of vmap. docs/flex_attention.md lists the operations.
+        seed: seed of the dropout bits: an int, an integer array ``[]``, or a key of jax.random. The bits are those of `polyhead.sdpa` with the same seed;
+            ``jax.random.key(n)`` is the seed n. A traced integer is taken modulo 2^32, or modulo 2^64 if it has 64 bits (jax_enable_x64). Under vmap each example has
+            the same bits as in a call for this example alone.
         options: as in `polyhead.sdpa`. Arrays may be traced; all other options are constants of the trace (`static_argnames` of jax.jit).
 
     Returns:
-        out ``[*,N,T,V]``; with lse or attention weights a tuple: out, then lse, then the attention weights.
+        out ``[*,N,T,V]``; if lse or attention weights are requested, a tuple of out and those requested, in the order out, lse, attention weights.
 
     Raises:
-        ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. Lengths and offsets in JAX's arrays are checked in the call, which raises
-            JAX's error with the same sentence.
-        NotImplementedError: a score_fn with a primitive that is not in the list, or with forward mode, second derivatives, or gradients of lse, of a
+        ValueError, TypeError: as `polyhead.sdpa`, when the function is traced. The values of lengths and offsets in JAX's arrays are checked when the call runs; JAX then
+            raises its own error with polyhead's sentence.
+        NotImplementedError: a score_fn with a primitive that docs/flex_attention.md does not list, or with forward mode, second derivatives, or gradients of lse, of a
             relative_bias or of the attention weights; third derivatives; forward mode of forward mode (`jax.jacfwd` of `jax.jacfwd`); another device;
-            gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale, and of attention weights by a
+            gradients of lse and derivatives of attention weights with empty_rows "uniform"; derivatives by k_scale and v_scale; derivatives of attention weights by a
             relative_bias with documents or diagonal_offsets.
 
-    Under `jax.vmap` an array that is not mapped stays one array, and so does its gradient under ``grad`` of ``vmap``; but with a seed, or where offsets of
-    documents, slopes or a table are mapped, each example has its gradient first, and then they are summed. Results have the bits of `polyhead.sdpa`.
+    Under `jax.vmap` an array that is not mapped stays one array. Under ``grad`` of ``vmap`` its gradient is one array too, summed by the library. With a seed, or
+    where offsets of documents, slopes or a table are mapped, a gradient of each example is made first, and then they are summed. Results have the same bits as those of
+    `polyhead.sdpa`.
     """
     for name in options:
         if name not in _OPTIONS:
@@ -183,8 +184,8 @@ _FLOATING = tuple(map(np.dtype, (np.float32, np.float64, np.float16, jnp.bfloat1
 
 
 def beside_bias(where: str, query: Any, key: Any, value: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
-    """query, key, value and bias in a dtype that holds the numbers of query and bias: jax.nn and Flax take a bias of another floating dtype, and add it in the
-    wider one. `attention` takes it in the dtype of query alone."""
+    """Converts query, key, value and bias to a dtype that represents the numbers of query and bias. jax.nn and Flax accept a bias of another floating dtype than query's,
+    and add in the wider dtype; `attention` accepts only a bias in the dtype of query."""
     if bias is None or bias.dtype == query.dtype or not all(x.dtype in _FLOATING for x in (query, key, value)):
         return query, key, value, bias
     if bias.dtype not in _FLOATING:
@@ -244,7 +245,7 @@ def _constant(value: Any) -> Any:
 
 
 def _check(arrays: dict[str, Any], values: dict[str, Any], layout: Layout, given: dict[str, Any], relative: Any, seeded: bool) -> None:
-    """Raises the errors of `polyhead.sdpa` for these shapes and dtypes, and for integers whose values are known when the function is traced."""
+    """Raises the errors that `polyhead.sdpa` raises for these shapes and dtypes, and for integers whose values are known when the function is traced."""
     shapes = [(name, x.shape, x.dtype, values[name].tobytes() if name in values else None) for name, x in arrays.items()]
     key = repr([layout, seeded, given, type(relative), relative[2:] if isinstance(relative, RelativeBias) else None, shapes])
     if key in _checked:
@@ -276,7 +277,7 @@ def _with_symbols(message: str, numbers: dict[Any, int]) -> str:
 
 
 def _stand_in(name: str, x: Any, arrays: dict[str, Any], layout: Layout, numbers: dict[Any, int]) -> Any:
-    """A NumPy array with the dtype and shape of x, with numbers for symbolic extents. It takes the memory of one element."""
+    """A NumPy array with the dtype and shape of x, where numbers replace symbolic extents. The array occupies the memory of one element."""
     shape = tuple(numbers.get(extent, extent) for extent in x.shape)
     if layout == "TNH" and name in ("q", "k", "v") and x.ndim >= 3:
         shape = (*shape[:-3], shape[-2], shape[-3], shape[-1])

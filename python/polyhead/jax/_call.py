@@ -1,4 +1,4 @@
-"""What the primitives of attention compute with, except arrays."""
+"""The parameters of the primitives of attention: all inputs that are not arrays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ._score_fn import Rule
 
 
 class Call(NamedTuple):
-    """The parameters of a primitive: everything that it computes with except arrays. bindings/jax.cc reads the same from a text."""
+    """The parameters of a primitive: all of its inputs that are not arrays. bindings/jax.cc reads them from a text."""
 
-    operands: tuple[str, ...]  # their names, q, k and v first
-    options: tuple[tuple[str, Any], ...]  # those of `polyhead.sdpa` that are no arrays
-    layout: str = "NTH"  # or "TNH", of q, k, v and out
+    operands: tuple[str, ...]  # names of the operands; q, k and v come first
+    options: tuple[tuple[str, Any], ...]  # the options of `polyhead.sdpa` that are not arrays, as (name, value)
+    layout: str = "NTH"  # layout of q, k, v and out: "NTH" or "TNH"
     attention_weights: bool = False
-    rule: Rule | None = None  # of a score_fn, whose captured arrays are the operands captured0, captured1, ...
-    levels: int = 0  # number of enclosing jax.vmap: each array has this many leading dimensions, of extent 1 where it is not mapped
+    rule: Rule | None = None  # the rule of a score_fn; the arrays that the score_fn captures are the operands captured0, captured1, ...
+    levels: int = 0  # number of enclosing jax.vmap: each array has this many leading dimensions; the extent is 1 where a vmap does not map the array
 
     def option(self, name: str, default: Any = None) -> Any:
         """The value of an option."""

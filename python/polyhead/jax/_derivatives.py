@@ -1,7 +1,7 @@
-"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and either of them of the other (docs/maths.md, section 3a).
+"""Derivatives of the primitives: forward mode (`jax.jvp`), reverse mode (`jax.grad`), and each applied to the other (docs/maths.md, section 3a).
 
-A derivative is a linear primitive, which JAX evaluates or transposes. J is the Jacobian of out and lse by the inputs, H the matrix of second derivatives of
-<d_out, out>, which is symmetric; out and lse are functions of the inputs, so their own tangents are not propagated.
+A derivative is a linear primitive, which JAX evaluates or transposes. In the table, J is the Jacobian of out and lse by the inputs, t a tangent of the inputs, t_d_out
+a tangent of d_out, and H the symmetric matrix of second derivatives of <d_out, out>. out and lse are functions of the inputs, so tangents of out and lse are ignored.
 
     primitive           computes                     transposed                     its derivative by the inputs
     forward_p           out, lse                                                    tangent_p
@@ -11,7 +11,7 @@ A derivative is a linear primitive, which JAX evaluates or transposes. J is the 
     second_p            H t, J t                     backward_tangent_p             refused
     second_tangent_p    (the derivative of J t)      second_p; and that of lse      refused, and so is evaluating it
 
-The attention weights have a tangent of their own, map_tangent_p, which is a formula of arrays like its transpose: JAX differentiates both.
+The tangent of the attention weights is computed by the primitive map_tangent_p. It and its transpose are formulas of jax.numpy, which JAX differentiates.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _moves(tangent: Any) -> bool:
 
 
 def _moving(names: Sequence[str], tangents: Sequence[Any]) -> dict[str, Any]:
-    """The tangents that are not zero, by name."""
+    """The tangents that are not symbolic zeros, by name."""
     return {name: t for name, t in zip(names, tangents) if _moves(t)}
 
 
@@ -69,7 +69,7 @@ def _targets(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
 
 
 def _cotangents(known: int, names: Sequence[str], targets: dict[str, Any], *parts: dict[str, Any]) -> list[Any]:
-    """Sums the parts to the list that JAX expects: None for the first `known` inputs, which are not linear."""
+    """Sums the gradients in `parts` by name, and returns the list that JAX expects: None for the first `known` inputs, in which the primitive is not linear."""
     sums: dict[str, Any] = {}
     for name, gradient in (item for part in parts for item in part.items()):
         gradient = gradient.astype(targets[name].dtype)
@@ -82,7 +82,7 @@ def _zeros(results: Sequence[Any]) -> list[Any]:
 
 
 def _sum(parts: Sequence[Sequence[Any]], results: Sequence[Any]) -> list[Any]:
-    """The sums of the tangents of each result."""
+    """For each result, the sum of its tangents in `parts`."""
     if not parts:
         return _zeros(results)
     return list(parts[0]) if len(parts) == 1 else [a + b for a, b in zip(*parts)]
@@ -128,7 +128,7 @@ def _backward_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
 
 
 def _linear_jvp(primitive: Any) -> Callable[..., Any]:
-    """The jvp of a linear primitive. Its derivative by the other inputs is a third derivative, which is refused."""
+    """The jvp of a primitive that is linear in its inputs `given`. A derivative by its other inputs is a third derivative, which is refused."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], *, given: tuple[str, ...], **params: Any) -> Any:
         results = primitive.bind(*primals, given=given, **params)
@@ -142,7 +142,7 @@ def _linear_jvp(primitive: Any) -> Callable[..., Any]:
 
 
 def _weights_tangent_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    # It is a formula of arrays, which JAX differentiates. p has its tangent from `_jvp`.
+    # map_tangent is a formula of jax.numpy, which JAX differentiates. `_jvp` gives the tangent of its input p.
     moves = {i: t for i, t in enumerate(tangents) if _moves(t)}
 
     def function(moving: dict[int, Any]) -> Any:
@@ -199,7 +199,7 @@ def _second_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given
 
 
 def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, moved: tuple[str, ...], given: tuple[str, ...]) -> list[Any]:
-    # By symmetry <d, the derivative of J t by the inputs along x'> = <x', the derivative of J^T d along t>.
+    # Second derivatives are symmetric: <d, derivative of J t along x'> = <x', derivative of J^T d along t>.
     count, known = len(call.operands), len(arrays) - len(given)
     of, (out, lse, lse_moved), moves = dict(zip(call.operands, arrays)), arrays[count : count + 3], dict(zip(moved, arrays[count + 3 :]))
     targets = _targets(given, arrays[known:])
@@ -216,7 +216,7 @@ def _second_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Cal
 def _of_lse_moved(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, moves: dict[str, Any], lse_moved: Any, targets: dict[str, Any]) -> dict[str, Any]:
     """The derivative of `_of_lse` along the tangents `moves`."""
 
-    def alike(x: Any, other: Any) -> Any:  # mapped where either is
+    def alike(x: Any, other: Any) -> Any:  # x, broadcast along the levels of vmap that map `other`
         return jnp.broadcast_to(x, jnp.broadcast_shapes(x.shape, other.shape))
 
     def gradients(lse: Any, moving: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +236,7 @@ ad.primitive_transposes[second_tangent_p] = _second_tangent_transpose
 
 
 def _summed(gradients: dict[str, Any], targets: dict[str, Any], levels: int) -> dict[str, Any]:
-    """Sums over the levels of vmap where the input of a gradient is not mapped."""
+    """Sums each gradient over the levels of vmap that do not map the gradient's input."""
     return {name: _scores.sum_to(x, (*targets[name].shape[:levels], *x.shape[levels:])) for name, x in gradients.items()}
 
 
@@ -254,7 +254,8 @@ def _backward(call: Call, of: dict[str, Any], out: Any, lse: Any, d_out: Any, ta
 
 
 def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """The derivative of the backward pass along `moves`, and of out where d_out is a target. known: operands, out, lse and d_out, in one dtype."""
+    """The derivative of the backward pass along `moves`; and if d_out is a target, the derivative of out along `moves`. known: operands, out, lse and d_out, in
+    one dtype."""
     of = dict(zip(call.operands, known))
     fronts = _fronts(call, of, moves, known, targets)
     found = second_p.bind(*known, *moves.values(), call=call, given=tuple(moves), wanted=tuple(targets), extents=fronts)
@@ -262,10 +263,10 @@ def _second(call: Call, known: Sequence[Any], moves: dict[str, Any], targets: di
 
 
 def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Sequence[Any], targets: dict[str, Any]) -> Extents:
-    """The leading extents of each gradient, one for each level of vmap: 1 if the library sums over the examples."""
+    """The leading extents of each gradient, one for each level of vmap. An extent is 1 if the library sums the gradient over the examples of the level."""
     full = extents_of([*arrays, *moves.values()], call.levels)
     shared = [x for named in (of, moves, targets) for name, x in named.items() if name in SHARED]
-    # As in bindings/jax.cc, which then has a gradient of each example.
+    # True for the levels that find_levels() in bindings/jax.cc computes as a loop, with a gradient of each example.
     loops = [extent != 1 and ("seed" in of or call.rule is not None or any(x.shape[level] != 1 for x in shared)) for level, extent in enumerate(full)]
 
     def front(name: str) -> tuple[int, ...]:
@@ -276,27 +277,27 @@ def _fronts(call: Call, of: dict[str, Any], moves: dict[str, Any], arrays: Seque
 
 
 def _rows_of(call: Call, rows: Any) -> Any:
-    """``[*,N,T]`` in the layout of out, with a width of 1."""
+    """Converts rows ``[*,N,T]`` to the layout of out, with a width of 1."""
     return jnp.expand_dims(jnp.swapaxes(rows, -1, -2) if call.layout == "TNH" else rows, -1)
 
 
 def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[str, Any]) -> dict[str, Any]:
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward gives it for another problem: a sink halves p, and one value of 1 for every key gives
-    # d_score = p / 2 (d - d sum p / 2), where d, the gradient of that output, is chosen so that d_lse stands before p.
+    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
+    # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
     refuse_with_score_fn(call, "gradient of lse")
     rule = call.option("empty_rows")
     if rule == "uniform":
         raise NotImplementedError("polyhead has no gradient of lse with empty_rows='uniform'")
     call = call.without("dropout", "seed", "dropout_keep")
-    if rule == "unmasked":  # this rule refuses a sink
+    if rule == "unmasked":  # a sink cannot be used, because this rule refuses sinks
         p = forward_p.bind(*(of[name] for name in call.operands), call=call._replace(attention_weights=True))[2]
         return _of_scores(call, of, {"p": p, "d_lse": d_lse}, targets)
-    sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: the sink's part of the softmax' sum
+    sink, share = of.get("sink"), jnp.zeros_like(lse)  # share: exp(sink) divided by the sum of the softmax
     if sink is not None:
         rows = jnp.expand_dims(sink, -1) if sink.ndim == call.levels + 1 else sink
         rows = rows.reshape(*rows.shape[: call.levels], *(1,) * (lse.ndim - rows.ndim), *rows.shape[call.levels :])
         empty = lse == -jnp.inf
-        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # infinity is replaced first: its derivative would be NaN
+        share = jnp.where(empty, 0, jnp.exp(rows - jnp.where(empty, 0, lse)))  # replace infinity before exp(): the derivative would be NaN
     halved = {**of, "v": jnp.ones((*of["v"].shape[:-1], 1), lse.dtype), "sink": lse + jnp.log1p(share)}
     half_call = call.without("v_scale", "sink")
     half_call = half_call._replace(operands=(*half_call.operands, "sink"))
@@ -316,6 +317,6 @@ def _of_weights(call: Call, of: dict[str, Any], p: Any, d_p: Any, targets: dict[
 
 
 def _of_scores(call: Call, of: dict[str, Any], pairs: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:
-    """Computes gradients through a [T,S] tensor, for each example."""
+    """Computes gradients from tensors [T,S] of all pairs, for each example."""
     found = each_example(lambda of: _scores.gradients(of, call, tuple(targets)), of | pairs, call.levels)
     return _summed(found, targets, call.levels)

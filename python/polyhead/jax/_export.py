@@ -15,12 +15,12 @@ def export_checks() -> list[export.DisabledSafetyCheck]:
         exported = jax.export.export(jax.jit(f), disabled_checks=polyhead.jax.export_checks())(*specs)
         data = exported.serialize()
 
-        import polyhead.jax                                     # the process that calls it
+        import polyhead.jax                                     # in the process that calls the exported function
         jax.export.deserialize(data).call(*arrays)
 
-    JAX serialises only calls of functions that are part of JAX, because another process may not have the others. Here it needs the same version of polyhead
-    and the import of `polyhead.jax`, on the CPU. Extents may be symbols of `jax.export.symbolic_shape`: those of sequences, of T and of S; extents that
-    must be equal need the same symbol.
+    By default JAX serialises only calls of functions that are part of JAX, because another process may lack other functions. A process that calls an exported function
+    with polyhead's attention needs the same version of polyhead, must import `polyhead.jax`, and must run on the CPU. The number of sequences, T and S may be symbols
+    of `jax.export.symbolic_shape`; extents that must be equal need the same symbol.
 
     Returns:
         A list for the argument disabled_checks.

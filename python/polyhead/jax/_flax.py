@@ -1,4 +1,4 @@
-"""The arguments of Flax's attention_fn, on `attention`."""
+"""A function with the arguments of Flax's attention_fn, which calls `attention`."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ def attention_fn(
     attn_weights_value_einsum: None = None,
     is_causal: bool = False,
 ) -> Any:
-    """The `attention_fn` of Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx): arguments of their dot_product_attention.
+    """An `attention_fn` for Flax's MultiHeadDotProductAttention (linen) and MultiHeadAttention (nnx). It takes the arguments of their dot_product_attention.
 
     Args:
         query, key, value: ``[*,T,N,H]``, ``[*,S,K,H]``, ``[*,S,K,V]``.
-        bias, mask: broadcast to ``[*,N,T,S]``. Beside a bias of a wider dtype everything is computed in it, and out is rounded once. A mask that is not 0 takes
-            part.
-        broadcast_dropout: one plane ``[T,S]`` of dropout for all sequences and heads, with the bits of Flax; False: bits of polyhead for each attention weight,
-            from dropout_rng.
+        bias, mask: broadcast to ``[*,N,T,S]``. If the dtype of bias is wider than that of q, k and v, everything is computed in the dtype of bias, and out is rounded
+            once. A query attends to the keys where mask is not 0.
+        broadcast_dropout: True: one plane ``[T,S]`` of dropout bits for all sequences and heads, the same bits as in Flax. False: polyhead's own bits for each attention
+            weight, drawn with dropout_rng.
         dropout_rng: a key of jax.random. Needed with dropout_rate.
         dropout_rate: probability in ``[0, 1]`` that an attention weight is dropped.
-        deterministic: nothing is dropped.
-        dtype: q, k and v are cast to it; None: to what they promote to.
-        precision: of jax.lax.Precision or a name of one, or a pair of them: with any that is above DEFAULT (``"high"``, ``"highest"``, ``"bfloat16_3x"``,
-            ``"tensorfloat32"``, ``"float32"``) bfloat16 products are exact, else native (`precision` of `polyhead.sdpa`). Other dtypes are always exact.
-        module: in which the attention weights before dropout are sown.
+        deterministic: True: nothing is dropped.
+        dtype: the dtype to which q, k and v are cast; None: the dtype to which JAX promotes them.
+        precision: a jax.lax.Precision, the name of one, or a pair of these. If one of them is above DEFAULT (``"high"``, ``"highest"``, ``"bfloat16_3x"``,
+            ``"tensorfloat32"``, ``"float32"``), bfloat16 products are exact, else native (`precision` of `polyhead.sdpa`). Other dtypes are always exact.
+        module: the module in which the attention weights before dropout are sown.
         force_fp32_for_softmax: ignored; the softmax is always float32 or wider.
-        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: None; another is a ValueError, as there is no einsum.
-        is_causal: query t attends to keys ``s <= t``. With one query and several keys, as in Flax's decoding with a cache, a warning says that this is the first
-            key alone.
+        einsum_dot_general, qk_attn_weights_einsum, attn_weights_value_einsum: must be None, because polyhead does not compute by einsum; any other value is a
+            ValueError.
+        is_causal: query t attends to keys ``s <= t``. With one query and several keys, as in Flax's decoding with a cache, this means only the first key, and a
+            warning says so.
 
     Returns:
-        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Of a query whose attended keys all have a bias of -inf (out is
-        0) or near finfo.min (p is shared among them), Flax gives p to masked keys too, or NaN for -inf without a mask.
+        ``[*,T,N,V]``. A query whose keys are all masked gives the mean of all values, as in Flax. Results differ from Flax for a query whose attended keys all have a
+        bias of -inf (here out is 0) or near finfo.min (here p is shared among these keys): Flax gives a part of p to masked keys too, or NaN for -inf without a mask.
 
     Raises:
         ValueError, TypeError, NotImplementedError: as `attention`.
@@ -104,7 +105,7 @@ def attention_fn(
         query, key, value, layout="TNH", bias=bias, attend=attend, causal="top_left" if is_causal else None, empty_rows="uniform" if masked else "zero",
         return_attention_weights=module is not None, **options,
     )  # fmt: skip
-    if isinstance(result, jax.Array):  # without module
+    if isinstance(result, jax.Array):  # module is None, so the result is out alone
         return result.astype(dtype)
     out, p = (x.astype(dtype) for x in result)
     assert module is not None

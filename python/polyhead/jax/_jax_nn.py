@@ -1,4 +1,4 @@
-"""The arguments of jax.nn.dot_product_attention, on `attention`."""
+"""A function with the arguments of jax.nn.dot_product_attention, which calls `attention`."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def dot_product_attention(
     return_residual: bool = False,
     precision: Precision = "native",
 ) -> Any:
-    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments are those of jax.nn, and results but for what stands last here.
+    """`jax.nn.dot_product_attention` on the CPU, without a tensor of scores. Arguments and results are those of jax.nn; the last paragraph lists the differences.
 
     Args:
         query, key, value: ``[B,T,N,H]``, ``[B,S,K,H]``, ``[B,S,K,V]``, or without B.
-        bias: added to the scores, broadcasts to ``[B,N,T,S]``; float32, bfloat16, float16 or float64. Beside a query of a narrower dtype everything is
-            computed in the wider one, and out is rounded once. Its gradient has its own shape and dtype.
-        mask: bool, broadcasts to ``[B,N,T,S]``; True = takes part.
+        bias: added to the scores, broadcasts to ``[B,N,T,S]``; float32, bfloat16, float16 or float64. If the dtypes of bias and query differ, everything is
+            computed in the wider dtype, and out is rounded once. The gradient of bias has the shape and dtype of bias.
+        mask: bool, broadcasts to ``[B,N,T,S]``; True = may attend.
         scale: None is ``1 / sqrt(H)``.
         is_causal: query t attends to keys ``s <= t``.
-        query_seq_lengths: integers ``[B]``; rows of out after them are 0.
-        key_value_seq_lengths: integers ``[B]``; attends to keys ``s < length``.
+        query_seq_lengths: integers ``[B]``; rows ``t >= length`` of out are 0.
+        key_value_seq_lengths: integers ``[B]``; queries attend to keys ``s < length``.
         local_window_size: ``(left, right)``, or one int for both.
-        implementation: None; jax.nn has others.
-        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind it costs a second pass.
-        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`; jax.nn has no such argument.
+        implementation: must be None: jax.nn's other values select its own implementations.
+        return_residual: also return lse ``[B,T,N]`` in the dtype of key, without a gradient. With a mask of any kind, lse costs a second pass.
+        precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`; jax.nn has no such argument.
 
     Returns:
         ``[B,T,N,V]``; with return_residual a tuple. A query whose keys are all masked gives the mean of all values, as in jax.nn.
@@ -50,9 +50,9 @@ def dot_product_attention(
     Raises:
         ValueError, TypeError, NotImplementedError: as `attention`; ValueError for another implementation, and for lengths of inputs without B.
 
-    A masked key does not exist: NaN in it changes nothing. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
-    where jax.nn has a large negative number. Of a query whose attended keys all have a bias of -inf (out is 0) or near finfo.min (p is shared among them),
-    jax.nn gives p to the masked keys, or NaN for -inf without a mask.
+    Differences from jax.nn: NaN in a masked key has no effect. The residual of a query whose keys are all masked, or that query_seq_lengths leaves out, is -inf
+    where jax.nn has a large negative number. For a query whose attended keys all have a bias of -inf, out is 0; if the biases are near finfo.min, p is shared among
+    these keys. For such queries jax.nn gives p to the masked keys, or NaN for -inf without a mask.
     """
     where = "dot_product_attention"
     if implementation is not None:
@@ -79,7 +79,7 @@ def dot_product_attention(
             raise TypeError(f"{where}: local_window_size is of type {type(local_window_size).__name__}; it must be an int or (left, right)")
         window = local_window_size if isinstance(local_window_size, (tuple, list)) else (local_window_size, local_window_size)
         options["window"] = tuple(window)
-        if not is_causal:  # a window without causal starts at the top left in jax.nn, at the bottom right in polyhead; with causal it shares that diagonal
+        if not is_causal:  # without causal, the diagonal of a window is the top left one in jax.nn and the bottom right one in polyhead
             options["diagonal_offsets"] = np.zeros(batch, np.int32) if isinstance(batch, int) else jnp.zeros(batch, np.int32)
     masked = is_causal or mask is not None or local_window_size is not None or any(x is not None for x in lengths.values())
     options |= {"attend": mask, "scale": scale, "causal": "top_left" if is_causal else None, "key_lengths": lengths["key_value_seq_lengths"]}
@@ -88,7 +88,7 @@ def dot_product_attention(
     out, lse = attention(query, key, value, layout="TNH", empty_rows="uniform" if masked else "zero", return_lse=True, **options)
     out, residual = out.astype(own[0]), None
     if return_residual:
-        if masked:  # with "uniform" lse of a query without keys is log S, as that of a query with S scores of 0
+        if masked:  # with empty_rows "uniform" lse is log S both for a query without keys and for a query with S scores of 0, so a second pass tells them apart
             lse = attention(query, key, value[..., :1], layout="TNH", return_lse=True, **options)[1]
         residual = jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2)).astype(own[1])
     if (given := lengths["query_seq_lengths"]) is not None:

@@ -1,7 +1,7 @@
 """Attention as primitives of JAX: the calls of the library, and linear primitives that JAX evaluates in forward mode and transposes in reverse mode.
 
-They are primitives, and not a `jax.custom_vjp` of `jax.ffi.ffi_call`, because of `vmap`: a bias that is not mapped stays one array, and its gradient one
-sum. A custom_vjp would make a gradient of each example first, and has no forward mode. Their derivatives are in _derivatives.py.
+Primitives are used instead of a `jax.custom_vjp` of `jax.ffi.ffi_call` because of `vmap`: a bias that is not mapped stays one array, and the library sums its
+gradient. A custom_vjp would make a gradient of each example first, and has no forward mode. The derivatives of the primitives are in _derivatives.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ._call import Call
 TARGET = "polyhead_attention"
 jax.ffi.register_ffi_target(TARGET, _core.jax_handler(), platform="cpu")
 
-SHARED = names_of("documents", "heads")  # one array serves all sequences of a call
+SHARED = names_of("documents", "heads")  # arguments of which one array serves all sequences of a call
 Extents = tuple[tuple[int, ...], ...]
 
 
@@ -65,7 +65,7 @@ def _forward_text(call: Call) -> str:
 
 
 def _backward_shapes(*arrays: Any, call: Call, wanted: tuple[str, ...], extents: Extents, given: tuple[str, ...] = ()) -> list[Any]:
-    of = dict(zip((*call.operands, "d_out"), arrays))  # d_out is like out
+    of = dict(zip((*call.operands, "d_out"), arrays))  # the gradient of d_out has the shape of out
     return [jax.core.ShapedArray((*front, *of[name].shape[call.levels :]), of[name].dtype) for name, front in zip(wanted, extents)]
 
 
@@ -117,7 +117,7 @@ def _primitive(name: str, shapes: Callable[..., Any], lower: Callable[..., Any])
 
 
 def _library(name: str, shapes: Callable[..., Any], text: Callable[..., str]) -> Any:
-    """A primitive that is one call of the library."""
+    """A primitive that XLA computes by one call of the library."""
 
     def lower(context: Any, *arrays: Any, **params: Any) -> Any:
         return jax.ffi.ffi_lowering(TARGET)(context, *arrays, call=text(**params))
@@ -126,7 +126,7 @@ def _library(name: str, shapes: Callable[..., Any], text: Callable[..., str]) ->
 
 
 def _composite(name: str, shapes: Callable[..., Any], function: Callable[..., Any]) -> Any:
-    """A primitive that other operations evaluate, with derivatives of its own."""
+    """A primitive that is computed by `function` from other JAX operations, and whose derivatives are registered separately."""
 
     def lower(context: Any, *arrays: Any, **params: Any) -> Any:
         return mlir.lower_fun(functools.partial(function, **params), multiple_results=True)(context, *arrays)
@@ -136,9 +136,9 @@ def _composite(name: str, shapes: Callable[..., Any], function: Callable[..., An
 
 forward_p = _library("polyhead_attention", _forward_shapes, _forward_text)
 backward_p = _library("polyhead_attention_backward", _backward_shapes, _backward_text)
-# The derivative of the backward pass along `given`, and of out where "d_out" is wanted.
+# The derivative of the backward pass along the tangents `given`; and if "d_out" is wanted, the derivative of out along them.
 second_p = _library("polyhead_attention_backward_backward", _backward_shapes, _backward_text)
-_jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # k and v in the dtype of q
+_jvp_p = _library("polyhead_attention_jvp", _tangent_shapes, _tangent_text)  # needs k and v in the dtype of q
 
 
 def refuse_with_score_fn(call: Call, what: str) -> None:
@@ -185,11 +185,11 @@ def _refuse(*_: Any, **__: Any) -> Any:
     )
 
 
-# Linear in the arrays `given`, which come last, as `second_p` is; `backward_p` is linear in d_out.
+# These primitives and `second_p` are linear in the arrays `given`, which are the last operands; `backward_p` is linear in d_out.
 tangent_p = _composite("polyhead_attention_tangent", _tangent_shapes, _tangent)
 map_tangent_p = _composite("polyhead_attention_weights_tangent", _map_tangent_shapes, map_tangent)
 backward_tangent_p = _composite("polyhead_attention_backward_tangent", _backward_shapes, _backward_tangent)
-second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # only ever transposed
+second_tangent_p = _composite("polyhead_attention_second_tangent", _second_tangent_shapes, _refuse)  # only its transpose is ever computed
 
 
 def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], int]:
@@ -200,7 +200,7 @@ def _with_level(arrays: Sequence[Any], dims: Sequence[int | None]) -> tuple[list
 def _batched(primitive: Any) -> Callable[..., Any]:
     def rule(arrays: Sequence[Any], dims: Sequence[int | None], *, call: Call, **params: Any) -> Any:
         arrays, size = _with_level(arrays, dims)
-        if "extents" in params:  # there is one gradient for each example
+        if "extents" in params:  # under this vmap there is one gradient for each example
             params["extents"] = tuple((size, *front) for front in params["extents"])
         results = primitive.bind(*arrays, call=call._replace(levels=call.levels + 1), **params)
         return results, [0] * len(results)
@@ -213,7 +213,7 @@ for _p in (forward_p, backward_p, second_p, tangent_p, map_tangent_p, backward_t
 
 
 def in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, dict[str, Any], tuple[Any, ...]]:
-    """Converts the arrays to one dtype for `polyhead.sdpa_backward`: if keys and values differ from q, all become float32, which represents each exactly."""
+    """Converts the arrays to one dtype for `polyhead.sdpa_backward`: if their dtypes differ, all become float32, which represents the numbers of each exactly."""
     if all(x.dtype == of["q"].dtype for x in (of["k"], of["v"], *others)):
         return call, of, others
     wide = jnp.promote_types(of["q"].dtype, jnp.float32)
@@ -230,12 +230,12 @@ def in_one_dtype(call: Call, of: dict[str, Any], *others: Any) -> tuple[Call, di
 
 
 def as_inputs(of: dict[str, Any], moves: dict[str, Any]) -> dict[str, Any]:
-    """Tangents in the dtypes of their inputs."""
+    """Casts each tangent to the dtype of its input."""
     return {name: x.astype(of[name].dtype) for name, x in moves.items()}
 
 
 def each_example(f: Callable[[dict[str, Any]], Any], arrays: dict[str, Any], levels: int) -> Any:
-    """Calls f for each example of arrays with levels of vmap."""
+    """Calls f for each example of arrays whose first `levels` dimensions belong to vmap."""
     full = extents_of(list(arrays.values()), levels)
 
     def example(level: int, arrays: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A score_fn, traced to a jaxpr and read into the instructions of a score program."""
+"""Traces a score_fn to a jaxpr, and translates the jaxpr to the instructions of a score program."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jax.extend.core import Literal
 
 from .._score_program import OPS, Sums, Trace, gradient_sums, pruned, slope_of
 
-_MOST = 256  # instructions, as polyhead::ScoreProgram
-_MOST_ELEMENTS = 64  # of an array that is computed element by element
+_MOST = 256  # most instructions of a polyhead::ScoreProgram
+_MOST_ELEMENTS = 64  # most elements of an array that is computed element by element
 _ARGUMENTS = ("score", "batch", "head", "query", "key")
 _TABLES = tuple(map(np.dtype, (np.float32, np.float64, np.float16, jnp.bfloat16, np.int32, np.int64, np.bool_)))
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"}
@@ -27,7 +27,7 @@ def _refuse(name: str) -> NotImplementedError:
 
 
 class Rule:
-    """The score program of a score_fn, without its captured arrays: a hashable parameter of JAX's primitives."""
+    """The score program of a score_fn, without the captured arrays. It is hashable, so it can be a parameter of JAX's primitives."""
 
     def __init__(self, trace: Trace, result: int, shapes: tuple[tuple[int, ...], ...], heads: int) -> None:
         self._trace, self._result, self._shapes, self._heads = trace, result, shapes, heads
@@ -41,7 +41,7 @@ class Rule:
         return hash(self._key)
 
     def words(self, results: Sequence[str] | None = None) -> dict[str, str]:
-        """The words of bindings/jax.cc: for the forward pass, or for a backward pass with these results."""
+        """The words that describe the program to bindings/jax.cc, for the forward pass or, if `results` is given, for a backward pass with these results."""
         trace, slope, sums = self._trace, -1, Sums([], [], 0)
         if results is not None:
             trace = trace.copy()
@@ -68,14 +68,14 @@ def _list(rows: Sequence[Sequence[Any]]) -> str:
 
 def _evaluate(equation: Any, *arrays: Any) -> Any:
     bound = equation.primitive.get_bind_params(equation.params)
-    if isinstance(bound, tuple):  # before jax 0.10: functions beside the parameters
+    if isinstance(bound, tuple):  # before jax 0.10 get_bind_params returns (functions, parameters)
         return equation.primitive.bind(*bound[0], *arrays, **bound[1])
     return equation.primitive.bind(*arrays, **bound)
 
 
 class _View(NamedTuple):
-    """A part of a captured array that starts at computed indices: `starts` has a register, or None for 0, for each dimension of `captured`; dimension i of
-    the part is dimension dims[i] of it, or None for one of extent 1 that broadcasting added."""
+    """A rectangular part of a captured array that starts at computed indices. `starts` has, for each dimension of `captured`, the register with the first index, or
+    None for index 0. Dimension i of the part is dimension dims[i] of `captured`; dims[i] is None for a dimension of extent 1 that broadcasting added."""
 
     captured: Any
     starts: tuple[int | None, ...]
@@ -84,21 +84,21 @@ class _View(NamedTuple):
 
 
 class _Reader:
-    """Reads a jaxpr. A value is a NumPy array of registers; a `_View`; or, where it does not depend on the arguments, an array of JAX, which JAX
+    """Translates a jaxpr. A value that depends on the arguments is a NumPy array of registers, or a `_View`. A value that does not is an array of JAX, which JAX
     computes and differentiates."""
 
     def __init__(self, extents: Sequence[Any], float64: bool) -> None:
         self.trace = Trace()
         self.bits = 53 if float64 else 24
-        self.ranges: dict[int, tuple[float, float]] = {}  # of registers that hold integers or booleans, also where they become floating-point numbers
-        self.integer = True  # whether the equation is of integers or booleans
-        self.in_derivative = False  # of a function with jax.custom_jvp
+        self.ranges: dict[int, tuple[float, float]] = {}  # smallest and largest value of registers that hold integers or booleans, also after a conversion to floating point
+        self.integer = True  # whether all operands and results of the current equation are integers or booleans
+        self.in_derivative = False  # whether the rule of a jax.custom_jvp is being read
         arguments = [self.trace.emit(name) for name in _ARGUMENTS]
         for register, extent in zip(arguments[1:], extents):
             self.ranges[register] = (0, max(0, extent - 1) if isinstance(extent, int) else math.inf)
         self.arguments = [np.array(register) for register in arguments]
 
-    # Reading
+    # Reading of jaxprs
 
     def read(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(jnp.asarray, consts))) | dict(zip(jaxpr.invars, inputs))
@@ -146,7 +146,7 @@ class _Reader:
         for aval in (result, *(atom.aval for atom in equation.invars)):
             if np.dtype(aval.dtype) not in _TABLES:
                 raise _refuse(f"{name} of {aval.dtype}")
-        self.integer = integer  # loads have integers as indices
+        self.integer = integer  # loading the operands has set it to True for their indices
         registers = np.empty(of[0].shape, np.int64)
         for index in np.ndindex(registers.shape):
             register = _ELEMENTWISE[name](self, params, equation, *(int(x[index]) for x in of))
@@ -168,13 +168,13 @@ class _Reader:
         return np.array([row[6] for row in rows], np.float64).reshape(value.shape).astype(aval.dtype)
 
     def with_own_derivative(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        """A function with jax.custom_jvp: its value, and the derivatives of its own rule."""
+        """A function with jax.custom_jvp: its value, with the derivatives that the function's own rule gives."""
         avals = [atom.aval for atom in equation.invars]
         if any(aval.shape != () for aval in avals):
             raise _refuse(f"{equation.params.get('name', 'a function')} with a jax.custom_jvp of arrays")
         inner = equation.params["call_jaxpr"]
         results = self.read(inner.jaxpr, inner.consts, inputs)
-        if self.in_derivative:  # which has no derivative
+        if self.in_derivative:  # derivatives of a derivative are not needed
             return results
         partials: list[list[tuple[int, int]]] = [[] for _ in results]
         for i, (aval, value) in enumerate(zip(avals, inputs)):
@@ -198,12 +198,12 @@ class _Reader:
     # Arrays
 
     def registers(self, value: Any) -> Any:
-        """The registers of each element."""
+        """The register of each element of the value."""
         if isinstance(value, np.ndarray):
             return value
         view = self.view(value)
         if math.prod(view.shape) > _MOST_ELEMENTS:
-            raise _refuse(f"an array of shape {list(view.shape)} without an index for each dimension")
+            raise _refuse(f"an array of shape {list(view.shape)}, more than {_MOST_ELEMENTS} elements, without an index for each dimension")
         found = np.empty(view.shape, np.int64)
         for index in np.ndindex(view.shape):
             found[index] = self.load(view, index)
@@ -215,10 +215,10 @@ class _Reader:
         return _View(value, (None,) * value.ndim, tuple(range(value.ndim)), tuple(value.shape))
 
     def load(self, view: _View, index: tuple[int, ...]) -> int:
-        self.integer = True  # of the indices
+        self.integer = True  # the equations below compute indices
         captured, starts = view.captured, list(view.starts)
         dtype = np.dtype(captured.dtype) if not jnp.issubdtype(captured.dtype, jax.dtypes.extended) else None
-        if dtype not in _TABLES:  # integers of fewer bits wrap in JAX's arithmetic
+        if dtype not in _TABLES:  # integers of fewer than 32 bits wrap around in JAX's arithmetic, but not in polyhead's
             raise NotImplementedError(f"attention: score_fn captures an array of {captured.dtype}; convert it by .astype(jnp.int32) or .astype(jnp.float32)")
         if captured.ndim > 4:
             raise _refuse("a captured array of more than 4 dimensions")
@@ -234,8 +234,8 @@ class _Reader:
         return register
 
     def part(self, value: Any, starts: Sequence[int], sizes: Sequence[int], *, mode: str) -> _View:
-        """The part of `sizes` at `starts`. mode: what becomes of indices outside, "clip" or "fill"."""
-        self.integer = True  # of the indices
+        """The part of extents `sizes` that starts at the registers `starts`. mode: how indices outside of the array are treated: "clip" or "fill" (the result is NaN)."""
+        self.integer = True  # the equations below compute indices
         view = self.view(value)
         of = list(view.starts)
         for axis, (start, size) in enumerate(zip(starts, sizes)):
@@ -245,7 +245,7 @@ class _Reader:
             low, high = self.range(start)
             if mode == "clip":
                 start = self.minimum(self.maximum(start, self.constant(0, integer=True)), self.constant(last, integer=True))
-            elif low < 0 or high > last:  # a load outside gives NaN; a negative index would be one from the end
+            elif low < 0 or high > last:  # a load beyond the end gives NaN, but a load counts a negative index from the end
                 if size != 1 or view.shape[axis] != view.captured.shape[dim] or not jnp.issubdtype(view.captured.dtype, jnp.floating):
                     raise _refuse("an index that may be outside of its array, with mode='fill' (use mode='clip')")
                 beyond = self.constant(view.captured.shape[dim], integer=True)
@@ -254,13 +254,13 @@ class _Reader:
             of[dim] = start if before is None else self.add(before, start)
         return view._replace(starts=tuple(of), shape=tuple(sizes))
 
-    # Numbers
+    # Arithmetic of single registers
 
     def range(self, register: int) -> tuple[float, float]:
         return self.ranges.get(register, _UNBOUNDED)
 
     def emit(self, op: str, *operands: int, range: tuple[float, float] | None = None) -> int:  # noqa: A002
-        """range: of integers and booleans; a range of one number makes a constant."""
+        """range: smallest and largest value of an integer or boolean result. If both are equal, a constant is emitted instead."""
         if range is not None and range[0] == range[1]:
             return self.constant(range[0], integer=True)
         register = self.trace.emit(op, *operands)
@@ -360,7 +360,7 @@ class _Reader:
         quotient, (al, ah), (bl, _) = self.emit("divide", a, b), self.range(a), self.range(b)
         if al >= 0 and bl > 0:
             return self.emit("floor", quotient, range=(al // self.range(b)[1] if self.range(b)[1] < math.inf else 0, ah // bl if ah < math.inf else ah))
-        magnitude = self.emit("floor", self.emit("absolute", quotient))  # towards 0
+        magnitude = self.emit("floor", self.emit("absolute", quotient))  # round towards 0
         most = max(-al, ah)
         negative = self.emit("less", quotient, self.constant(0, integer=True), range=(0, 1))
         return self.select(negative, self.whole(self.trace.emit("negate", magnitude), most), self.whole(magnitude, most))
@@ -370,7 +370,7 @@ class _Reader:
         return register
 
     def remainder(self, a: int, b: int) -> int:
-        """With the sign of a."""
+        """The remainder of a / b for integers, with the sign of a."""
         if not self.are_integers(a, b):
             raise _refuse("the primitive rem of floating-point numbers")
         (al, ah), (bl, bh) = self.range(a), self.range(b)
@@ -385,7 +385,7 @@ class _Reader:
         zero, one, minus = (self.constant(x, integer=True) for x in (0, 1, -1))
         if self.are_integers(a):
             return self.select(self.less(zero, a), one, self.select(self.less(a, zero), minus, zero))
-        below = self.emit("select", self.less(a, zero), minus, a)  # a is 0 or NaN
+        below = self.emit("select", self.less(a, zero), minus, a)  # the value if a is not positive: -1, or a itself for 0 and NaN
         return self.trace.with_partials(self.emit("select", self.less(zero, a), one, below), ())
 
     def power(self, a: int, exponent: float) -> int:
@@ -404,11 +404,11 @@ class _Reader:
         one = self.trace.constant(1)
         u = self.emit("add", one, a)
         rounded, log = self.emit("subtract", u, one), self.emit("log", u)
-        exact = self.emit("select", self.emit("equal", rounded, a), log, self.emit("multiply", log, self.emit("divide", a, rounded)))  # Kahan's
+        exact = self.emit("select", self.emit("equal", rounded, a), log, self.emit("multiply", log, self.emit("divide", a, rounded)))  # Kahan's formula log(u) a / (u - 1)
         return self.trace.with_partials(self.emit("select", self.emit("equal", u, one), a, exact), [(a, self.emit("divide", one, u))])
 
     def expm1(self, a: int) -> int:
-        power = self.emit("exp", a)  # tanh(a/2) (e^a + 1)
+        power = self.emit("exp", a)  # e^a - 1 = tanh(a/2) (e^a + 1), without cancellation
         half = self.emit("multiply", a, self.trace.constant(0.5))
         return self.trace.with_partials(self.emit("multiply", self.emit("tanh", half), self.emit("add", power, self.trace.constant(1))), [(a, power)])
 
@@ -488,7 +488,7 @@ _ELEMENTWISE: dict[str, Callable[..., int]] = {
 
 
 def _stored(reader: _Reader, equation: Any, value: Any) -> Any:
-    """The array that is indexed: captured, or of constants."""
+    """The array that is indexed: a captured array, or an array made of constant registers."""
     if not isinstance(value, np.ndarray):
         return value
     constants = reader.known(value, equation.invars[0].aval)
@@ -571,7 +571,8 @@ def _reduce(function: Callable[..., int]) -> Callable[..., Any]:
         for index in np.ndindex(result.shape):
             for register in rows[index][1:]:
                 result[index] = function(reader, int(result[index]), int(register))
-            # A chain of two by two would share the gradient unequally among three or more equal elements; JAX shares it equally.
+            # Equal elements share the gradient equally, as in JAX. Derivatives of a chain of pairwise maxima would give three or more equal elements unequal
+            # shares.
             if function in (_Reader.maximum, _Reader.minimum) and rows.shape[-1] > 2 and not reader.are_integers(*map(int, rows[index])):
                 each = [reader.emit("equal", int(x), int(result[index])) for x in rows[index]]
                 count = functools.reduce(lambda x, y: reader.emit("add", x, y), each)
@@ -602,7 +603,7 @@ _STRUCTURE: dict[str, Callable[..., Any]] = {
 
 
 def trace_score_fn(score_fn: Callable[..., Any], q: Any, k: Any, layout: str) -> tuple[Rule, list[Any]]:
-    """The rule of ``score_fn(score, batch, head, q_idx, kv_idx)``, and the arrays that it captures."""
+    """The rule of ``score_fn(score, batch, head, q_idx, kv_idx)``, and the arrays that score_fn captures."""
     if not callable(score_fn):
         raise TypeError(f"attention: score_fn is of type {type(score_fn).__name__}; it must be a function score_fn(score, batch, head, q_idx, kv_idx)")
     *lead, first, second, _ = q.shape
@@ -625,5 +626,5 @@ def trace_score_fn(score_fn: Callable[..., Any], q: Any, k: Any, layout: str) ->
         raise NotImplementedError("attention: score_fn captures an array with symbolic extents")
     captured = [x.astype(np.float32) if x.dtype in (np.dtype(np.float16), np.dtype(jnp.bfloat16)) else x for x in captured]
     rule = Rule(reader.trace, register, shapes, heads if isinstance(heads, int) else -1)
-    rule.words()  # raises for too many instructions
+    rule.words()  # raises the error for too many instructions now
     return rule, captured

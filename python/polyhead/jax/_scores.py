@@ -1,4 +1,4 @@
-"""Derivatives of the attention weights, whose tensor of all pairs the caller has made already: plain functions of jax.numpy."""
+"""Derivatives of the attention weights, as plain functions of jax.numpy. They use tensors [*,N,T,S], which are no extra cost: the attention weights are such a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MASKS = tuple(argument.name for argument in TENSORS if argument.group == "pass"
 
 
 def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[str, Any]:
-    """Gradients of the wanted inputs, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a). v has none."""
+    """Gradients of the wanted inputs, from ``p [*,N,T,S]`` and d_p or d_lse (docs/maths.md, equations 7 to 9a). v has no gradient, because p and lse do not
+    depend on it."""
     p, result = of["p"], {}
     with jax.numpy_dtype_promotion("standard"):
         if "d_lse" in of:
@@ -26,7 +27,7 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
             p_d_p = jnp.where(p == 0, 0, p * of["d_p"])
             delta = jnp.sum(p_d_p, -1, keepdims=True)
             d_score = jnp.where(p == 0, 0, p_d_p - p * delta)
-            if "sink" in wanted:  # p of the sink is 1 - the sum of p over the keys
+            if "sink" in wanted:  # the sink's own probability is 1 minus the sum of p over the keys
                 sink = of["sink"]
                 rows = sink[:, None] if sink.ndim == 1 else sink
                 d_rows = jnp.where(rows == -jnp.inf, 0, (jnp.sum(p, -1) - 1) * delta[..., 0])
@@ -41,7 +42,7 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:
-    """The sum over the dimensions along which `shape` broadcasts to x."""
+    """Sums x over the dimensions along which an array of this shape broadcasts to x."""
     lead = x.ndim - len(shape)
     axes = (*range(lead), *(lead + axis for axis, want in enumerate(shape) if x.shape[lead + axis] != want))
     return jnp.sum(x, axes, keepdims=True).reshape(shape) if axes else x
@@ -85,7 +86,7 @@ def _moved_relative_bias(pairs: tuple[int, ...], of: dict[str, Any], call: Call)
 
 
 def _operands(of: dict[str, Any], call: Call) -> tuple[Any, Any, float]:
-    """q ``[*,K,g*T,H]``, in which the g query heads that share a key head are stacked, k ``[*,K,S,H]`` in its dtype, and scale."""
+    """Returns (q, k, scale): q as ``[*,K,g*T,H]``, where the g query heads that share a key head are stacked, and k ``[*,K,S,H]`` in the dtype of q."""
     q, k = of["q"], of["k"]
     if call.layout == "TNH":
         q, k = jnp.swapaxes(q, -2, -3), jnp.swapaxes(k, -2, -3)
@@ -95,7 +96,7 @@ def _operands(of: dict[str, Any], call: Call) -> tuple[Any, Any, float]:
     group = q.shape[-3] // max(k.shape[-3], 1)
     rows = q.reshape(*q.shape[:-3], k.shape[-3], group * q.shape[-2], width)
     if any(name in of for name in _MASKS) or call.option("causal") is not None or call.option("window") is not None:
-        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in p already.
+        # Replace NaN and infinity by 0, because p = 0 of a masked key times NaN would be NaN. NaN in an attended key or its query has already made p NaN.
         k, rows = (jnp.where(jnp.isfinite(x), x, 0) for x in (k, rows))
     return rows, k, call.option("scale", width**-0.5 if width > 0 else 0.0)
 
@@ -123,7 +124,7 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _distances(pairs: tuple[int, ...], of: dict[str, Any], call: Call) -> Any:
-    """Key minus query of each pair, counted from the diagonal."""
+    """The distance s - (t + offset) of key s and query t, for each pair."""
     if "diagonal_offsets" in of or "query_offsets" in of:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
     queries, keys = pairs

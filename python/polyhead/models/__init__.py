@@ -1,4 +1,5 @@
-"""Models that ``polyhead train`` made, small ones that are part of polyhead, and encoders, language models, models with two sides and models of images that transformers saved.
+"""Models that ``polyhead train`` made, small models that are part of polyhead, and encoders, language models, encoder-decoders and models of images that
+transformers saved.
 
     classifier = polyhead.models.load("reviews")     # a folder, or one of polyhead.models.names()
     answer = classifier("The rooms are lovely, but the staff was rude.")
@@ -52,7 +53,7 @@ SavedByTransformers._load_side = staticmethod(_load_side)
 
 
 def names() -> list[str]:
-    """The models that are part of polyhead; MODELS.md of the repository tells what they were trained on."""
+    """The names of the models that are part of polyhead; MODELS.md in the repository says on which data they were trained."""
     return _core.default_models()
 
 
@@ -62,8 +63,9 @@ def load(
     """Loads a trained model.
 
     Args:
-        source: a folder that ``polyhead train`` made, one of `names()`, or a folder of an encoder, a decoder or a model with two sides that transformers saved.
-        ignored_keys: for a language model or one with two sides, keys of config.json to skip. An unknown key is otherwise an error: it might change the results.
+        source: a folder that ``polyhead train`` made, one of `names()`, or the folder of an encoder, a decoder, an encoder-decoder or a model of images that
+            transformers saved.
+        ignored_keys: for a language model or an encoder-decoder: keys of config.json to skip. Any other unknown key is an error, because it might change the results.
 
     Raises:
         OSError: the folder cannot be read.

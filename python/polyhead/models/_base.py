@@ -1,4 +1,4 @@
-"""What all models share: parameters, copies, and pickles of the files of their folder."""
+"""The base class of all models: parameters, copies, and pickles that hold the files of a model's folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._options import NumPyArray
 
 
 class Model:
-    """``config`` holds the sizes by name, ``model`` the kind."""
+    """The base class of models. ``config`` is a dict of the model's sizes by name; its entry "model" is the kind of model."""
 
     def __init__(self, config: dict[str, Any], model: Any) -> None:
         self.config = config
@@ -23,7 +23,7 @@ class Model:
         """Copies of all parameters by name."""
         return self._model.parameters()  # type: ignore[no-any-return]
 
-    # The files of the model's folder.
+    # The state of a pickle is the files of the model's folder.
     def __getstate__(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model")

@@ -10,11 +10,11 @@ from ._saved import SavedByTransformers, ids_of
 
 
 class TextEncoderRun(NamedTuple):
-    """The outputs of `TextEncoder.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of ids, T tokens, E width,
-    L layers, N heads, H width of a head. float32, of a float64 model float64."""
+    """The outputs of `TextEncoder.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading dimensions of
+    ids, T tokens, E width, L layers, N heads, H width of a head."""
 
-    hidden: NumPyArray | None = None  # [*,T,E], of the last layer, after the final norm if there is one
-    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, the last one as hidden
+    hidden: NumPyArray | None = None  # [*,T,E], the output of the last layer, after the final norm if there is one
+    all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output; the last entry equals hidden
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
     q: NumPyArray | None = None  # [L,*,N,T,H], rotated if positions are rotary
     k: NumPyArray | None = None  # [L,*,N,T,H], as q
@@ -22,8 +22,8 @@ class TextEncoderRun(NamedTuple):
 
 
 class TextEncoder(SavedByTransformers):
-    """An encoder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder as transformers writes it.
-    Calls keep packed parameters, which take as much memory as the model in float32."""
+    """An encoder: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, ALBERT, MPNet, ESM-2 or ModernBERT, from a folder that transformers wrote.
+    The first call packs the parameters and keeps them; they take as much memory as the model in float32."""
 
     def run(
         self,
@@ -38,7 +38,7 @@ class TextEncoder(SavedByTransformers):
 
         Args:
             ids: integers ``[*,T]``, token ids, with the special tokens.
-            segments: integers ``[*,T]``, the text of a pair that a token belongs to (0 or 1); None: all 0. Not for encoders without segments.
+            segments: integers ``[*,T]``: whether a token belongs to the first (0) or second (1) text of a pair; None: all 0. Not for encoders without segments.
             attend_keys: booleans ``[*,T]``, False for padding, which no token attends to.
             outputs: names of `TextEncoderRun`'s fields.
             num_threads: as `polyhead.sdpa`.

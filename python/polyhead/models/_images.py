@@ -11,33 +11,34 @@ from ._saved import SavedByTransformers, ids_of
 
 
 class VisionEncoderRun(NamedTuple):
-    """The outputs of `VisionEncoder.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of pixels, T tokens (the class token and the
-    like, then the patches row by row from the top left), E width, L layers, N heads, H width of a head. float32, of a float64 model float64."""
+    """The outputs of `VisionEncoder.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading dimensions of
+    pixels, T tokens (class token and other special tokens, then the patches row by row from the top left), E width, L layers, N heads, H width of a head, P width of an
+    embedding."""
 
     hidden: NumPyArray | None = None  # [*,T,E], the output of the last layer, after the final norm if the model applies it to all tokens (CLIP does not)
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the input of the first layer, then each layer's output, before the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
     pooled: NumPyArray | None = None  # [*,E], one vector for the whole image, transformers' pooler_output
-    logits: NumPyArray | None = None  # [*,classes], of a model with a classifier
-    embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
+    logits: NumPyArray | None = None  # [*,classes], for a model with a classifier
+    embedding: NumPyArray | None = None  # [*,P], the vector of the image that is compared with texts: projected (CLIP), not normalised
     q: NumPyArray | None = None  # [L,*,N,T,H]
     k: NumPyArray | None = None  # [L,*,N,T,H]
     v: NumPyArray | None = None  # [L,*,N,T,H]
 
 
 class VisionEncoder(SavedByTransformers):
-    """An encoder of images: ViT, DeiT, or the image side of CLIP or SigLIP, from a folder as transformers writes it. Calls keep packed parameters, which take as
-    much memory as the model in float32. ``config`` has the sizes, and ``labels`` of the classes if the folder names them."""
+    """An encoder of images: ViT, DeiT, or the image encoder of CLIP or SigLIP, from a folder that transformers wrote. The first call packs the parameters and keeps
+    them; they take as much memory as the model in float32. ``config`` has the sizes, and ``labels``, the names of the classes, if the folder has them."""
 
     def prepare(self, image: Array) -> NumPyArray:
-        """The pixels ``[3,height,width]`` of an image as the folder's preprocessor_config.json says: resized, cropped, rescaled and normalised as transformers'
-        image processors with Pillow do.
+        """The pixels ``[3,height,width]`` of an image: resized, cropped, rescaled and normalised as the folder's preprocessor_config.json says, with the results of
+        transformers' image processors that use Pillow.
 
         Args:
             image: uint8 ``[height,width,3]``, red, green and blue: ``numpy.asarray(PIL.Image.open(path).convert("RGB"))``.
 
         Raises:
-            ValueError, TypeError: the image or the file is not supported; the message names what is not.
+            ValueError, TypeError: the image, or something in the file, is not supported; the message names it.
         """
         return _core.prepare_image(self._source, image)  # type: ignore[return-value]
 
@@ -45,7 +46,7 @@ class VisionEncoder(SavedByTransformers):
         """One pass over images.
 
         Args:
-            pixels: floating ``[*,C,height,width]`` of the model's size, resized and normalised as the model was trained with.
+            pixels: floating ``[*,C,height,width]`` of the model's size, resized and normalised as in the model's training.
             outputs: names of `VisionEncoderRun`'s fields.
             num_threads: as `polyhead.sdpa`.
 
@@ -56,20 +57,20 @@ class VisionEncoder(SavedByTransformers):
 
 
 class TextSideRun(NamedTuple):
-    """The outputs of `TextSide.run`. An output that was not requested is None. Letters as in `TextEncoderRun`; P is the width of an embedding."""
+    """The outputs of `TextSide.run`. An output that was not requested is None. The letters are those of `TextEncoderRun`; P is the width of an embedding."""
 
     hidden: NumPyArray | None = None  # [*,T,E], after the final norm
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, before the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
     pooled: NumPyArray | None = None  # [*,E], one vector for the whole text, transformers' pooler_output
-    embedding: NumPyArray | None = None  # [*,P], projected (CLIP) and not normalised
+    embedding: NumPyArray | None = None  # [*,P], the vector of the text that is compared with images: projected (CLIP), not normalised
     q: NumPyArray | None = None  # [L,*,N,T,H]
     k: NumPyArray | None = None  # [L,*,N,T,H]
     v: NumPyArray | None = None  # [L,*,N,T,H]
 
 
 class TextSide(SavedByTransformers):
-    """The text side of CLIP or SigLIP, from a folder as transformers writes it."""
+    """The text encoder of CLIP or SigLIP, from a folder that transformers wrote."""
 
     def run(
         self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("hidden",), num_threads: int | None = None
@@ -89,7 +90,7 @@ class TextSide(SavedByTransformers):
 
 
 class ImageTextModel(SavedByTransformers):
-    """CLIP or SigLIP, from a folder as transformers writes it: `vision` and `text` run alone, `similarity` compares their embeddings."""
+    """CLIP or SigLIP, from a folder that transformers wrote. `vision` and `text` run the two encoders alone; `similarity` compares the embeddings of images and texts."""
 
     vision: VisionEncoder
     text: TextSide
@@ -108,7 +109,7 @@ class ImageTextModel(SavedByTransformers):
 
     @property
     def parameters(self) -> dict[str, NumPyArray]:
-        """Copies of all parameters by name, with "vision." or "text." before those of a side."""
+        """Copies of all parameters by name. The names begin with "vision." for the image encoder and with "text." for the text encoder."""
         sides = {"vision": self.vision, "text": self.text}
         return {f"{side}.{name}": array for side, model in sides.items() for name, array in model.parameters.items()}
 

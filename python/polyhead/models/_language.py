@@ -10,22 +10,22 @@ from ._saved import WritesTokens, ids_of
 
 
 class LanguageRun(NamedTuple):
-    """The outputs of `LanguageModel.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions of ids, T tokens, C the size of
-    the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head. float32, of a float64 model float64."""
+    """The outputs of `LanguageModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading dimensions of
+    ids, T tokens, C the size of the vocabulary, E width, L layers, N heads, K key/value heads, H width of a head."""
 
     logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows token t
     hidden: NumPyArray | None = None  # [*,T,E], after the final norm
     all_hidden: NumPyArray | None = None  # [L+1,*,T,E], the embeddings, then each layer's output, the last one after the final norm
     attentions: NumPyArray | None = None  # [L,*,N,T,T], the attention weights
     q: NumPyArray | None = None  # [L,*,N,T,H], normed and rotated
-    k: NumPyArray | None = None  # [L,*,K,T,H], as q
+    k: NumPyArray | None = None  # [L,*,K,T,H], normed and rotated
     v: NumPyArray | None = None  # [L,*,K,T,H]
 
 
 class LanguageModel(WritesTokens):
-    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder as transformers writes it.
-    The file stays mapped, so it may be replaced but not changed in place. Calls keep packed parameters, which take as much memory as the model in
-    float32. A pickle holds the path of the folder."""
+    """A decoder that predicts the next token: GPT-2, Llama, Mistral, Mixtral, Qwen, Gemma, Phi-3, GPT-NeoX or gpt-oss, from a folder that transformers wrote.
+    The file stays mapped into memory, so it may be replaced but not changed in place. The first call packs the parameters and keeps them; they take as much memory as
+    the model in float32. A pickle holds the path of the folder."""
 
     def run(
         self, ids: Array | Sequence[int], *, attend_keys: Array | None = None, outputs: Iterable[str] = ("logits",), num_threads: int | None = None
@@ -62,14 +62,15 @@ class LanguageModel(WritesTokens):
 
         Args:
             ids: the prompt's token ids, at least one.
-            max_tokens: the most tokens of the answer.
+            max_tokens: the largest number of tokens of the answer.
             temperature: tokens are drawn with this temperature; None: the likeliest token each time.
-            top_k, top_p: with a temperature: draw from the k likeliest tokens only, and of these from the fewest likeliest tokens whose probabilities sum to at least p.
+            top_k, top_p: with a temperature: top_k keeps the k likeliest tokens; of these, top_p keeps the fewest likeliest tokens whose probabilities sum to at least p.
+                The next token is drawn from those that are left.
             seed: seed of the draws; required with a temperature.
-            stop_tokens: ids that end the answer, beside the model's end tokens.
-            ignore_end: go on after the model's end tokens.
-            cache_dtype: dtype of the cached keys and values, as in `KeyValueCache`; None: the model's.
-            on_token: called with each token as it is chosen; if it returns False, the answer ends.
+            stop_tokens: ids that end the answer, in addition to the model's end tokens.
+            ignore_end: True: go on after the model's end tokens.
+            cache_dtype: dtype of the cached keys and values, as in `KeyValueCache`; None: the model's dtype.
+            on_token: a function that is called with each token as soon as it is chosen; if the function returns False, the answer ends.
             num_threads: as `polyhead.sdpa`.
 
         Raises:

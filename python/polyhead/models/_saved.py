@@ -1,4 +1,4 @@
-"""The parts that all models of folders written by transformers share."""
+"""The base classes of models that are loaded from folders written by transformers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ._base import Model
 
 
 class SavedByTransformers(Model):
-    """A model of a folder as transformers writes it. A pickle holds the folder's path, so unpickling reads the folder again."""
+    """A model from a folder that transformers wrote. A pickle holds the folder's path, so unpickling reads the folder again."""
 
     _source: str | bytes | os.PathLike[Any]
     _ignored_keys: tuple[str, ...]
-    _side: str | None = None  # of an `ImageTextModel`, its attribute
-    _load_side: ClassVar[Callable[..., Any]]  # `polyhead.models` sets it: it knows all models
+    _side: str | None = None  # for an encoder of an `ImageTextModel`: the name of that model's attribute, "vision" or "text"
+    _load_side: ClassVar[Callable[..., Any]]  # loads a model again; set by `polyhead.models`, which knows all classes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._load_side, (self._source, self._ignored_keys, self._side)
@@ -42,7 +42,7 @@ class WritesTokens(SavedByTransformers):
     """A model that writes tokens."""
 
     def _answer_options(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The options among the arguments of `method`. Warns, once for each model, if the folder's generation_config.json would choose other tokens."""
+        """The options among the arguments of `method`. Warns, once for each model, about rules of the folder's generation_config.json that are not followed."""
         rules = self.__dict__.setdefault("_unsaid_rules", self._model.rules_not_followed)
         if rules:
             self._unsaid_rules: list[str] = []

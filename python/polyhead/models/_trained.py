@@ -1,4 +1,4 @@
-"""Models that ``polyhead train`` made, and their answers."""
+"""Models that ``polyhead train`` made, and the answers of these models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ClassifiedImage(NamedTuple):
 
     best: int  # the class of the largest probability
     probabilities: NumPyArray  # [classes]
-    attentions: NumPyArray  # [layers,heads,1 + patches,1 + patches]; 0 is the class token, patches follow row by row
+    attentions: NumPyArray  # [layers,heads,1 + patches,1 + patches]; token 0 is the class token, and the patches follow row by row
 
 
 class ImageClassifier(Model):
@@ -29,42 +29,42 @@ class ClassifiedText(NamedTuple):
     """An answer of a `TextClassifier`, for a text of T tokens."""
 
     pieces: list[str]  # T tokens
-    rating: float | None  # None from a model of classes
-    probabilities: dict[str, float]  # of the classes; empty from a model of ratings
-    head_parts: NumPyArray  # [heads], of a rating: what each pooling head adds to it
-    score_part: float  # of a rating: what the scores of words, beginnings of words and word pairs add
-    attentions: NumPyArray  # [layers,heads,T,T], of the encoder
+    rating: float | None  # None if the model chooses classes
+    probabilities: dict[str, float]  # the probability of each class; empty if the model gives ratings
+    head_parts: NumPyArray  # [heads]: what each pooling head adds to the rating
+    score_part: float  # what the scores of words, beginnings of words and word pairs add to the rating
+    attentions: NumPyArray  # [layers,heads,T,T], the encoder's attention weights
     pooling: NumPyArray  # [heads,T], which tokens each pooling head reads
 
 
 class TextClassifier(Model):
-    """Rates a text, or tells its class."""
+    """A model that gives a text a rating or a class."""
 
     def __call__(self, text: str) -> ClassifiedText:
-        """ValueError for a text without a token, or with more than ``config["longest"]``."""
+        """Answers for one text. ValueError for a text without a token, or with more than ``config["longest"]`` tokens."""
         return ClassifiedText(**self._model.answer(text))
 
 
 class Translation(NamedTuple):
-    """An answer of a `Translator`, for S source tokens with the end and T target tokens with the start."""
+    """An answer of a `Translator`, for S source tokens, of which the last is the end token, and T target tokens, of which the first is the start token."""
 
     text: str
-    complete: bool  # False: cut off at config["longest"] tokens
+    complete: bool  # False: the translation was cut off at config["longest"] tokens
     source_words: list[str]
     target_words: list[str]
     alignment: list[int]  # for each target word, the index of the source word that the guided head reads most; -1: the end token
-    source_pieces: list[str]  # S
-    target_pieces: list[str]  # T; row t of a map is what a head read after this token, to choose the next one
-    attentions: NumPyArray  # [layers,heads,T,S], of the decoder to the source
+    source_pieces: list[str]  # the S source tokens
+    target_pieces: list[str]  # the T target tokens; row t of a map is what a head read to choose the token that follows target token t
+    attentions: NumPyArray  # [layers,heads,T,S], cross-attention of the target to the source
     source_attentions: NumPyArray  # [layers,heads,S,S]
     target_attentions: NumPyArray  # [layers,heads,T,T]
 
 
 class Translator(Model):
-    """Translates a short text, with an encoder and a decoder."""
+    """A model with an encoder and a decoder, which translates a short text."""
 
     def __call__(self, text: str, *, beams: int = 1) -> Translation:
-        """`beams`: with 1, the model takes the likeliest token at each step; with more, beam search looks for the likeliest translation."""
+        """Translates a text. With beams=1 the model takes the likeliest token at each step; with more, beam search looks for the likeliest translation."""
         return Translation(**self._model.answer(text, beams))
 
 
@@ -78,7 +78,7 @@ class ChosenSentence(NamedTuple):
 
 
 class SentenceChooser(Model):
-    """Chooses the sentence that sums up a text."""
+    """A model that chooses the sentence that best sums up a text."""
 
     def __call__(self, text: str | Sequence[str]) -> ChosenSentence:
         """`text`: a text, or a list of its sentences."""

@@ -10,21 +10,21 @@ from ._saved import WritesTokens, ids_of
 
 
 class SequenceToSequenceRun(NamedTuple):
-    """The outputs of `SequenceToSequenceModel.run`. An output that was not requested is None. Letters: ``*`` the leading dimensions, S tokens of the source, T of
-    the target, C the size of the target's vocabulary, E width, N heads, Le and Ld layers of the encoder and of the decoder. float32, of a float64 model float64."""
+    """The outputs of `SequenceToSequenceModel.run`: float64 if the model is float64, else float32. An output that was not requested is None. Letters: ``*`` the leading
+    dimensions, S source tokens, T target tokens, C the size of the target's vocabulary, E width, N heads, Le layers of the encoder, Ld layers of the decoder."""
 
     logits: NumPyArray | None = None  # [*,T,C]; row t has the logits of the token that follows target token t
     memory: NumPyArray | None = None  # [*,S,E], the encoder's output for the source
-    encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E], the embeddings, then each layer's output, the last one is the memory
-    decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E], as encoder_hidden
+    encoder_hidden: NumPyArray | None = None  # [Le+1,*,S,E], the embeddings, then each layer's output; the last entry is the memory
+    decoder_hidden: NumPyArray | None = None  # [Ld+1,*,T,E], the embeddings, then each layer's output
     encoder_attentions: NumPyArray | None = None  # [Le,*,N,S,S], the attention weights of the source to itself
-    decoder_attentions: NumPyArray | None = None  # [Ld,*,N,T,T], of the target to itself
-    cross_attentions: NumPyArray | None = None  # [Ld,*,N,T,S], of the target to the source
+    decoder_attentions: NumPyArray | None = None  # [Ld,*,N,T,T], the attention weights of the target to itself
+    cross_attentions: NumPyArray | None = None  # [Ld,*,N,T,S], the attention weights of the target to the source
 
 
 class SequenceToSequenceModel(WritesTokens):
-    """A model with two sides, an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder as
-    transformers writes it. As with a `LanguageModel`, the file stays mapped, calls keep packed parameters, and a pickle holds the path of the folder."""
+    """A model with an encoder of the source and a decoder of the target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot or Whisper, from a folder that
+    transformers wrote. As with a `LanguageModel`, the file stays mapped into memory, the first call packs the parameters, and a pickle holds the path of the folder."""
 
     def run(
         self,
@@ -39,8 +39,8 @@ class SequenceToSequenceModel(WritesTokens):
         """One pass over whole texts.
 
         Args:
-            source: integers ``[*,S]``, token ids. Of Whisper: floating ``[*,M,2 S]``, the mel features that its feature extractor makes, padded.
-            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: nothing of the decoder is computed.
+            source: integers ``[*,S]``, token ids. For Whisper: floating ``[*,M,2 S]``, the padded mel features that Whisper's feature extractor makes.
+            target: integers ``[*,T]``, token ids, the first of which is usually the model's start token. None: only the encoder is computed.
             attend_source: booleans ``[*,S]``, False for padding, which no token attends to. Not for Whisper.
             attend_target: booleans ``[*,T]``, as attend_source.
             outputs: names of `SequenceToSequenceRun`'s fields.
@@ -68,14 +68,14 @@ class SequenceToSequenceModel(WritesTokens):
         on_token: Callable[[int], object] | None = None,
         num_threads: int | None = None,
     ) -> list[int]:
-        """The target's tokens after the start token, including the token that ends the target. generation_config.json's rules for forced and suppressed tokens apply;
-        its rules for beams, lengths and repetitions do not.
+        """The target's tokens after the start token, including the token that ends the target. The rules of generation_config.json for forced and suppressed tokens are
+        followed; its rules for beams, lengths and repetitions are not.
 
         Args:
-            source: the source's token ids, at least one. Of Whisper: its features ``[M,2 S]``.
-            max_tokens: the most tokens of the answer.
+            source: the source's token ids, at least one. For Whisper: mel features ``[M,2 S]``.
+            max_tokens: the largest number of tokens of the answer.
             prompt: the target's first tokens, which are not returned; empty: the model's start token (decoder_start_token_id).
-                Of Whisper: the start token, language and task; of mBART the target's language, unless it is forced.
+                For Whisper, give the tokens of start, language and task; for mBART the token of the target's language, unless generation_config.json forces it.
             temperature, top_k, top_p, seed, stop_tokens, ignore_end, cache_dtype, on_token: as `LanguageModel.generate`.
             num_threads: as `polyhead.sdpa`.
 

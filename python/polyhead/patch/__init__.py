@@ -2,11 +2,12 @@
 
     import polyhead.patch
 
-    polyhead.patch.boltz()                 # from here on, models that exist already too
-    with polyhead.patch.esm():             # within the block
+    polyhead.patch.boltz()                 # from here on, also for models that exist already
+    with polyhead.patch.esm():             # only inside the block
         model(tokens)
 
-Each function replaces methods of the package's classes at once and returns a `Patch`. Its undo(), or leaving its block, restores the package's own methods.
+Each function replaces methods of the package's classes at once and returns a `Patch`. Calling undo() of the Patch, or leaving its ``with`` block, restores the package's
+own methods.
 docs/folding.md lists the classes, and the calls that the package's own code still computes.
 """
 

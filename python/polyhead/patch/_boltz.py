@@ -25,7 +25,7 @@ def attention(
     if found is None:
         return own(self, q_x, kv_x, tri_bias, mask_bias, mask, use_kernels)
     to = Projections(self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g, self.no_heads, self.c_hidden)
-    if use_kernels:  # cuEquivariance's formula: a query without a key has the mean of the values
+    if use_kernels:  # compute as the kernels of cuEquivariance do, where a query without a key has the mean of the values
         return attend(to, q_x, kv_x, tri_bias, attended([mask != 0], lead, queries, keys).options, precision, empty_rows="uniform")
     masks, bias = found
     which = attended(masks, lead, queries, keys)
@@ -37,7 +37,7 @@ def attention(
 
 
 class _Pairs(NamedTuple):
-    """A pair tensor ``[B / multiplicity,Q,K,C]`` whose bias is made in blocks of queries, and the parameters of its norm and its projection."""
+    """A pair tensor z ``[B / multiplicity,Q,K,C]``, with the norm and the projection that make a bias of z. The bias is made in blocks of queries."""
 
     z: Tensor
     norm: nn.LayerNorm
@@ -60,8 +60,9 @@ class _Pairs(NamedTuple):
 
 
 def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
-    """None unless proj_z is a norm, a linear layer and a rearrangement without hooks, in z's dtype, whose bias is small compared with the numbers that mask a key.
-    Also None for bfloat16 with exact precision, because the bias in blocks has native products only."""
+    """Whether the bias can be made in blocks of queries: returns the pair tensor, or None. It requires that proj_z consists of a norm, a linear layer and a rearrangement
+    without hooks, in z's dtype, and that the bias is small compared with the numbers that mask a key. None for bfloat16 with exact precision, because a bias that is
+    made in blocks has native products only."""
     if z.dtype == torch.bfloat16 and precision != "native":
         return None
     parts = list(module.proj_z) if isinstance(module.proj_z, nn.Sequential) else []
@@ -79,8 +80,9 @@ def _in_blocks(module: Any, z: Tensor, precision: Precision) -> _Pairs | None:
 def _of_pairs(
     module: Any, precision: Precision, s: Tensor, k_in: Tensor, bias: Tensor | _Pairs, mask: Tensor, multiplicity: int, by_boltz: Callable[[Tensor], Tensor] | None
 ) -> Tensor | None:
-    """The output of an AttentionPairBias. bias: ``[B / multiplicity,H,Q,K]``, or what makes it; mask: ``[B,K]``. by_boltz: the package's result for sequences of an index, if it
-    can be called for some of them. Returns None if a query has no key and by_boltz is None."""
+    """The output of an AttentionPairBias; None if boltz must compute the call. bias: ``[B / multiplicity,H,Q,K]``, or the pair tensor that makes it; mask: ``[B,K]``.
+    by_boltz: a function that returns the package's own result for the sequences of an index; None if the package cannot compute single sequences, and then a query
+    without a key makes the result None."""
     batch, heads, pairs = s.size(0), module.num_heads, (s.size(1), k_in.size(1))
     shape = (bias.z.size(0), bias.projection.out_features, *bias.z.shape[1:3]) if isinstance(bias, _Pairs) else tuple(bias.shape)
     if mask.shape != (batch, pairs[1]) or k_in.size(0) != batch or shape[1:] != (heads, *pairs) or shape[0] * multiplicity not in (1, batch):
@@ -96,7 +98,7 @@ def _of_pairs(
             return None
         out = found
     elif bias.size(0) * multiplicity == batch:
-        # The samples of a structure share its bias, so do not repeat it.
+        # The samples of a structure share the structure's bias: broadcast the bias over the samples instead of repeating it.
         shared = (batch // multiplicity, multiplicity)
         q_x = s.unflatten(0, shared)
         kv_x = q_x if k_in is s else k_in.unflatten(0, shared)

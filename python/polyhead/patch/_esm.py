@@ -19,8 +19,8 @@ def multihead(
     key_padding_mask: Tensor | None = None, incremental_state: Any = None, need_weights: bool = True, static_kv: bool = False, attn_mask: Tensor | None = None, before_softmax: bool = False,
     need_head_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """MultiheadAttention, [T,B,E]. Left to its own code: incremental decoding, scores before the softmax, a mask of pairs that is not numbers, a mask of keys
-    that is not boolean, a query without a key (NaN there), and attention weights together with dropout."""
+    """Replaces forward of esm's MultiheadAttention, for inputs [T,B,E]. esm's own code computes incremental decoding, scores before the softmax, a mask of
+    pairs that is not numbers, a mask of keys that is not boolean, a query without a key (esm's result is NaN), and attention weights together with dropout."""
     arguments = (query, key, value, key_padding_mask, incremental_state, need_weights, static_kv, attn_mask, before_softmax, need_head_weights)
     by_esm = incremental_state is not None or static_kv or before_softmax or self.onnx_trace or torch.is_autocast_enabled("cpu")
     found = None
@@ -40,7 +40,8 @@ def _of_module(
         return None
     projections = (self.q_proj, self.k_proj, self.v_proj)
     if not self.rot_emb and self.enable_torch_version and not need_head_weights:
-        # esm passes key and value unchanged to torch's function, with the parameters of the layers, and does not call the layers.
+        # esm gives key, value and the parameters of the projections to torch's function, and does not call the projection layers. So nothing may watch these
+        # layers.
         if passes.is_watched(*projections, self.out_proj) or any(layer.bias is None for layer in projections):
             return None
         sources = (query, key, value)
@@ -51,7 +52,7 @@ def _of_module(
     queries, batch, keys = query.size(0), query.size(1), sources[1].size(0)
     if mask is not None and (not is_ours(mask) or mask.dtype != query.dtype or mask.shape != (queries, keys)):
         return None
-    # A floating mask of keys means two things: torch's function adds it, esm's own code reads it as boolean.
+    # The meaning of a floating mask of keys is not unique: torch's function adds the numbers to the scores, but esm's own code reads them as booleans.
     if blocked is not None and (not passes.are_plain_masks((blocked,)) or blocked.shape != (batch, keys)):
         return None
     k_bias, v_bias = self.bias_k, self.bias_v
@@ -92,9 +93,9 @@ def _has_empty_row(blocked: Tensor | None, mask: Tensor | None) -> bool:
 def column(
     own: Callable[..., Any], precision: Precision, self: Any, x: Tensor, self_attn_mask: Tensor | None = None, self_attn_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """ColumnSelfAttention, [rows, columns, B, E]: attention along the rows. esm's own code computes calls with one row, and calls in training with dropout. It also
-    splits large calls into smaller calls of the module, which reach this function."""
-    # dropout_module has its own training flag.
+    """Replaces forward of esm's ColumnSelfAttention, for inputs [rows, columns, B, E]: attention along the rows. esm's own code computes calls with one row, and calls in
+    training with dropout. It also splits large calls into smaller calls of the module; this function computes the smaller calls."""
+    # The submodule dropout_module has a training flag of its own, which decides whether dropout is applied.
     by_esm = self_attn_mask is not None or not is_ours(x) or x.dim() != 4 or x.size(0) == 1 or torch.is_autocast_enabled("cpu")
     by_esm = by_esm or self.dropout_module.training and self.dropout_module.p > 0
     by_esm = by_esm or x.size(0) * x.size(1) > self.max_tokens_per_msa and not torch.is_grad_enabled()
@@ -116,7 +117,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 METHODS: tuple[tuple[Any, ...], ...] = (
     (
         "esm.multihead_attention", "MultiheadAttention", "forward", _MULTIHEAD, (), multihead, ("apply_sparse_mask",), (*_PROJECTIONS, "bias_k", "bias_v"),
-        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # called with other dimensions
+        {"rot_emb": "esm.rotary_embedding.RotaryEmbedding"},  # the replacement calls it with other dimensions than esm does
     ),
     (
         "esm.axial_attention", "ColumnSelfAttention", "forward", ("x", "self_attn_mask", "self_attn_padding_mask"), (), column,

@@ -21,14 +21,14 @@ from ..torch._rules import Options
 
 _PACKAGES = ("boltz", "openfold", "openfold3")
 _OFFSET = 1e4  # exp(-1e4) is 0 in every dtype. A bias this low acts as a mask, unless the other scores of the row are as low.
-_LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks, so that it cancels at most half of the offset
+_LARGEST = _OFFSET / 4  # bound of a bias that is given together with masks; such biases of two keys differ by at most half of the offset
 LINEARS = ("linear_q", "linear_k", "linear_v", "linear_o", "linear_g")
 SIGMOID = {"sigmoid": "torch.nn.modules.activation.Sigmoid"}  # the module of the gate
-_PIECE = 2**24  # the package's own code computes sequences with at most so many scores at a time
+_PIECE = 2**24  # most scores for which the package's own code is called at a time
 
 
 class Projections(NamedTuple):
-    """The linear layers of a module, and its heads."""
+    """The linear layers of an attention module, the number of its heads and their width."""
 
     q: nn.Module
     k: nn.Module
@@ -44,14 +44,14 @@ class Projections(NamedTuple):
 
 
 def is_ours(*tensors: object) -> bool:
-    """True if polyhead computes with all of these tensors."""
+    """True if polyhead can compute with all of these tensors: plain tensors on the CPU, not empty, of a supported dtype."""
     return all(type(x) in PLAIN and x.is_cpu and x.dtype in DTYPES and x.numel() > 0 for x in tensors)  # type: ignore[attr-defined]
 
 
 def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> tuple[list[Tensor], Tensor | None] | None:
-    """Boolean masks and one bias for tensors that are added to the scores ``[*,H,Q,K]``. A tensor without a head dimension that holds only 0 and numbers <= -1e4
-    is a mask. None if the sum of the others would need more memory than the largest of them, if one of them has large numbers, or if the scores do not have
-    all their dimensions."""
+    """Converts tensors that are added to the scores ``[*,H,Q,K]`` to boolean masks and at most one bias. A tensor without a head dimension that holds only 0 and numbers
+    <= -1e4 becomes a mask; all other tensors are summed to the bias. Returns None if the sum would need more memory than the largest of these other tensors, if one of
+    them has large numbers, or if a tensor does not broadcast to the scores."""
     masks, others = [], []
     for bias in biases:
         if bias is None:
@@ -71,7 +71,7 @@ def masks_and_bias(biases: Iterable[Tensor | None], scores: tuple[int, ...]) -> 
 
 
 def is_small(bias: Tensor) -> bool:
-    """True if masked keys keep a weight of 0 with this bias. If the bias has large numbers itself, masked keys may weigh as much as others."""
+    """True if this bias is so small that masked keys keep a weight of 0. With a large bias, the package's code may give masked keys as much weight as other keys."""
     low, high = bias.detach().aminmax()
     return -_LARGEST < float(low) and float(high) < _LARGEST
 
@@ -88,7 +88,7 @@ def makes_small_bias(norm: nn.LayerNorm, projection: nn.Linear) -> bool:
 
 
 def _as_mask(bias: Tensor) -> Tensor | None:
-    # An expanded dimension has one number.
+    # Along an expanded dimension all numbers are the same, so one of them is enough.
     bias = bias[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in bias.stride())]
     if bias.dim() > 2 and bias.size(-3) > 1:
         return None
@@ -97,14 +97,14 @@ def _as_mask(bias: Tensor) -> Tensor | None:
 
 
 class Attended(NamedTuple):
-    """Which keys queries attend to."""
+    """The keys to which queries may attend."""
 
-    options: dict[str, Tensor]  # attend_keys ``[*,K]`` or attend ``[*,1,Q,K]``, for the leading dimensions of the queries
-    empty: Tensor | None  # ``[*]``: sequences that have a query without a key; None if there is none
+    options: dict[str, Tensor]  # attend_keys ``[*,K]`` or attend ``[*,1,Q,K]``, where * are the queries' leading dimensions; empty if nothing is masked
+    empty: Tensor | None  # bool ``[*]``: True for sequences that have a query without a key; None if there is no such sequence
 
 
 def attended(masks: Sequence[Tensor], lead: tuple[int, ...], queries: int, keys: int) -> Attended:
-    """masks: bool, broadcast to ``[*,1,Q,K]``."""
+    """The conjunction of masks: bool, broadcast to ``[*,1,Q,K]``, True = may attend."""
     if not masks:
         return Attended({}, None)
     keep = masks[0]
@@ -125,7 +125,8 @@ def attend(
     to: Projections, q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor], precision: Precision, *, global_query: str = "off",
     empty_rows: str = "zero",
 ) -> Tensor:  # fmt: skip
-    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. A query without a key has heads of 0."""
+    """The output ``[*,Q,C]`` of the module for q_x ``[*,Q,C]`` and kv_x ``[*,K,C]``; bias broadcasts to ``[*,H,Q,K]``. For a query without a key the heads'
+    outputs are 0."""
     if bias is not None:
         bias = bias.reshape(*(1,) * (q_x.dim() + 1 - bias.dim()), *bias.shape)
     linears = to.linears
@@ -153,8 +154,8 @@ def attend(
 
 
 def _is_product(layer: nn.Module) -> bool:
-    """Whether a call of the layer is x W^T + b. These packages have subclasses of torch's with other initial values and, in some layers, a precision of
-    their own."""
+    """Whether a call of the layer computes x W^T + b and nothing else. These packages have subclasses of torch.nn.Linear, which differ in their initial values and in some
+    layers compute in a precision of their own."""
     known = isinstance(layer, nn.Linear) and (type(layer).forward is nn.Linear.forward or type(layer).__module__.split(".")[0] in _PACKAGES)
     return known and getattr(layer, "precision", None) is None and not passes.has_hooks(layer)
 
@@ -163,7 +164,7 @@ def _by_torch(
     to: Projections, linears: Sequence[Any], q_x: Tensor, kv_x: Tensor, bias: Tensor | None, masks: dict[str, Tensor],
     precision: Precision, global_query: str, empty_rows: str,
 ) -> Tensor:  # fmt: skip
-    """Projections and gate as the layers compute them, and the attention of their results by polyhead."""
+    """Computes projections and gate by calling the module's layers, and the attention by polyhead."""
     linear_q, linear_k, linear_v, linear_o, linear_g = linears
     source = q_x if global_query == "off" else mean(q_x, q_x.dim() - 2, masks.get("attend_keys"))
     q, k, v = (linear(x).unflatten(-1, (-1, to.width)).transpose(-2, -3) for linear, x in ((linear_q, source), (linear_k, kv_x), (linear_v, kv_x)))
@@ -179,11 +180,12 @@ def _by_torch(
 
 
 def with_rows(out: Tensor, empty: Tensor | None, scores: int, own: Callable[[tuple[Tensor, ...]], Tensor]) -> Tensor:
-    """out ``[*,Q,C]`` with the sequences of `empty` from the package's own code, whose finite offsets decide what a query without a key attends to.
+    """Replaces the sequences of out ``[*,Q,C]`` for which `empty` is True by the results of the package's own code. That code masks by finite offsets, which
+    decide to which keys a query without a key attends.
 
     Args:
-        scores: elements of the scores of a sequence.
-        own: the result for an index of the leading dimensions.
+        scores: number of scores of a sequence.
+        own: a function that returns the package's result for an index of the leading dimensions.
     """
     if empty is None:
         return out

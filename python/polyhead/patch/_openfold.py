@@ -14,13 +14,14 @@ _KERNELS = (
     "use_memory_efficient_kernel", "use_deepspeed_evo_attention", "use_cuequivariance_attention", "use_cueq_triangle_kernels", "use_triton_triangle_kernels",
     "use_lma", "use_high_precision",
 )  # fmt: skip
-"""Kernels with the same result; at most one may be chosen."""
+"""Names of options that select a kernel. All kernels have the same result; at most one may be selected."""
 
 
 def _of_module(
     own: Callable[..., Tensor], precision: Precision, mha: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None, options: dict[str, Any]
 ) -> Tensor | None:
-    """The output of Attention. None if openfold's own code must compute it: with use_flash, which has a separate mask, and if the choice of kernels is an error."""
+    """The output of openfold's Attention; None if openfold's own code must compute it. Examples are calls with use_flash, which have a separate mask, and calls that select
+    more than one kernel."""
     biases = [x for x in biases or [] if x is not None]
     if not is_ours(q_x, kv_x, *biases) or options.get("use_flash") or sum(bool(options.get(name)) for name in _KERNELS) > 1:
         return None
@@ -43,13 +44,13 @@ def _of_module(
 def attention(
     own: Callable[..., Tensor], precision: Precision, self: Any, q_x: Tensor, kv_x: Tensor, biases: list[Tensor] | None = None, *places: Any, **options: Any
 ) -> Tensor:
-    # The order of positional options differs between versions, so such calls run the package's own code.
+    # The order of positional options differs between versions, so the package's own code runs calls with positional options.
     out = None if places else _of_module(own, precision, self, q_x, kv_x, biases, options)
     return own(self, q_x, kv_x, biases, *places, **options) if out is None else out
 
 
 def global_attention(own: Callable[..., Tensor], precision: Precision, self: Any, m: Tensor, mask: Tensor, *places: Any, **options: Any) -> Tensor:
-    # openfold adds eps to the denominator of the mean query; polyhead does not.
+    # openfold adds eps to the denominator of the mean query, and polyhead does not; an eps of at most 1e-8 makes no difference.
     if is_ours(m, mask) and self.eps <= 1e-8 and self.inf >= 1e4 and m.shape[:-1] == mask.shape:
         keep = mask != 0
         if bool((keep == mask).all()):

@@ -18,21 +18,21 @@ from . import _boltz, _esm, _openfold
 
 
 class Method(NamedTuple):
-    """A method to replace."""
+    """A method that a patch replaces, and what is known about it."""
 
     module: str
     owner: str
     name: str
     parameters: tuple[str, ...]  # the first parameters that the method must have
-    known: tuple[str, ...]  # further parameters that it may have
+    known: tuple[str, ...]  # further parameters that the method may have
     replacement: Callable[..., Any]  # called with the package's own method, the precision of the patch, and the method's arguments
-    helpers: tuple[str, ...] = ()  # methods that the original calls and the replacement does not
+    helpers: tuple[str, ...] = ()  # methods of the class that the package's own method calls and the replacement does not call
     parts: tuple[str, ...] = ()  # modules, parameters and buffers that the replacement calls or reads
-    bypassed: Mapping[str, str] = {}  # modules that the original calls and the replacement computes or leaves out, with their classes
+    bypassed: Mapping[str, str] = {}  # name -> class of modules that the package's own method calls, and the replacement does not: it computes their result or leaves them out
 
     def is_known(self, owner: type, module: Any) -> bool:
-        """Whether polyhead would compute the same as the object. It does if the helper methods are those of the patched class, if the object has no unknown parts, and if
-        no hook or replacement watches or changes the modules that polyhead bypasses."""
+        """Whether the replacement would compute the same as the module's own method. It does if the helper methods are those of the patched class, if the module has no
+        unknown parts, and if no hook or replacement watches or changes the modules that polyhead bypasses."""
         own = module.__dict__
         for name in self.helpers:
             helper = getattr(type(module), name, None)
@@ -46,12 +46,12 @@ class Method(NamedTuple):
 
 
 def _name(of: Any) -> str:
-    """The module and the name of a class or function."""
+    """The full name of a class or function: its module and its qualified name."""
     return f"{getattr(of, '__module__', '')}.{getattr(of, '__qualname__', '')}"
 
 
 class _Package:
-    """The methods of a package, and the patches of it that are applied."""
+    """The methods of a package that patches replace, and the applied patches of this package."""
 
     def __init__(self, name: str, imported: tuple[str, ...], distributions: tuple[str, ...], methods: tuple[Method, ...]) -> None:
         self.name, self.imported, self.distributions, self.methods = name, imported, distributions, methods
@@ -87,7 +87,7 @@ class _Package:
         return replaced
 
     def _found(self) -> Iterable[tuple[type, Method, Callable[..., Any]]]:
-        """Every class with its method. All are checked before the first is replaced."""
+        """Each method to replace, with its class. All methods are checked before the first one is replaced."""
         where = f"polyhead.patch.{self.name}"
         found, missing = [], []
         for package in self.imported:
@@ -129,10 +129,10 @@ class _Package:
 
 
 class Patch:
-    """A patch of a package, applied when it is made. The classes belong to the process, so that every thread and every model sees it.
+    """A patch of a package, applied by its constructor. It changes the package's classes, so it affects every thread and every model of the process.
 
-    Patches of a package may overlap if they have the same precision; its own methods return when the last patch is undone. Leaving a ``with`` block undoes the
-    patch, with or without an exception; entering the block again applies it again.
+    Patches of a package may overlap if they have the same precision; the package's own methods are restored when the last patch is undone. Leaving a ``with`` block undoes
+    the patch, with or without an exception; entering the block again applies the patch again.
     """
 
     def __init__(self, package: _Package, precision: Precision = "native") -> None:
@@ -185,13 +185,13 @@ _OPENFOLD = _Package("openfold", ("openfold", "openfold3"), ("openfold", "openfo
 
 
 def boltz(*, precision: Precision = "native") -> Patch:
-    """Computes the attention of boltz (Boltz-1, Boltz-2) by polyhead: triangle attention and attention with a pair bias.
+    """Makes polyhead compute the attention of boltz (Boltz-1, Boltz-2): triangle attention and attention with a pair bias.
 
-    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
-    docs/folding.md lists, run the package's own code.
+    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+    or torch.func, and the few calls that docs/folding.md lists.
 
     Args:
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
         The applied patch.
@@ -199,20 +199,20 @@ def boltz(*, precision: Precision = "native") -> Patch:
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
         ImportError: boltz is not installed.
-        NotImplementedError: a version of it whose methods polyhead does not know.
+        NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_BOLTZ, precision)
 
 
 def esm(*, precision: Precision = "native") -> Patch:
-    """Computes the attention of fair-esm by polyhead: of ESM-1, ESM-1b, ESM-1v, ESM-2 and ESM-IF1, and the columns of the MSA Transformer, with
-    attention weights (contacts).
+    """Makes polyhead compute the attention of fair-esm: of ESM-1, ESM-1b, ESM-1v, ESM-2 and ESM-IF1, and the column attention of the MSA Transformer. Attention weights
+    (contacts) are supported.
 
-    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
-    docs/folding.md lists, run the package's own code.
+    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+    or torch.func, and the few calls that docs/folding.md lists.
 
     Args:
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
         The applied patch.
@@ -220,26 +220,26 @@ def esm(*, precision: Precision = "native") -> Patch:
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
         ImportError: fair-esm is not installed.
-        NotImplementedError: a version of it whose methods polyhead does not know.
+        NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_ESM, precision)
 
 
 def openfold(*, precision: Precision = "native") -> Patch:
-    """Computes the attention of openfold and openfold3, of whichever is installed, by polyhead: gated attention with biases, and global attention.
+    """Makes polyhead compute the attention of openfold and openfold3, whichever is installed: gated attention with biases, and global attention.
 
-    Applies at once, to the classes; the `Patch` undoes it. Calls on other devices, under torch.compile, tracing or torch.func, and the few that
-    docs/folding.md lists, run the package's own code.
+    The function changes the package's classes at once; the `Patch` undoes that. The package's own code still runs calls on other devices and under torch.compile, tracing
+    or torch.func, and the few calls that docs/folding.md lists.
 
     Args:
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
         The applied patch.
 
     Raises:
         ValueError: another precision than that of an applied patch of the package, or an unknown word.
-        ImportError: neither is installed.
-        NotImplementedError: a version of one whose methods polyhead does not know.
+        ImportError: neither package is installed.
+        NotImplementedError: polyhead does not know the methods of the installed version.
     """
     return Patch(_OPENFOLD, precision)

@@ -1,4 +1,4 @@
-"""Attention of tensors with every option, and with gradients."""
+"""Attention on torch's tensors, with every option and with gradients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FormulaOptions(TypedDict, total=False):
 
 
 class AttentionOptions(FormulaOptions, total=False):
-    """And of int8 keys and values, and FlexAttention's."""
+    """Keyword arguments of `attention`, including those for int8 keys and values and those of FlexAttention."""
 
     k_scale: Tensor | None
     v_scale: Tensor | None
@@ -99,7 +99,7 @@ def attention(
     out: Tensor | None = None,
     **options: Unpack[AttentionOptions],
 ) -> Tensor | tuple[Tensor, ...]:
-    """`polyhead.sdpa` for tensors, with gradients: attention with every option (Vaswani et al. 2017, equation 1).
+    """`polyhead.sdpa` for torch's tensors, with gradients: attention with every option (Vaswani et al. 2017, equation 1).
 
     ::
 
@@ -107,62 +107,63 @@ def attention(
         p     = softmax of score over the attended keys
         out   = dropout(p) v                         lse = log sum exp(score) over the attended keys
 
-    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights, second derivatives (create_graph, torch.func.hessian) and
-    forward mode (torch.func.jvp, dual tensors). A boolean mask and a bias may be given together; no
-    tensor ``[*,N,T,S]`` is made of them.
+    q, k, v, bias, sink and a relative_bias have gradients, through out, lse and the attention weights. They also have second derivatives (create_graph,
+    torch.func.hessian) and forward mode (torch.func.jvp, dual tensors). A boolean mask and a bias may be given together; they are not combined to a tensor ``[*,N,T,S]``.
 
     Args:
         q: ``[*,N,T,H]`` float32, float64, float16 or bfloat16, on the CPU.
-        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)``. dtype of q; or, unless that is float64, bfloat16, float16, or int8 with
+        k: ``[*,K,S,H]``; query head n reads key/value head ``n // (N // K)``. dtype of q. Unless q is float64, k may also be bfloat16, float16, or int8 with
             k_scale and v_scale.
         v: ``[*,K,S,V]``, dtype of k.
-        attend, block: bool, broadcast to ``[*,N,T,S]``: True = may attend, and True = may not. One of the two.
-        attend_keys, block_keys: bool, broadcast to ``[*,S]``: the same for a key and every query. One of the two.
-        causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (``S - T``) or the offset as an int.
-        window: ``(left, right)``: attends where ``-left <= s - (t + offset) <= right``, with the offset of causal, else ``S - T``. None: no limit on that side.
-        key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; attends to keys ``s < length``.
+        attend, block: bool, broadcast to ``[*,N,T,S]``: True = may attend (attend) or may not attend (block). At most one of the two.
+        attend_keys, block_keys: bool, broadcast to ``[*,S]``: whether all queries may attend (attend_keys) or may not attend (block_keys) to a key. At most one of the two.
+        causal: query t attends to keys ``s <= t + offset``: ``"top_left"`` (offset 0), ``"bottom_right"`` (offset ``S - T``) or the offset as an int.
+        window: ``(left, right)``: query t attends to keys s with ``-left <= s - (t + offset) <= right``. The offset is that of causal, or ``S - T`` without causal.
+            None in place of left or right: no limit on that side.
+        key_lengths: integers, ``[*]`` per sequence or ``[*,T]`` per query; a query attends to keys ``s < length``.
         diagonal_offsets: integers ``[*]``: the offset of the diagonal in each sequence, as in `polyhead.sdpa`.
         query_offsets, key_offsets: integers ``[D+1]``: documents packed one after the other (cu_seqlens), as in `polyhead.sdpa`.
-        blocks, block_size: for each block of queries the blocks of keys that it attends to, as in `polyhead.sdpa`; integers ``[*,N,Tb,count]``.
-        bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. Its gradient has its own shape.
+        blocks, block_size: for each block of queries the blocks of keys to which its queries may attend, as in `polyhead.sdpa`; integers ``[*,N,Tb,count]``.
+        bias: added to the scores, dtype of q, broadcasts to ``[*,N,T,S]``. The gradient of bias has the shape of bias.
         relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table. Not together with bias.
         scale: factor of ``q k^T``; None is ``1 / sqrt(H)``.
-        softcap: ``c`` of the formula; 0 is off.
+        softcap: ``c`` of the formula; 0 switches softcap off.
         sink: sink logits ``[N]``, or of another rank that broadcasts to ``[*,N,T]``: ``exp(sink)`` is added to the sum of the softmax. dtype of q, or
-            float32 beside float16 and bfloat16.
+            float32 if q is float16 or bfloat16.
         dropout: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits.
         empty_rows: result of a query whose keys are all masked: ``"zero"``, ``"uniform"`` or ``"unmasked"``, as in `polyhead.sdpa`.
-        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-        k_scale, v_scale: float32 ``[*,K,S]`` of int8 keys and values.
-        score_mod: ``score_mod(score, b, h, q_idx, kv_idx)`` as FlexAttention takes it, of the scaled score, before softcap and bias. It is traced once a call and run
-            by an interpreter on tiles of scores; tensors that it captures and indexes have gradients. Operations that it may use: docs/flex_attention.md.
-            An index outside of a captured tensor gives NaN.
-        block_mask: a BlockMask of torch; polyhead makes a boolean mask of it, one byte for each pair.
-        cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to it, and q attends to all
-            tokens of its sequence; with causal (either corner) or a window each query counts from its own token. Only without gradients. Not with
+        precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        k_scale, v_scale: float32 ``[*,K,S]``, the scales of int8 keys and values.
+        score_mod: a function ``score_mod(score, b, h, q_idx, kv_idx)`` like that of FlexAttention. It receives the scaled score, and softcap and bias are applied to its
+            result. The function is traced once in each call, and an interpreter runs it on tiles of scores. Tensors that it captures and indexes have gradients.
+            docs/flex_attention.md lists the operations that it may use. An index outside of a captured tensor gives NaN.
+        block_mask: a BlockMask of torch. polyhead converts it to a boolean mask, which takes one byte for each pair.
+        cache: a `polyhead.KeyValueCache`, for texts that are computed a few tokens at a time: k and v ``[B,K,T,.]`` are appended to the cache, and q attends to all
+            tokens of its sequence. With causal (either corner) or a window, the diagonal is at each query's own token. Only without gradients. Not with
             key_lengths, diagonal_offsets, scales, documents or an offset of the diagonal. The cache is unchanged if the call fails.
-        new_tokens: integers ``[B]``, with cache: how many of the T tokens sequence b has; None: all. Rows of out after them mean nothing.
+        new_tokens: integers ``[B]``, with cache: how many of the T tokens belong to sequence b; None: all. Rows of out for the tokens that do not belong are undefined.
         return_lse: also return lse ``[*,N,T]``, float32 (float64 for float64 inputs).
         return_attention_weights: also return p ``[*,N,T,S]``, dtype of q, before dropout.
         out: ``[*,N,T,V]``, dtype of q, written in place and returned; only without gradients.
 
     Returns:
-        out ``[*,N,T,V]``, whose dimensions lie in memory in the order of q's; with lse or attention weights a tuple: out, then lse, then the attention weights.
+        out ``[*,N,T,V]``, whose dimensions have the same order in memory as those of q. If lse or attention weights are requested, a tuple of out and those requested, in
+        the order out, lse, attention weights.
 
     Raises:
         ValueError: a shape, dtype, value or option that does not fit; the message says what was given and what is allowed.
         TypeError: an argument of another type; a dtype or device that polyhead does not compute with, tensors on several devices, a subclass of Tensor with
             a __torch_function__ of its own.
-        NotImplementedError: a gradient that is not defined or not there: of k_scale and v_scale; with cache or out; of lse and attention weights with
-            empty_rows "uniform", and of a relative_bias in attention weights with documents or diagonal_offsets. Third derivatives, forward mode of forward
-            mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that is not traced; with score_mod also a gradient of lse or of attention weights, and
-            forward mode.
+        NotImplementedError: a gradient that does not exist: of k_scale and v_scale; with cache or out; of lse and attention weights with
+            empty_rows "uniform"; of attention weights by a relative_bias with documents or diagonal_offsets. Third derivatives, forward mode of forward
+            mode (jacfwd of jacfwd), and forward mode under torch.compile. An operation of score_mod that cannot be traced; with score_mod also a gradient of lse or of
+            attention weights, and forward mode.
 
-    Results have the bits of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are taken in its dtype.
+    Results have the same bits as those of `polyhead.sdpa`. Under torch.autocast q, k, v and bias are converted to the dtype of autocast.
     """
     chosen = _chosen(options) if cache is None and new_tokens is None else None
     if chosen is not None and type(return_lse) is bool and type(return_attention_weights) is bool and not _eager.is_autocast_enabled():
-        # A call that needs no conversion; what is wrong with another one is said below.
+        # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
         found = _eager.attention(q, k, v, chosen, return_lse, return_attention_weights, out)
         if found is not None:
             if return_attention_weights:
@@ -199,11 +200,11 @@ def attention(
 _NUMBERS = (float, int)
 _OPTIONAL_NUMBERS = {name for name, kind in _OPTIONS.items() if kind == "float | None"}
 _PAIRS = {name for name, kind in _OPTIONS.items() if kind in ("Window", "BlockSize")}
-_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # by the bindings
+_CHECKED_BELOW = {name for name, kind in _OPTIONS.items() if kind in ("Causal", "RelativeBias | None")}  # names of options that the bindings check
 
 
 def _chosen(options: Any) -> dict[str, Any] | None:
-    """The options that differ from their defaults, as `_eager.attention` takes them; None if one has to be looked at more closely."""
+    """The options that differ from their defaults, in the form of `_eager.attention`; None if the fast path cannot take one of them."""
     chosen: dict[str, Any] = {}
     for name, value in options.items():
         if name in _TENSORS:
@@ -254,7 +255,7 @@ def attention_of(where: str, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> t
 
 @torch.compiler.disable(reason="a score_mod is traced by polyhead itself")  # type: ignore[untyped-decorator]
 def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: Any, block_mask: Any, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from . import _score_mod  # it imports FlexAttention
+    from . import _score_mod  # import it here, because it imports FlexAttention
 
     if block_mask is not None:
         for name in ("attend", "block"):
@@ -268,7 +269,7 @@ def _with_score_mod(where: str, q: Tensor, k: Tensor, v: Tensor, *, score_mod: A
 
 
 def read_options(where: str, q: Tensor, *, attention_weights: bool = False, **given: Any) -> Options:
-    """The arguments of `attention`, whose tensors the caller has checked, as those of the operators, without a seed of dropout."""
+    """Converts the arguments of `attention`, whose tensors the caller has checked, to the arguments of the operators, without a seed of dropout."""
     for name in names_of("scales"):
         if (scales := given.get(name)) is not None and scales.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError(f"{where}: {name} requires grad; polyhead has no gradient of the scales of int8 keys and values")

@@ -1,8 +1,8 @@
 """The fast path in eager mode: tensors go directly to the kernel, inside an autograd.Function if a gradient is recorded.
 
-torch's dispatcher takes longer than a small attention, and so do a few lines of Python: python/bindings/torch_attention.cc has the checks and both passes. If something
-other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain memory on the CPU, the operators of `_ops` are
-called instead. They also say what is wrong with arguments that cannot be read; errors of the kernel are raised here.
+torch's dispatcher takes longer than a small attention, and so do a few lines of Python. So python/bindings/torch_attention.cc contains the checks and both
+passes. If something other than autograd observes the call (torch.compile, modes, transforms, tracing), or a tensor is not plain memory on the CPU, the
+operators of `_ops` are called instead. They also raise the errors for arguments that the fast path cannot read; errors of the kernel are raised by the fast path.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from . import _ops
 from ._rules import options_of
 
 PLAIN = frozenset((Tensor, torch.nn.Parameter))
-"""Types whose tensors are memory and nothing more, if the bindings can read them."""
+"""Types of plain tensors: they have no behaviour beyond the numbers in their memory."""
 
 _READ_BY_C = hasattr(Tensor, "__dlpack_c_exchange_api__")  # torch 2.10 and later
 _RELATIVE = tuple(argument.name for argument in ARGUMENTS if argument.group == "relative_bias" and argument.extent)
 
 
 recorders: list[Any] = []
-"""Captures that are running. They are told of each call (`record(q, k, options of polyhead.sdpa)`), and do not count as something that looks at it."""
+"""Captures that are running. Each call of attention is reported to them (`record(q, k, options of polyhead.sdpa)`). `watched` ignores them."""
 
 
 def watched() -> bool:
@@ -43,7 +43,7 @@ def watched() -> bool:
     )
 
 
-# Of any device, in half the time.
+# torch's private function tells whether autocast is enabled for any device, in half the time of torch.is_autocast_enabled.
 is_autocast_enabled: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", None) or (lambda: torch.is_autocast_enabled("cpu"))
 
 
@@ -52,7 +52,7 @@ def _only_recorders() -> bool:
 
 
 def _without_tensors(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The options with None for tensors, which autograd saves itself."""
+    """The options without their tensors, which autograd saves."""
     given = {name: value for name, value in given.items() if name not in names}
     if "relative_bias" in given:
         given["relative_bias"] = given["relative_bias"]._replace(**dict.fromkeys(_RELATIVE))
@@ -68,14 +68,14 @@ def _with_tensors(given: dict[str, Any], names: tuple[str, ...], tensors: Sequen
 
 
 def _limit_threads(given: dict[str, Any]) -> None:
-    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
+    threads = torch.get_num_threads()  # torch's limit, which is 1 in the workers of a DataLoader
     if threads < _core.num_threads():
         given["num_threads"] = threads
 
 
 class _Attention(torch.autograd.Function):
-    """Saves a pass that was computed before. Its arguments are (call, results, q, k, v, *tensors), where call is (options without tensors, names of the tensors, number
-    of outputs); it returns out, or a tuple of that many outputs."""
+    """Saves a pass that is already computed, so that autograd can run its backward pass. The arguments are (call, results, q, k, v, *tensors), where call is
+    (options without tensors, names of the tensors, number of outputs). Returns out, or a tuple with this number of outputs."""
 
     forward: Any = staticmethod(_core.eager_attention_save)
 
@@ -87,7 +87,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, saved: tuple[Any, ...], d_outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """What `_Attention.backward` returns, computed by the operators: for second derivatives, gradients of lse and attention weights, several dtypes."""
+    """The result of `_Attention.backward`, computed by the operators of `_ops`: for second derivatives, gradients through lse and attention weights, and mixed dtypes."""
     given, names, outputs = ctx.call
     q, k, v, out, *tensors = saved if outputs == 1 else saved[:-2]
     lse, p = (ctx.lse, None) if outputs == 1 else saved[-2:]
@@ -104,7 +104,7 @@ def _in_order(names: tuple[str, ...], gradients: Sequence[Tensor | None]) -> lis
     return [by_name.get(name) for name in names]
 
 
-# Function.apply without its part for transforms, which takes time.
+# Function.apply of the base class, which leaves out the time-consuming support of functorch transforms.
 _apply: Any = super(torch.autograd.Function, _Attention).apply
 
 _core.connect_eager_attention(
@@ -116,8 +116,8 @@ _core.connect_eager_attention(
 def attention(
     q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], lse: bool = False, attention_weights: bool = False, out: Tensor | None = None
 ) -> Any:
-    """out of `polyhead.sdpa`; or, if lse or attention weights are wanted, a tuple (out, lse, attention weights) with None for the other; or None if the operator must be
-    called, which also says what is wrong.
+    """Attention by the fast path. Returns out of `polyhead.sdpa`; or, if lse or attention weights are wanted, a tuple (out, lse, attention weights), with None
+    for the one that is not wanted; or None if the operator of `_ops` must be called, which then computes the result or raises the error.
 
     Args:
         given: options of `polyhead.sdpa` by name.

@@ -15,7 +15,7 @@ from ._rules import Options, keywords
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The tensors as torch.autocast passes them to torch's scaled_dot_product_attention: floating ones other than float64 in its lower precision."""
+    """Casts tensors as torch.autocast does for torch's scaled_dot_product_attention: floating tensors other than float64 become the lower-precision dtype of autocast."""
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -27,12 +27,13 @@ def autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """True if one of them is a dual tensor, which has a tangent in forward mode."""
+    """True if one of the tensors is a dual tensor, which has a tangent in forward mode."""
     return forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
 def _refuse_forward_mode() -> None:
-    """Raises NotImplementedError under torch.compile: it hides the tangent of a dual tensor, and a custom operator ignores it, so the derivative would be 0."""
+    """Raises NotImplementedError for forward mode under torch.compile. There the tangents of dual tensors are hidden and custom operators ignore them, so derivatives would
+    be 0."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(
             "polyhead's attention has no forward-mode derivative (torch.func.jvp, jacfwd, hessian, dual tensors) under torch.compile; call it without"
@@ -60,7 +61,7 @@ def with_seed(q: Tensor, options: Options) -> Options:
 
 def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor]:
     """``(out, lse, attention weights)`` with gradients; attention weights that are not wanted are None or ``[0]``. options: with the seed of dropout."""
-    # "offset" has a gradient of its own where a row may be empty.
+    # The fast path cannot compute the gradient of "offset" for rows without keys (see `_offset`), which a mask may cause.
     if type(q) in _eager.PLAIN and q.is_cpu and not _eager.watched() and (options.empty_rows != "offset" or options.attend is None):
         found = _eager.attention(q, k, v, keywords(q, options), True, options.attention_weights)
         if found is not None:
@@ -75,12 +76,12 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tenso
 
 
 def sink_logits(sink: Tensor, q: Tensor, where: str) -> Tensor:
-    """The sink in a dtype that goes with q."""
+    """The sink in a dtype that the operators accept together with q: float32 beside a 16-bit q, else the dtype of q."""
     return _beside(q, where, sink=sink)
 
 
 def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
-    # One tensor by its name, in a dtype that goes with q.
+    # named: one tensor, by its name. Its dtype becomes the dtype of q, but float32 is kept if q is a 16-bit tensor.
     ((name, tensor),) = named.items()
     require(where, also=(), **{name: tensor})
     require_one_device(where, query=q, **named)
@@ -89,7 +90,7 @@ def _beside(q: Tensor, where: str, **named: Tensor) -> Tensor:
 
 
 def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, where: str) -> Options:
-    """The options with a relative bias of tensors."""
+    """The options, to which the relative bias is added after checks."""
     if not isinstance(relative, RelativeBias):
         raise TypeError(f"{where}: relative_bias is of type {type(relative).__name__}; it must be a polyhead.RelativeBias")
     diagonal = relative.diagonal
@@ -101,7 +102,7 @@ def with_relative_bias(options: Options, relative: RelativeBias, q: Tensor, wher
     if causal is not None:
         if diagonal not in (None, causal):
             raise ValueError(f"{where}: relative_bias.diagonal is {diagonal!r} and the causal diagonal {causal!r}; they must be the same")
-        diagonal = None  # means the causal diagonal
+        diagonal = None  # None means the causal diagonal
     if not isinstance(relative.bidirectional, bool):
         raise TypeError(f"{where}: relative_bias.bidirectional is of type {type(relative.bidirectional).__name__}; it must be True or False")
     if isinstance(relative.max_distance, bool) or not isinstance(relative.max_distance, int):

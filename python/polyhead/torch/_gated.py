@@ -31,20 +31,20 @@ class GatedAttention(nn.Module):
         c_in: width of the input and of the output.
         c: width of one head.
         heads: N.
-        axis: dimension of the input that attention runs along; not the last one, which is the width.
+        axis: the dimension of the input along which positions attend to each other; not the last dimension, which is the width.
         gated: whether the merged heads are multiplied by sigmoid(linear_g(x)).
-        is_global: global attention: one query per sequence, the mean of the queries, against one key/value head. Without a gate the output has an extent of
-            1 along the axis; with a gate it has all positions, because the gate of each position multiplies the one result.
-        use_bias_for_embeddings: whether linear_q, linear_k and linear_v have biases; linear_o and linear_g always have one.
-        query_mean: positions whose mean is a global query: ``"all"``, or ``"attended"``: those where attend_keys is True (as AlphaFold's code does for
+        is_global: global attention: each sequence has one query, the mean of its queries, and one key/value head. Without a gate the output has an extent of
+            1 along the axis. With a gate the output has all positions, because the gate of each position multiplies the one result.
+        use_bias_for_embeddings: whether linear_q, linear_k and linear_v have biases; linear_o and linear_g always have biases.
+        query_mean: the positions whose mean is a global query: ``"all"``, or ``"attended"``: the positions where attend_keys is True (as in AlphaFold's code of
             algorithm 19).
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
-        empty_rows: result of a query whose keys are all masked: ``"offset"``, what AlphaFold's code gives, which adds -1e9 to masked scores: in float64 as
-            without a mask; in the other dtypes the offset exceeds the scores (1e9 in float32 leaves none below 32), so that all keys have p = 1/S, while the
-            gradient reaches the scores, q, k and the bias as before. Or ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) or
-            ``"zero"``, as in `polyhead.sdpa`.
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
-        device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
+        empty_rows: result of a query whose keys are all masked. ``"offset"``: the result of AlphaFold's code, which adds -1e9 to masked scores. In float64 this is the
+            result without a mask. In the other dtypes the sum is rounded so coarsely (to multiples of 64 in float32) that small scores vanish: all keys have p = 1/S, but
+            gradients still flow to the scores, q, k and the bias. ``"unmasked"``, ``"uniform"`` (p = 1/S without a gradient of the scores) and ``"zero"``: as in
+            `polyhead.sdpa`.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        device, dtype: device and dtype of the parameters: the CPU, and float32, float64, float16 or bfloat16.
 
     Raises:
         ValueError: a width below 1, an axis of -1, a dropout outside of ``[0, 1]``, or an unknown word.
@@ -54,7 +54,7 @@ class GatedAttention(nn.Module):
     ``bias``, initialised as torch.nn.Linear's.
     """
 
-    precision: Precision = "native"  # for layers that were pickled before this attribute existed
+    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
     _usual = {"gated": False, "is_global": False, "query_mean": "all", "dropout": 0.0, "empty_rows": "offset", "precision": "native"}
 
     def __init__(
@@ -105,7 +105,7 @@ class GatedAttention(nn.Module):
         self.linear_g = linear(c_in, heads * c, True) if gated else None
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -137,22 +137,22 @@ class GatedAttention(nn.Module):
 
         Args:
             x: ``[.., S at the axis, .., c_in]``. ``*`` are the dimensions that are neither axis nor width, in their order.
-            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating; T is S, or 1 for a global query. Leading dimensions are the
-                first ones of ``*``; the other dimensions of ``*`` share the bias. Its gradient has the same shape; no tensor
+            bias: ``[T,S]``, ``[N,T,S]`` or ``[first of *,N,T,S]``, floating; T is S, or 1 for a global query. Leading dimensions of bias are the
+                first dimensions of ``*``; the other dimensions of ``*`` share the bias. The gradient of bias has the shape of bias; no tensor
                 ``[*,N,T,S]`` is made.
-            attend_keys: bool, broadcasts to ``[*,S]``, the axis moved last, or as mask_like_input says; True = may be attended to.
-            mask_like_input: how attend_keys lies, where the axis is not the one before the width. True: like x without its width, ``[.., S at the axis, ..]``,
-                as AlphaFold's ``pair_mask`` and ``msa_mask``; False: ``[*,S]``; None: ``[*,S]``, and an error if the other reading fits as well, as that of a
+            attend_keys: bool, broadcasts to ``[*,S]``, where the axis is moved to the end, unless mask_like_input is True; True = may be attended to.
+            mask_like_input: the order of dimensions of attend_keys, if the axis is not -2. True: the order of x without its width, ``[.., S at the axis, ..]``,
+                as in AlphaFold's ``pair_mask`` and ``msa_mask``. False: ``[*,S]``. None: ``[*,S]``, and an error if the shape fits the order of x too, as for a
                 square table.
             return_attention_weights: also return the attention weights ``[*,N,T,S]``, dtype of x, before dropout.
 
         Returns:
-            The output, shaped as x; with an extent of 1 along the axis for a global query without a gate. With return_attention_weights a tuple: the output,
-            then the attention weights, both with gradients.
+            The output, shaped as x; for a global query without a gate its extent along the axis is 1. With return_attention_weights a tuple of the output and
+            the attention weights, both with gradients.
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
-            ValueError: shapes that do not fit; attend_keys that fits both ways, and mask_like_input is None.
+            ValueError: shapes that do not fit; attend_keys whose shape fits both orders of dimensions, if mask_like_input is None.
         """
         is_plain = passes.is_eager() and passes.is_plain(getattr(x, "dtype", None), (x,))
         if not is_plain or bias is not None or attend_keys is not None:
@@ -168,11 +168,11 @@ class GatedAttention(nn.Module):
         out, p = self._attend(x, axis, self._bias(x, axis, bias), keep, is_plain, return_attention_weights)
         return out if p is None else (out, p)
 
-    if TYPE_CHECKING:  # torch has Any
+    if TYPE_CHECKING:  # torch declares the type of __call__ as Any
         __call__ = forward
 
     def extra_repr(self) -> str:
-        """The text inside repr(): sizes, and settings that differ from their defaults."""
+        """The arguments that repr() shows: sizes, and settings that differ from their defaults."""
         named = {name: getattr(self, name) for name, usual in self._usual.items() if getattr(self, name) != usual}
         return ", ".join([f"{self.c_in}, {self.c}, heads={self.heads}, axis={self.axis}", *(f"{name}={value!r}" for name, value in named.items())])
 
@@ -181,7 +181,7 @@ class GatedAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         dropout = float(self.dropout) if self.training else 0.0
         linears = (self.linear_q, self.linear_k, self.linear_v, self.linear_o, self.linear_g)
-        empty_rows = self._empty_rows(x, keep) if is_plain else None  # it reads the values of keep, which is impossible under torch.export
+        empty_rows = self._empty_rows(x, keep) if is_plain else None  # the method reads the values of keep, which is impossible under torch.export
         if is_plain and empty_rows is not None and not passes.is_watched(*linears):
             parameters = (*(x for layer in linears for x in ((None, None) if layer is None else (layer.weight, layer.bias))), None, None)
             if passes.is_plain(x.dtype, (bias, *parameters)) and passes.are_plain_masks((keep,)):
@@ -207,7 +207,7 @@ class GatedAttention(nn.Module):
         return self._by_torch(self, x, axis, bias, keep, dropout, attention_weights)
 
     def _empty_rows(self, x: Tensor, keep: Tensor | None) -> str | None:
-        """The library's value of empty_rows; None if it has no equivalent: "offset" in float32 and below with gradients (see `_offset`)."""
+        """The value of empty_rows for the library. None if the library has no equivalent: for "offset" with gradients, unless x is float64 (see `_offset`)."""
         if self.empty_rows != "offset" or keep is None:
             return self.empty_rows if keep is not None else "zero"
         if x.dtype == torch.float64:
@@ -239,7 +239,7 @@ class GatedAttention(nn.Module):
         core.refuse_script(type(self).__name__)
 
     def _split(self, x: Tensor, axis: int) -> Tensor:
-        """x as a view ``[*,N,T,c]``."""
+        """x, whose width is split into heads, as a view ``[*,N,T,c]``."""
         heads: Tensor = x.unflatten(-1, (-1, self.c))
         return heads.movedim(axis, -2)
 
@@ -247,8 +247,8 @@ class GatedAttention(nn.Module):
         """attend_keys as ``[*,S]``."""
         if like_input is not None and not isinstance(like_input, bool):
             raise TypeError(
-                f"GatedAttention: mask_like_input is of type {type(like_input).__name__}; it says how attend_keys lies: True, False or None. A mask itself is "
-                "attend_keys=mask, mask_like_input=True"
+                f"GatedAttention: mask_like_input is of type {type(like_input).__name__}; it must be True, False or None, and says in which order attend_keys has its "
+                "dimensions. A mask is given as attend_keys=mask, mask_like_input=True"
             )
         if attend_keys is None:
             return None
@@ -263,12 +263,12 @@ class GatedAttention(nn.Module):
                 raise ValueError(
                     f"GatedAttention: attend_keys is {list(shape)}; like x without its width it must broadcast to {list(positions)}, S at axis {axis}"
                 ) from None
-        # An extent of 1 is broadcast, so it fits both layouts with the same meaning.
+        # An extent of 1 is broadcast, so it has the same meaning in both orders of dimensions.
         if like_input is None and axis < x.dim() - 2 and any(guard_or_true(n > 1) for n in shape[axis - len(positions) :]) and broadcasts(shape, positions):
             both = broadcasts(shape, expected)
             raise ValueError(
                 f"GatedAttention: attend_keys is {list(shape)}, which {'may be' if both else 'is not'} [*,S] = {list(expected)}, with axis {axis} of x moved last, "
-                f"{'or lie' if both else 'but lies'} like x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
+                f"{'or have' if both else 'but has'} the order of x, {list(positions)}; say {'which: mask_like_input=False or' if both else 'so:'} mask_like_input=True"
             )
         try:
             return attend_keys.expand(expected)
@@ -276,7 +276,7 @@ class GatedAttention(nn.Module):
             raise ValueError(f"GatedAttention: attend_keys is {list(shape)}; it must broadcast to [*,S] = {list(expected)}") from None
 
     def _bias(self, x: Tensor, axis: int, bias: Tensor | None) -> Tensor | None:
-        """The bias ``[T,S]`` or, of an extent of 1 where it is shared, ``[*,N,T,S]``."""
+        """The bias as ``[T,S]``, or as ``[*,N,T,S]`` with an extent of 1 for each dimension that shares the bias."""
         if bias is None:
             return None
         inputs.require("GatedAttention", bias=bias)
@@ -294,8 +294,8 @@ class GatedAttention(nn.Module):
 
 
 def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-    """The mean along an axis (not negative) of the positions that keep ``[*,S]`` has, from which a global query is projected."""
-    # mean(x W^T + b) = mean(x) W^T + b, so take the mean first: then the product is smaller.
+    """The mean of x along an axis (not negative), over the positions where keep ``[*,S]`` is True. A global query is projected from this mean."""
+    # mean(x W^T + b) = mean(x) W^T + b, so take the mean before the projection, which is then a smaller product.
     if keep is None:
         return x.mean(axis, keepdim=True)
     weight = keep.movedim(-1, axis).unsqueeze(-1)
@@ -305,6 +305,6 @@ def mean(x: Tensor, axis: int, keep: Tensor | None) -> Tensor:
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """Parameters in the order of `_layer_pass`, under the names of a layer."""
+    """An object that has the projections as attributes linear_q, ..., like a layer. parameters: in the order of `_layer_pass`."""
     pairs = dict(zip("qkvog", zip(parameters[0:10:2], parameters[1:10:2])))
     return SimpleNamespace(**{f"linear_{x}": None if w is None else partial(F.linear, weight=w, bias=b) for x, (w, b) in pairs.items()})

@@ -1,4 +1,4 @@
-"""Which tensors polyhead computes with, and how torch's CausalBias is read."""
+"""Checks of the tensors given to polyhead.torch, and the reading of torch's CausalBias."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def require(where: str, *, also: tuple[torch.dtype, ...] = (), **tensors: object) -> None:
-    """Raises TypeError unless polyhead computes with the tensors; the message says what is allowed. also: further allowed dtypes."""
+    """Raises TypeError unless polyhead can compute with the tensors; the message says what is allowed. also: further allowed dtypes."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{where}: {name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
@@ -27,8 +27,8 @@ def require(where: str, *, also: tuple[torch.dtype, ...] = (), **tensors: object
 
 
 def require_memory(where: str, **tensors: Tensor | None) -> None:
-    """TypeError for a subclass whose meaning is in its __torch_function__, such as CausalBias: its memory may hold nothing. One with
-    __torch_dispatch__ is asked by the dispatcher."""
+    """Raises TypeError for tensors of a subclass with its own __torch_function__, such as CausalBias: that function computes the values, and the memory may be unused.
+    A subclass with __torch_dispatch__ is allowed, because torch's dispatcher calls that method."""
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -59,8 +59,8 @@ def require_one_device(where: str, **tensors: Tensor | None) -> None:
 
 
 def causal_diagonal(where: str, bias: CausalBias, queries: int, keys: int) -> Literal["top_left", "bottom_right"]:
-    """The corner of a CausalBias for that many queries and keys, as a name of `polyhead.sdpa`'s causal."""
-    variant = getattr(bias, "variant", None)  # a copy by a function of torch has lost it
+    """The diagonal of a CausalBias for these numbers of queries and keys, as a word for the argument causal of `polyhead.sdpa`."""
+    variant = getattr(bias, "variant", None)  # None if a function of torch made the tensor as a copy, which loses the attribute
     if not isinstance(variant, CausalVariant):
         raise TypeError(f"{where}: attn_mask is a CausalBias without a variant; make it by causal_upper_left or causal_lower_right")
     if (bias.seq_len_q, bias.seq_len_kv) != (queries, keys):

@@ -1,7 +1,8 @@
-"""Passes of whole layers on plain tensors: one call into the library forward, and one backward.
+"""Passes of whole layers on plain tensors: one call into the library for the forward pass, and one for the backward pass.
 
-The parameters are given with each call, and nothing is made of them that outlives it: an optimizer, load_state_dict or ``parameter.data`` may change them at
-any time. What backward needs is saved as tensors, so that torch checks it for changes, frees it, and may recompute it (checkpoint).
+The parameters are given with each call, and nothing computed from them is kept after the call, because an optimizer, load_state_dict or ``parameter.data`` may
+change them at any time. The tensors that the backward pass needs are saved by torch, so that torch detects changes of them, frees them, and may recompute them
+(checkpoint).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .. import _core
 from ._eager import PLAIN, recorders, watched
 from ._inputs import DTYPES
 
-_INPUTS = 16  # query, key, value, bias; weight and bias of q, k, v, output and gate; bias_k and bias_v: as in python/bindings/layer_pass.cc
+_INPUTS = 16  # query, key, value, bias; weight and bias of q, k, v, output and gate; bias_k and bias_v; in the order of python/bindings/layer_pass.cc
 _LINEAR = (nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
 
 
@@ -39,7 +40,7 @@ def is_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> boo
 
 
 def are_plain_masks(tensors: Sequence[Tensor | None]) -> bool:
-    """The same for boolean masks."""
+    """True if all masks are dense, bool, on the CPU, not empty, and of no subclass."""
     return _all_plain(torch.bool, tensors)
 
 
@@ -53,13 +54,13 @@ def _all_plain(dtype: torch.dtype | None, tensors: Sequence[Tensor | None]) -> b
 
 
 def is_watched(*layers: nn.Module | None) -> bool:
-    """Whether something may watch or change a call of these layers of torch: another class (quantized, parametrized, an adapter), or hooks."""
+    """Whether a call of one of these linear layers may do more than torch's linear layer: it is of another class (quantized, parametrized, an adapter), or has hooks."""
     given = [layer for layer in layers if layer is not None]
     return any([type(layer) not in _LINEAR for layer in given]) or has_hooks(*given)
 
 
 def has_hooks(*modules: nn.Module) -> bool:
-    """Whether a call of one of these is more than a call of its class's forward: hooks of its own or of all modules, or a forward of its own."""
+    """Whether a call of one of these modules is more than a call of its class's forward: the module or torch has hooks, or the object has its own attribute `forward`."""
     if hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks:
         return True
     for module in modules:
@@ -73,15 +74,15 @@ class Pass(NamedTuple):
     """The arguments of a pass, except its differentiable tensors."""
 
     form: _core.LayerForm
-    places: tuple[int, ...]  # indices of the given tensors, among all tensors that a layer may have
-    masks: dict[str, Any]  # boolean
+    places: tuple[int, ...]  # for each given tensor, its index among the _INPUTS tensors that a layer may have
+    masks: dict[str, Any]  # boolean masks by the name of their argument
     settings: dict[str, Any]  # the other keyword arguments of `polyhead.MultiHeadAttention.forward`
     attention_weights: str | None  # "probability" or "dropped": which attention weights are returned
     by_torch: Callable[..., tuple[Tensor, Tensor | None]]  # the same pass in torch's operators: (query, key, value, bias, masks, parameters, seed)
     seed: Tensor | None  # seed of dropout
 
     def every(self, tensors: Sequence[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any], tuple[Any, ...]]:
-        """query, key, value, bias, options and parameters, from the tensors at `places`."""
+        """Assigns the given tensors to their places, and returns (query, key, value, bias, options, parameters)."""
         every: list[Any] = [None] * _INPUTS
         for place, tensor in zip(self.places, tensors):
             every[place] = tensor
@@ -94,8 +95,8 @@ def run(
     masks: dict[str, Tensor], causal: str | None, dropout: float, attention_weights: Literal["probability", "dropped"] | None,
     by_torch: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The output and, if asked for, the attention weights ``[*,N,T,S']`` before or after dropout. key: None is query; value: None is key. by_torch: as in
-    `Pass`."""
+    """Runs a pass. Returns the output, and the attention weights ``[*,N,T,S']`` before ("probability") or after dropout ("dropped") if they are requested. A
+    key of None means query; a value of None means key. by_torch: as in `Pass`."""
     settings: dict[str, Any] = {}
     seed = None
     if causal is not None:
@@ -103,7 +104,7 @@ def run(
     if dropout > 0:
         seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
         settings |= {"training": True, "seed": int(seed)}
-    if "attend_keys" in masks or "block_keys" in masks:  # as [*,S]
+    if "attend_keys" in masks or "block_keys" in masks:  # the masks are [*,S]
         settings["mask_like_input"] = False
     threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
     if threads < _core.num_threads():
@@ -112,7 +113,7 @@ def run(
     places = tuple([i for i, x in enumerate(every) if x is not None])
     this = Pass(layer, places, masks, settings, attention_weights, by_torch, seed)
     tensors = [x for x in every if x is not None]
-    if recorders:  # recorders see q and k only if torch's operators compute them
+    if recorders:  # a capture needs q and k, which exist only if torch's operators compute the pass
         with torch.no_grad():
             by_torch(query, key, value, bias, masks, parameters, seed)
     if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
@@ -143,8 +144,8 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, this: Pass, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
         out, weights, activations = forward(this, tensors, True)
-        ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # let torch free the masks with the saved tensors
-        # Save a detached tensor instead of a parameter: its .data may be replaced, and the gradients must be those of this pass.
+        ctx.this = this._replace(masks=dict.fromkeys(this.masks))  # keep only the names of the masks: torch frees the masks with the saved tensors
+        # Save a detached tensor instead of a parameter: if the parameter's .data is replaced, gradients must still be computed with the memory of this pass.
         kept = [x.detach() if type(x) is nn.Parameter else x for x in tensors]
         ctx.save_for_backward(*kept, *this.masks.values(), *activations)  # type: ignore[misc]
         ctx.set_materialize_grads(False)
@@ -154,10 +155,10 @@ class _Pass(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor | None, d_weights: Tensor | None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
         count, masks = len(wanted), len(ctx.this.masks)
-        saved = ctx.saved_tensors  # once: checkpoint gives each tensor once
+        saved = ctx.saved_tensors  # read saved_tensors only once: under torch's checkpoint a second read fails
         tensors, activations = saved[:count], saved[count + masks :]
         this = ctx.this._replace(masks=dict(zip(ctx.this.masks, saved[count:])))
-        if torch.is_grad_enabled():  # create_graph: a parameter itself
+        if torch.is_grad_enabled():  # with create_graph use the parameter itself instead of the detached tensor
             tensors = tuple(getattr(node, "variable", x) for (node, _), x in zip(ctx.next_functions, tensors))
         if d_weights is not None or torch.is_grad_enabled() or d_out is not None and not _is_memory(d_out):
             return None, *_gradients_by_torch(this, tensors, wanted, d_out, d_weights)
@@ -167,24 +168,24 @@ class _Pass(torch.autograd.Function):
 
 
 def _is_memory(d_out: Tensor) -> bool:
-    # torch.autograd.grad with is_grads_batched has a vmap of its own, which is no transform of functorch.
+    # torch.autograd.grad with is_grads_batched uses an older vmap, which `watched` does not detect.
     return not watched() and is_plain(d_out.dtype, (d_out,)) and not torch._C._functorch.is_legacy_batchedtensor(d_out)
 
 
-# Function.apply without its part for transforms, which takes time.
+# Function.apply of the base class, which leaves out the time-consuming support of functorch transforms.
 _apply: Any = super(torch.autograd.Function, _Pass).apply
 
 
 def _gradients_by_torch(this: Pass, tensors: Sequence[Tensor], wanted: Sequence[bool], d_out: Tensor | None, d_weights: Tensor | None) -> list[Tensor | None]:
-    """Gradients of a pass that is computed again by torch's operators: with gradients of the attention weights, with create_graph, or under vmap."""
+    """Gradients of a pass, which is computed again by torch's operators. Used for gradients of the attention weights, with create_graph, and under vmap."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # the pass was without autocast
-        # A tensor may be several of the inputs, so each gets a view.
+        # The same tensor may be several inputs; a view for each input keeps their gradients apart.
         twins = [x.view_as(x) if create_graph else x.detach().requires_grad_(want) for x, want in zip(tensors, wanted)]
         query, key, value, bias, _, parameters = this.every(twins)
         outputs = this.by_torch(query, key, value, bias, this.masks, parameters, this.seed)
         given = [(x, d) for x, d in zip(outputs, (d_out, d_weights)) if x is not None and d is not None and x.requires_grad]
-        if not given:  # the attention weights alone, which values and the output projection do not change
+        if not given:  # only the attention weights have a gradient, and no wanted input changes them (values and the output projection do not)
             return [None] * len(wanted)
         sources = [x for x, want in zip(twins, wanted) if want]
         grads = iter(torch.autograd.grad([x for x, _ in given], sources, [d for _, d in given], create_graph=create_graph, allow_unused=True))

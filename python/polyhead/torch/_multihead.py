@@ -20,42 +20,43 @@ from ._shapes import is_one_of
 
 
 def _stay(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """A hook that does nothing: torch.nn.TransformerEncoderLayer calls its self_attn in evaluation if there is a hook. Without one it gives
+    """A hook that does nothing. In evaluation torch.nn.TransformerEncoderLayer calls its self_attn only if that has a hook; without a hook it gives
     the parameters to torch's fused kernel."""
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2): its constructor, parameters, state_dict, initialisation, arguments and results.
+    """A replacement of torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2), with the same constructor, parameters, state_dict, initialisation,
+    arguments and results.
 
     Args:
         embed_dim: E, the width of the queries and of the output.
-        num_heads: N; E must be a multiple of it.
+        num_heads: N; E must be a multiple of N.
         dropout: probability that an attention weight is dropped in training. torch's generator draws the seed of the bits.
         bias: whether the input projections and the output projection have biases.
-        add_bias_kv: one more key and value after the S given ones, which are learned.
-        add_zero_attn: one more key and value, which are zeros, after all others.
+        add_bias_kv: append a learned key and value to the S given keys and values.
+        add_zero_attn: append a key and value of zeros after all others.
         kdim, vdim: widths of the key and value inputs; None is embed_dim.
         batch_first: inputs and output are ``[B,T,E]`` instead of ``[T,B,E]``.
-        device, dtype: of the parameters: the CPU, and float32, float64, float16 or bfloat16.
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        device, dtype: device and dtype of the parameters: the CPU, and float32, float64, float16 or bfloat16.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Raises:
-        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or embed_dim no multiple of num_heads; or an unknown word.
+        ValueError, AssertionError: as torch.nn.MultiheadAttention: widths below 1, or an embed_dim that is no multiple of num_heads; or an unknown word.
 
-    What differs from torch:
+    Differences from torch:
 
-    - A query whose keys are all masked gives 0 (so the output is out_proj's bias), with attention weights and gradients of 0; torch gives NaN with
+    - For a query whose keys are all masked the heads' outputs are 0 (so the output is out_proj's bias), and attention weights and gradients are 0. torch gives NaN with
       need_weights and 0 without.
-    - A key that a boolean mask excludes does not exist: NaN or infinity in it changes nothing.
-    - need_weights does not change the output. Without it no ``[T,S]`` tensor is made, unless a mask has that shape.
-    - The bits of dropout differ. There is no third derivative. Of nested tensors only self-attention without masks and attention weights is computed, with
-      batch_first, as torch.nn.TransformerEncoder asks for it in evaluation.
-    - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, and not torch's fused kernel: a forward pre-hook prevents that.
+    - NaN or infinity in a key that a boolean mask excludes has no effect.
+    - need_weights does not change the output. Without need_weights no ``[T,S]`` tensor is made, unless a mask has that shape.
+    - The bits of dropout differ. There is no third derivative. Nested tensors are supported only for self-attention with batch_first, without masks and
+      attention weights: this is what torch.nn.TransformerEncoder needs in evaluation.
+    - torch.nn.TransformerEncoderLayer calls the layer in evaluation too, instead of torch's fused kernel, because the layer has a forward pre-hook.
     - At most torch.get_num_threads() threads compute the attention. torch.jit.script raises NotImplementedError.
     """
 
-    precision: Precision = "native"  # for layers that were pickled before this attribute existed
-    if TYPE_CHECKING:  # torch has Any
+    precision: Precision = "native"  # the value of layers that were pickled before this attribute existed
+    if TYPE_CHECKING:  # torch declares the type of __call__ as Any
 
         def __call__(
             self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, need_weights: bool = True,
@@ -78,20 +79,20 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         precision: Precision = "native",
     ) -> None:
-        """embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device and dtype are those of torch.nn.MultiheadAttention;
-        precision is polyhead's. `MultiheadAttention` describes each."""
+        """The arguments are those of torch.nn.MultiheadAttention, and precision. The class docstring of `MultiheadAttention` describes each of embed_dim, num_heads,
+        dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype and precision."""
         require_precision("MultiheadAttention", precision)
         super().__init__(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
         self.precision = precision
         self.register_forward_pre_hook(_stay)
 
     def reset_parameters(self) -> None:
-        """Initialises all parameters again, as the constructor does: for layers that were made on the meta device, and for FSDP and Lightning, which call it."""
+        """Initialises all parameters again, as the constructor does. FSDP and Lightning call this method; it also serves layers that were made on the meta device."""
         self.out_proj.reset_parameters()
         self._reset_parameters()
 
     def extra_repr(self) -> str:
-        """The text inside repr(): sizes, and settings that differ from their defaults."""
+        """The arguments that repr() shows: sizes, and settings that differ from their defaults."""
         usual = {"kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0, "add_zero_attn": False, "batch_first": False, "precision": "native"}
         named = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
         if self.in_proj_bias is None:
@@ -117,20 +118,20 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         """The output, and the attention weights or None.
 
         Args:
-            query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]``.
-            key: ``[S,B,kdim]``, with the batch as in query.
-            value: ``[S,B,vdim]``, with the batch as in query.
+            query: ``[T,B,E]``, or ``[B,T,E]`` with batch_first, or ``[T,E]`` without a batch.
+            key: ``[S,B,kdim]``, where the batch dimension is placed, or missing, as in query.
+            value: ``[S,B,vdim]``, where the batch dimension is placed, or missing, as in query.
             key_padding_mask: ``[B,S]`` or ``[S]``. bool: True = the key is not attended to. Floating: added to the key's scores.
-            need_weights: return the attention weights too.
+            need_weights: whether to return the attention weights too.
             attn_mask: ``[T,S]`` or ``[B*N,T,S]`` (``[N,T,S]`` for inputs without a batch). bool: True = may not attend. Floating: added to the scores. Or
                 torch's CausalBias ``[T,S]``.
-            average_attn_weights: return the mean over the heads instead of one attention map per head.
-            is_causal: promises that attn_mask, which is required, is the causal one. As in torch, attn_mask is then not read if neither need_weights nor
-                key_padding_mask is given: query t attends to the keys ``s <= t``, counting those of add_bias_kv and add_zero_attn.
+            average_attn_weights: return the mean of the attention maps over the heads, instead of one attention map per head.
+            is_causal: promises that attn_mask, which is required, is the causal mask. As in torch, attn_mask is then not read if neither need_weights nor
+                key_padding_mask is given: query t attends to the keys ``s <= t``, where s numbers the appended keys of add_bias_kv and add_zero_attn too.
 
         Returns:
-            The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` per head; without B for
-            inputs without a batch. S' counts the extra keys.
+            The output, shaped as the query, and None or the attention weights after dropout: ``[B,T,S']``, or ``[B,N,T,S']`` if there is one map per head; without B for
+            inputs without a batch. S' is S plus the number of keys that add_bias_kv and add_zero_attn append.
 
         Raises:
             TypeError: a dtype, device or type that polyhead does not compute with, or tensors on several devices.
@@ -149,7 +150,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         batched = self._check_shapes(query, key, value, key_padding_mask, attn_mask)
         if is_causal and attn_mask is None:
             raise ValueError("MultiheadAttention: is_causal says what attn_mask is; attn_mask must be given with it")
-        sequence = 1 if self.batch_first and batched else 0  # which dimension is T or S
+        sequence = 1 if self.batch_first and batched else 0  # the dimension of the inputs that is T or S
         if not batched:
             same_key, same_value = key is query, value is key
             query = query.unsqueeze(1)
@@ -170,7 +171,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, sequence: int, masks: dict[str, Any], need_weights: bool, is_plain: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: eager, and plain inputs."""
+        """The output ``[T,B,E]`` or ``[B,T,E]``, and the attention weights ``[B,N,T,S']`` if they are needed. is_plain: True in plain eager mode with plain
+        input tensors."""
         dropout, out_proj = float(self.dropout) if self.training else 0.0, self.out_proj
         if is_plain and not passes.is_watched(out_proj):
             parameters = self._ordered_parameters(out_proj)
@@ -178,7 +180,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             if masks:
                 causal, bias = masks.get("causal"), masks.get("bias")
                 boolean = {name: mask for name, mask in masks.items() if name in ("block", "block_keys")}
-            # torch's causal mask counts the extra keys; the library's does not.
+            # In torch the causal rule s <= t applies to the appended keys too. In the library every query attends to them, so such calls use the operators.
             counted = causal is not None and (self.add_zero_attn or self.bias_k is not None)
             if not counted and passes.is_plain(query.dtype, (bias, *parameters)) and passes.are_plain_masks(tuple(boolean.values())):
                 form = passes.form(
@@ -224,13 +226,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         if options.bias is not None and options.bias.dtype != dtype:
             q, k, v = (x.to(options.bias.dtype) for x in (q, k, v))
         out, options = core.attend(q, k, v, options._replace(dropout=dropout, seed=seed))
-        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H], which is the order in memory, so that flatten() copies nothing.
+        # [B,N,T,H] -> [B,T,N,H] or [T,B,N,H]. This is the order of out's dimensions in memory, so that flatten() copies nothing.
         merged = out.transpose(1, 2) if sequence == 1 else out.permute(2, 0, 1, 3)
         output: Tensor = of.out_proj(merged.flatten(2).to(dtype))
         return output, core.maps(q, k, options).to(dtype) if need_weights else None
 
     def _nested(self, x: Tensor) -> Tensor:
-        """Self-attention of nested sequences: pads them, and masks the padding."""
+        """Self-attention of nested sequences: pads the sequences, and masks the padding."""
         lengths = [sequence.size(0) for sequence in x.unbind()]
         padded = x.to_padded_tensor(0.0)
         positions = torch.arange(padded.size(1), device=padded.device)
@@ -279,8 +281,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return batched
 
     def _project(self, of: Any, query: Tensor, key: Tensor, value: Tensor, sequence: int) -> list[Tensor]:
-        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the extra keys and values. Equal inputs are projected
-        by one product."""
+        """The projected query, key and value, ``[T,B,E]`` or ``[B,T,E]``, with the appended keys and values. If inputs are the same tensor, one product projects them."""
         bias = of.in_proj_bias
         if of.in_proj_weight is not None and query is key is value:
             projected = list(F.linear(query, of.in_proj_weight, bias).chunk(3, -1))
@@ -302,14 +303,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return projected
 
     def _split(self, x: Tensor, sequence: int) -> Tensor:
-        """``[B,N,T,H]`` as a view of ``[B,T,E]`` or ``[T,B,E]``."""
+        """x ``[B,T,E]`` or ``[T,B,E]``, split into heads, as a view ``[B,N,T,H]``."""
         heads: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim))
         return heads.transpose(1, 2) if sequence == 1 else heads.permute(1, 2, 0, 3)
 
     def _masks(
         self, query: Tensor, sequence: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, need_weights: bool, is_causal: bool
     ) -> dict[str, Any]:
-        """The masks as arguments of `polyhead.MultiHeadAttention`: causal, block and block_keys of boolean masks, bias of floating ones."""
+        """Converts the masks to arguments of `polyhead.MultiHeadAttention`: boolean masks become causal, block and block_keys, and floating masks become bias."""
         if is_causal and key_padding_mask is None and not need_weights:
             return {"causal": "top_left"}
         masks: dict[str, Any] = {}
@@ -328,7 +329,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return masks
 
     def _options(self, masks: dict[str, Any], q: Tensor, extra: int) -> Options:
-        """The masks as options of the operators, over the extra keys too. Shared dimensions keep an extent of 1."""
+        """The masks as options of the operators, extended to the appended keys. Shared dimensions keep an extent of 1."""
         block, block_keys, bias = masks.get("block"), masks.get("block_keys"), masks.get("bias")
         if block_keys is not None:
             block_keys = block_keys[:, None, None, :]
@@ -339,7 +340,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
 
 
 def _named(parameters: tuple[Tensor | None, ...]) -> SimpleNamespace:
-    """Parameters in the order of `_layer_pass`, under the names of a layer."""
+    """An object that has the parameters as attributes with the names of torch's layer. parameters: in the order of `_layer_pass`."""
     q, in_proj_bias, k, _, v, _, weight, bias, _, _, bias_k, bias_v = parameters
     assert weight is not None
     together = k is None

@@ -1,4 +1,4 @@
-"""Statistics, strongest keys and pooled maps of attention weights that a model has computed, equal to those that polyhead computes from q and k."""
+"""Statistics, strongest keys and pooled maps of attention weights that a model has computed. The definitions are those of the functions that compute them from q and k."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._attention import TopKeys
 
 
 def numbers_of(p: Tensor, kind: str, top_k: int, pooled: tuple[int, int]) -> Any:
-    """p: ``[*,N,T,S]`` in host memory, before dropout."""
+    """The numbers of one kind of attention weights p: ``[*,N,T,S]`` in host memory, before dropout."""
     if kind == "statistics":
         return _statistics(p)
     if kind == "top_keys":

@@ -1,7 +1,8 @@
 """Gradients of the scores of rows whose keys are all masked, where a model masks by subtracting a large number.
 
-In float32, 1e9 exceeds the scores, so the masked scores of a row become equal and p = 1/S. But the sum keeps its gradient: d_score = p (d_p - sum p d_p),
-equation (7) of docs/maths.md, reaches q, k and the bias. polyhead.sdpa's empty_rows="uniform" has that p, and no gradient of the scores.
+In float32, 1e9 exceeds the scores, so all scores of such a row are rounded to the same number and p = 1/S. But the subtraction passes gradients on unchanged:
+d_score = p (d_p - sum p d_p), equation (7) of docs/maths.md, flows to q, k and the bias. empty_rows="uniform" of polyhead.sdpa has the same p, but no gradient of the
+scores; this module adds that gradient.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ def add_score_gradients(
     grads: tuple[Tensor, ...], wanted: list[bool], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *, attend: Tensor, bias: Tensor | None, scale: float,
     dropout: float, seed: int | None,
 ) -> None:  # fmt: skip
-    """Adds the gradients of the scores of empty rows to d_q, d_k and d_bias, one sequence at a time, so that no tensor ``[*,N,T,S]`` is made.
-    With dropout, its bits take one byte for each of those."""
+    """Adds the gradients of the scores of empty rows to d_q, d_k and d_bias, one sequence at a time, so that no floating tensor ``[*,N,T,S]`` is made.
+    With dropout, a boolean tensor ``[*,N,T,S]`` of the dropout bits is made."""
     d_q, d_k, _, d_bias, *_ = grads
     lead, rank = q.shape[:-3], q.dim()
     heads, queries, keys = q.size(-3), q.size(-2), k.size(-2)

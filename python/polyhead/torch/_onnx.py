@@ -1,7 +1,7 @@
-"""polyhead's operators as ONNX operators, for torch.onnx.export. Each becomes a node `Attention` (opset 23); masks and biases become its attn_mask.
+"""Translates polyhead's operators to ONNX operators, for torch.onnx.export. Each becomes a node `Attention` (opset 23); masks and biases become its attn_mask.
 
-Only what every runtime computes alike is used: a mask ``[..,T,S]`` with every query and key; rows without keys are set to 0 after the node; a cap beside a mask
-is applied after the node, because runtimes before the correction of opset 23 (2026) cap the sum of score and mask.
+The translation uses only features that every runtime computes alike. A mask ``[..,T,S]`` always covers every query and key. Rows without keys are set to 0 after the node.
+If there are both softcap and a mask, nodes after the score product apply them, because runtimes before the correction of opset 23 (2026) cap the sum of score and mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import polyhead
 from . import _ops
 from ._rules import Options
 
-_FIRST_OPSET = 23  # with an operator Attention
+_FIRST_OPSET = 23  # the first opset with an operator Attention
 _Value = Any  # a value of the ONNX graph
 
 
@@ -29,30 +29,31 @@ def onnx_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
         torch.onnx.export(model.eval(), inputs, "model.onnx", dynamo=True, opset_version=23, custom_translation_table=onnx_translations())
 
-    It needs the packages onnx and onnxscript. Every option of `attention`, extents that are not fixed (``dynamic_shapes``) and all dtypes are exported; a node for
-    the output, and one each for lse and attention weights where the model uses them. Masks and biases become the node's mask ``[..,T,S]``. NaN or infinity in
-    a masked key reaches the result, because runtimes compute its score and add -inf. Keys and values of another dtype than the query become float32.
+    The export needs the packages onnx and onnxscript. It supports all dtypes, extents that are not fixed (``dynamic_shapes``), and every option of `attention`
+    that Raises below does not list. There is a node for the output, and a further node each for lse and attention weights if the model uses them. Masks and
+    biases become the node's mask ``[..,T,S]``. NaN or infinity in a masked key reaches the result, because runtimes compute the key's score and add -inf. If
+    key and value differ from the query in dtype, all are converted to float32.
 
     Returns:
-        The argument custom_translation_table of torch.onnx.export, whose error quotes what is raised for a call that ONNX cannot express.
+        The argument custom_translation_table of torch.onnx.export. If ONNX cannot express a call, the error of torch.onnx.export quotes the errors below.
 
     Raises:
-        NotImplementedError: during the export: dropout, an extent of 0, a scale that depends on the input, or a max_distance above 2^20.
+        NotImplementedError: during the export: dropout, blocks, an extent of 0, a scale that depends on the input, or a max_distance above 2^20.
         ValueError: during the export: opset_version below 23.
     """
     return {torch.ops.polyhead.attention.default: _attention, torch.ops.polyhead.attention_map.default: _attention_map}
 
 
 class _Problem(NamedTuple):
-    """The inputs of a node Attention, with the leading dimensions of the operator."""
+    """The inputs of a node Attention, with the leading dimensions that polyhead's operator has."""
 
     q: _Value
     k: _Value
     v: _Value
     mask: _Value | None  # broadcasts to [*,N,T,S]
     is_causal: bool  # causal from the top left corner, without a mask
-    is_floating: bool  # the mask has numbers, which are added to the scores
-    any_key: _Value | None  # bool [*,N,T,1], or broadcasts to it; False: the result of the row is 0. None: every row has a key
+    is_floating: bool  # True: the mask holds numbers that are added to the scores; False: booleans
+    any_key: _Value | None  # bool, broadcasts to [*,N,T,1]: whether the row has a key; if not, the row's result is 0. None: every row has a key
     scale: float
     softcap: float
     keys: _Value | None  # int64 [1]: S, if a sink follows the keys
@@ -73,7 +74,7 @@ def _attention(q: _Value, k: _Value, v: _Value, *given: Any) -> tuple[_Value, ..
     problem = graph.problem(q, k, v, options)
     p = graph.weights(problem) if options.attention_weights else graph.constant(np.empty(0), q.dtype)
     dtype = graph.ir.DataType.DOUBLE if q.dtype == graph.ir.DataType.DOUBLE else graph.ir.DataType.FLOAT
-    # torch.onnx.export removes results that are not used, in most models lse.
+    # torch.onnx.export removes results that the model does not use; in most models this removes lse.
     serves = not problem.is_causal and problem.q.dtype == dtype
     return graph.output(problem), graph.lse(problem if serves else graph.problem(q, k, v, options, dtype)), p
 
@@ -88,7 +89,7 @@ class _Graph:
     """Makes nodes in the graph that is being exported."""
 
     def __init__(self, q: _Value) -> None:
-        import onnx_ir  # here, because polyhead.torch does not need it otherwise
+        import onnx_ir  # imported here, because only the export needs this package
         from onnxscript import evaluator
 
         recorder: Any = evaluator.default()
@@ -110,7 +111,7 @@ class _Graph:
         return self.op.Cast(x, to=self.ir.DataType.INT64)
 
     def extent(self, x: _Value, dim: int) -> _Value:
-        """int64 [1]. dim: negative; x has the rank of q."""
+        """The extent of dimension dim of x, as int64 [1]. dim is negative; x has the rank of q."""
         return self.op.Shape(x, start=self.rank + dim, end=self.rank + dim + 1)
 
     def unsqueeze(self, x: _Value, *dims: int) -> _Value:
@@ -123,7 +124,7 @@ class _Graph:
         return self.op.Range(self.constant(0), self.squeeze(self.extent(x, dim), 0), self.constant(1))
 
     def problem(self, q: _Value, k: _Value, v: _Value, options: Options, for_lse: Any = None) -> _Problem:
-        """for_lse: its dtype, where the problem is that of lse."""
+        """The inputs of the node. for_lse: the dtype of lse, if the node computes lse; else None."""
         op, dtype = self.op, self.ir.DataType
         o: Any = _Reads(options)
         _refuse(q, k, v, o)
@@ -163,9 +164,9 @@ class _Graph:
             k, v = op.Pad(k, one_more), op.Pad(v, one_more)
         elif mask is not None and bias is not None:
             bias = op.Where(mask, bias, self.constant(-np.inf, wide))
-        if bias is not None:  # -inf in a whole row
+        if bias is not None:  # a row has no key if all its biases are -inf
             any_key = op.Not(op.Equal(op.ReduceMax(bias, self.constant([-1]), keepdims=1), self.constant(-np.inf, wide)))
-        if wide == dtype.DOUBLE or scale <= 0:  # the attribute is float32, and positive
+        if wide == dtype.DOUBLE or scale <= 0:  # the node's attribute scale is float32 and must be positive
             q, scale = op.Mul(q, self.constant(scale, wide)), 1.0
         q.dtype = wide
         problem = _Problem(q, k, v, mask if bias is None else bias, is_causal, bias is not None, any_key, scale, float(o.softcap), keys)
@@ -173,12 +174,12 @@ class _Graph:
         return problem
 
     def any_true(self, mask: _Value) -> _Value:
-        # Not every runtime reduces booleans.
+        # Reduce integers, because not every runtime can reduce booleans.
         number = self.op.Cast(mask, to=self.ir.DataType.INT32)
         return self.op.Cast(self.op.ReduceMax(number, self.constant([-1]), keepdims=1), to=self.ir.DataType.BOOL)
 
     def key_sets(self, q: _Value, k: _Value, o: Options) -> list[_Value]:
-        """Boolean masks, True = attends, but for diagonals. They broadcast to [*,N,T,S]."""
+        """The boolean masks except those of diagonals; True = may attend. They broadcast to [*,N,T,S]."""
         op = self.op
         masks = [] if o.attend is None else [o.attend]
         if o.block is not None:
@@ -197,13 +198,14 @@ class _Graph:
         return masks
 
     def document(self, x: _Value, offsets: _Value) -> _Value:
-        """int64 [T]: the document of each position: how many documents end at or before it."""
+        """int64 [T]: the number of each position's document, which is the number of documents that end at or before the position."""
         ends = self.op.Slice(self.int64(offsets), self.constant([1]), self.constant([np.iinfo(np.int64).max]))
         ended = self.op.GreaterOrEqual(self.unsqueeze(self.arange(x, -2), 1), self.unsqueeze(ends, 0))
         return self.op.ReduceSum(self.int64(ended), self.constant([1]), keepdims=0)
 
     def distance(self, q: _Value, k: _Value, o: Options, offset: int | _Value | None) -> _Value:
-        """int64 [T,S], or [*,1,T,S] with diagonal_offsets: ``s - (t + offset)``. offset None: S - T. In documents, counted inside the query's."""
+        """The distance ``s - (t + offset)``: int64 [T,S], or [*,1,T,S] with diagonal_offsets. offset None: S - T. With documents, positions are counted from
+        the start of the query's document."""
         op = self.op
         t, s = self.unsqueeze(self.arange(q, -2), 1), self.unsqueeze(self.arange(k, -2), 0)
         if o.query_offsets is not None:
@@ -222,7 +224,7 @@ class _Graph:
         return op.Sub(s, op.Add(t, shift))
 
     def diagonals(self, q: _Value, k: _Value, o: Options) -> list[_Value]:
-        """Masks of causal and window."""
+        """The boolean masks of causal and window."""
         op = self.op
         causal = o.causal is not None or o.offset is not None
         if not causal and o.window_left is None and o.window_right is None:
@@ -259,7 +261,7 @@ class _Graph:
         return total
 
     def with_sink(self, q: _Value, keys: _Value, sink: _Value, mask: _Value | None, bias: _Value | None, wide: Any) -> _Value:
-        """A mask [*,N,T,S + 1] whose last key, of zeros, has the sink as its score."""
+        """A floating mask [*,N,T,S + 1] for a problem to which a key of zeros is appended. The mask's last column is the sink, which thereby is the score of that key."""
         op = self.op
         zero = self.constant(0, wide)
         if mask is not None:
@@ -270,7 +272,7 @@ class _Graph:
         return op.Concat(bias, op.Expand(sink, op.Concat(rows, self.constant([1]), axis=0)), axis=-1)
 
     def outputs(self, problem: _Problem, **attributes: Any) -> tuple[_Value, _Value]:
-        """The first and the fourth output of a node, with q's leading dimensions, in q's dtype."""
+        """Makes a node Attention. Returns its first output y and its fourth output, the scores or attention weights, both with q's leading dimensions and dtype."""
         if problem.is_causal:
             attributes["is_causal"] = 1
         if problem.q.dtype == self.ir.DataType.DOUBLE:
@@ -279,7 +281,7 @@ class _Graph:
         y, _, _, qk = self.op.Attention(*tensors, self.mask_in_4(problem), scale=problem.scale, **attributes)
         if self.rank != 4:
             y = self.op.Reshape(y, self.op.Concat(self.op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.v, -1), axis=0))
-        # In four dimensions too: onnx 1.23 infers an extent of 0 for S.
+        # Reshape even if there are four dimensions, because onnx 1.23 infers an extent of 0 for S.
         qk = self.op.Reshape(qk, self.op.Concat(self.op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.k, -2), axis=0))
         return y, qk
 
@@ -303,7 +305,7 @@ class _Graph:
         return self.op.Cast(self.rows_with_keys(problem, p, 0.0), to=self.result)
 
     def scores(self, problem: _Problem) -> _Value:
-        """[*,N,T,S]: capped, then masked. problem: with a mask instead of is_causal."""
+        """The scores [*,N,T,S] after softcap and mask. problem: causal must be expressed by the mask, not by is_causal."""
         op, wide = self.op, problem.q.dtype
         _, score = self.outputs(problem, qk_matmul_output_mode=0)  # q k^T, times the scale
         if problem.softcap > 0:
@@ -314,14 +316,14 @@ class _Graph:
         return op.Add(score, problem.mask) if problem.is_floating else op.Where(problem.mask, score, self.constant(-np.inf, wide))
 
     def times_values(self, p: _Value, problem: _Problem) -> _Value:
-        """p v. The query heads that share a value head are stacked along the queries."""
+        """p v. For the product, the query heads that share a value head are stacked along the queries."""
         op = self.op
         before = op.Shape(problem.v, start=0, end=self.rank - 2)
         stacked = op.Reshape(p, op.Concat(before, self.constant([-1]), self.extent(problem.k, -2), axis=0))
         return op.Reshape(op.MatMul(stacked, problem.v), op.Concat(op.Shape(problem.q, start=0, end=self.rank - 1), self.extent(problem.v, -1), axis=0))
 
     def lse(self, problem: _Problem) -> _Value:
-        """problem: with a mask instead of is_causal, and in the dtype of lse."""
+        """lse [*,N,T]. problem: in the dtype of lse; causal must be expressed by the mask, not by is_causal."""
         lse = self.op.ReduceLogSumExp(self.scores(problem), self.constant([-1]), keepdims=1)
         return self.squeeze(self.rows_with_keys(problem, lse, -np.inf), -1)
 
@@ -334,7 +336,7 @@ class _Graph:
         return self.op.Reshape(x, self.op.Concat(self.constant([-1]), self.op.Shape(x, start=self.rank - 3, end=self.rank), axis=0))
 
     def mask_in_4(self, problem: _Problem) -> _Value | None:
-        """[B,N,T,S], with an extent of 1 for B and N where they share it."""
+        """The mask as [B,N,T,S], where B or N is 1 if sequences or heads share the mask."""
         mask, op = problem.mask, self.op
         if mask is None:
             return None
@@ -347,10 +349,11 @@ class _Graph:
 
 
 class _Reads:
-    """Options that note which of them are read: one that has no translation would be missing in the exported model without a word."""
+    """Options that record which of them are read. An option that was given but not read has no translation, and the export must fail instead of dropping it."""
 
     def __init__(self, options: Options) -> None:
-        # The first two are no part of the problem. The others are translated, but read only where they have an effect.
+        # These names are taken as read: seed and attention_weights do not belong to the problem, and the others are translated but read only where they have
+        # an effect.
         self._options, self._read = options, {"seed", "attention_weights", "precision", "empty_rows", "bidirectional", "max_distance"}
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Translates torch's own attention operators to q, k and options of `polyhead.sdpa`."""
+"""Translates calls of torch's own attention operators to q, k and options of `polyhead.sdpa`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def _padded(sequences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor, bias: Tensor, mask: Tensor | None, kind: int | None) -> Problem:
-    """kind: the shape of the mask: 0 is [T,S], 1 is [B,S] (keys), 2 is [B,N,T,S]. In a boolean mask True means may not attend."""
+    """Projects query and key, and converts the mask. kind: the shape of the mask: 0 is [T,S], 1 is [B,S] (keys), 2 is [B,N,T,S]. In a boolean mask True means
+    may not attend."""
     there = None
     if query.is_nested or key.is_nested:
         if mask is not None:
@@ -86,7 +87,7 @@ def _projected(name: str, query: Tensor, key: Tensor, heads: int, weight: Tensor
     options: dict[str, Any] = {} if there is None else {"attend": there}
     if mask is not None:
         mask = mask[:, None, None, :] if kind == 1 or kind is None and mask.shape == (query.size(0), key.size(1)) != (query.size(1), key.size(1)) else mask
-        # The fused kernels take masks of numbers, as nn.MultiheadAttention makes them of booleans, for booleans: what is not 0 is masked.
+        # nn.MultiheadAttention may convert a boolean mask to numbers. The fused kernels treat every number other than 0 as masked.
         options["block"] = mask != 0
     return Problem(name, q, k, options)
 

@@ -1,7 +1,7 @@
-"""polyhead as operators of torch: one for attention, one each for its gradients, their gradients and its forward mode, one for its maps.
+"""polyhead as operators of torch: attention, its gradients, the gradients of these gradients, its forward mode, and its maps.
 
-The only module that uses torch's dispatcher. Arguments are those of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``, ``k [*,K,S,H]``, ``v [*,K,S,V]``.
-`_functional` converts torch's own arguments to this form.
+Only this module and `_pair_bias` define operators for torch's dispatcher. Arguments are those of `polyhead.sdpa`, on the CPU: ``q [*,N,T,H]``, ``k [*,K,S,H]``,
+``v [*,K,S,V]``. `_functional` converts torch's own arguments to this form.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from ._rules import Options, keywords
 from ._shapes import guard_or_false, guard_or_true
 
 
-# Types whose names in a schema differ from Python's. Integers may be symbols: the length of a cache changes with every token.
+# Annotations whose names in an operator's schema differ from Python's. An int is SymInt, because it may be a symbol: the length of a cache changes with
+# every token.
 _TYPES = {"Tensor | None": "Tensor?", "float | None": "float?", "str | None": "str?", "int | None": "SymInt?"}
 _SCHEMA = ", ".join(f"{_TYPES.get(annotation, annotation)} {name}" for name, annotation in annotations_of(Options).items())
 
 
 def _view(tensor: Tensor | None) -> Any:
-    # Detach, because under autograd the operator gets the caller's own tensor and the bindings refuse tensors with requires_grad.
+    # Detach: under autograd the operator receives the caller's tensor, and the bindings refuse tensors with requires_grad.
     if tensor is None:
         return None
     tensor = tensor.detach().resolve_neg()
-    # The buffer protocol of a NumPy array takes 1 us, DLPack 10 us. NumPy has no bfloat16.
+    # Pass a NumPy array if possible: reading it by the buffer protocol takes 1 us, and reading a tensor by DLPack 10 us. NumPy has no bfloat16.
     return tensor if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
@@ -54,17 +55,19 @@ def _on_views(q: Tensor, options: Options, *without: str) -> dict[str, Any]:
 
 
 def _require_one_device(operator: str, names: str, *given: Any) -> None:
-    # Without a device for which torch asks, the kernels get the tensors of every device, and the fake kernels any mixture with meta tensors.
+    # The operators are registered for no particular device. So torch calls the kernels with tensors of every device, and the fake kernels with any mixture
+    # of meta tensors.
     every = zip((*names.split(), *Options._fields), given)
     require_one_device(f"polyhead::{operator}", **{name: tensor for name, tensor in every if isinstance(tensor, Tensor)})
 
 
 def _like_q(q: Tensor, last: Any) -> Tensor:
-    """A new tensor ``[*,N,T,last]`` whose dimensions have q's order in memory, the last one innermost: heads that are views of a layer's
+    """A new tensor ``[*,N,T,last]`` whose dimensions have the same order in memory as those of q, but the last dimension is innermost. Heads that are views of a layer's
     output then merge without a copy."""
     shape = [*q.shape[:-1], last]
     leading = q.dim() - 1
-    # The stride of a dimension of extent 0 or 1 means nothing; a stride of 0 is a broadcast. An extent that depends on data counts as larger.
+    # large: whether the stride of a dimension has a meaning, which it does not if the extent is 0 or 1. An extent that depends on data is taken as larger
+    # than 1. A stride of 0 is a broadcast; then the new tensor is row-major.
     large = [guard_or_true(q.size(i) > 1) for i in range(leading)]
     if any(large[i] and guard_or_false(q.stride(i) == 0) for i in range(leading)):
         return q.new_empty(shape)
@@ -78,7 +81,7 @@ def _like_q(q: Tensor, last: Any) -> Tensor:
     for i in reversed(order):
         strides[i] = stride
         stride = stride * torch.sym_max(shape[i], 1)
-    return q.new_empty_strided(shape, strides)  # not a view: dual tensors refuse a result that is one
+    return q.new_empty_strided(shape, strides)  # a permuted view of a new tensor would not do: dual tensors refuse a result that is a view
 
 
 def _lse_dtype(q: Tensor) -> torch.dtype:
@@ -111,19 +114,19 @@ def _(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Ten
 
 
 INPUTS = ("q", "k", "v", *Options._fields)
-_SAVED = INPUTS.index("seed") + 1  # the inputs before are tensors
+_SAVED = INPUTS.index("seed") + 1  # number of inputs that are tensors; they come first, and seed is the last of them
 
 transforms: Any = None
-"""The module `_transforms`, which sets it: the same operators where a transform of torch.func or a dual tensor may meet them."""
+"""The module `_transforms`, which assigns itself here. It has the same operators for calls under a transform of torch.func or with dual tensors."""
 
 
 def operators() -> Any:
-    """The module whose operators `attention` and `attention_...` serve the current call."""
+    """The module whose operators (`attention`, `attention_backward`, ...) the current call must use."""
     return transforms if transforms.active() else sys.modules[__name__]
 
 
 def _in_one_dtype(q: Tensor, k: Tensor, v: Tensor, options: Options, *others: Tensor) -> tuple[Any, ...]:
-    """Converts the tensors to one dtype for `polyhead.sdpa_backward`: if keys and values differ from q, all become float32, which represents each exactly."""
+    """Converts the tensors to one dtype for `polyhead.sdpa_backward`: if their dtypes differ, all become float32, which represents the numbers of each exactly."""
     if q.dtype == k.dtype == v.dtype and all(other.dtype == q.dtype for other in others):
         return q, k, v, options, *others
     k, v = (x.float() if scale is None else x * scale.unsqueeze(-1) for x, scale in ((k, options.k_scale), (v, options.v_scale)))
@@ -161,7 +164,7 @@ _TANGENTS = ", ".join(f"Tensor? {name}_tangent" for name in GRADIENTS)
 
 
 def _as_inputs(tangents: Sequence[Tensor | None], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """Tangents of `GRADIENTS` in the dtypes of the inputs, in the order of `polyhead.sdpa_backward`."""
+    """The tangents (q, k, v, bias, sink, relative_bias) for the bindings, cast to the dtypes of the inputs. tangents: in the order of `GRADIENTS`."""
     q, k, v, bias, sink, slopes, table = (None if x is None or of is None else _view(x.to(of.dtype)) for x, of in zip(tangents, inputs))
     return q, k, v, bias, sink, table if slopes is None else slopes
 
@@ -172,7 +175,7 @@ def _as_inputs(tangents: Sequence[Tensor | None], inputs: tuple[Tensor | None, .
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_TANGENTS}, {_SCHEMA}) -> (Tensor, Tensor)",
 )
 def attention_jvp(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """The derivatives of out and lse along a direction in which the inputs move: equation (8c) of docs/maths.md. A tangent that is None is 0."""
+    """The derivatives of out and lse along the tangents of the inputs: equation (8c) of docs/maths.md. A tangent that is None is 0."""
     tangents, options = rest[: len(GRADIENTS)], rest[len(GRADIENTS) :]
     _require_one_device("attention_jvp", "q k v out lse", q, k, v, out, lse, *options)
     dtype = q.dtype
@@ -195,8 +198,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> 
     f"({', '.join(['Tensor'] * (len(GRADIENTS) + 1))})",
 )
 def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out, from those by the results of `attention_backward`, the tangents: equations
-    (8e) to (8h) of docs/maths.md. out and lse count as functions of the inputs. A gradient that is not wanted has the shape ``[0]``."""
+    """The gradients of a loss by q, k, v, bias, sink, slopes, table and d_out. The tangents are the gradients of the loss by the results of `attention_backward`: equations
+    (8e) to (8h) of docs/maths.md. out and lse are treated as functions of the inputs. A gradient that is not wanted has the shape ``[0]``."""
     tangents, options, wanted = rest[: len(GRADIENTS)], rest[len(GRADIENTS) : -1], rest[-1]
     _require_one_device("attention_backward_backward", "d_out q k v out lse", d_out, q, k, v, out, lse, *options)
     dtypes = [(q if of is None else of).dtype for of in (*_differentiable(q, k, v, Options(*options)), d_out)]
@@ -237,7 +240,7 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, 
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Saves the tensors that the gradients of `attention` need."""
+    """Saves the tensors from which the gradients of `attention` are computed."""
     ctx.options = inputs[_SAVED:]
     ctx.set_materialize_grads(False)
     options = Options(*inputs[3:])
@@ -266,7 +269,7 @@ def gradients(
     d_out: Tensor | None, d_lse: Tensor | None, d_p: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, p: Tensor | None, options: Options,
     wanted: list[bool],
 ) -> list[Tensor | None]:  # fmt: skip
-    """The gradients of q, k, v, bias, sink, slopes and table, from those of out, lse and the attention weights p; None if not wanted."""
+    """The gradients of q, k, v, bias, sink, slopes and table, from the gradients d_out, d_lse and d_p of out, lse and the attention weights p; None if not wanted."""
     parts: list[tuple[Tensor | None, ...]] = []
     if d_out is not None:
         found = operators().attention_backward(d_out, q, k, v, out, lse, *options, wanted)
@@ -278,7 +281,7 @@ def gradients(
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
         sums = [grad if total is None else total if grad is None else total + grad for total, grad in zip(sums, part)]
-    # v has none from lse and p. Not None: compiled autograd adds it to those of q and k where they are one tensor.
+    # v has no gradient from lse and p. Return zeros instead of None: if q, k and v are one tensor, compiled autograd adds the three gradients.
     inputs = zip(sums, wanted, _differentiable(q, k, v, options))
     return [torch.zeros_like(of) if grad is None and want and of is not None else grad for grad, want, of in inputs]
 
@@ -295,7 +298,7 @@ def save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def second_gradients(ctx: Any, *d_gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention_backward`. out and lse have none, because they count as functions of the other inputs."""
+    """The gradient of each input of `attention_backward`. out and lse have no gradients, because they are treated as functions of the other inputs."""
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     names = ("d_out", "q", "k", "v", "out", "lse", *Options._fields, "wanted")
     needed = dict(zip(names, ctx.needs_input_grad))
@@ -322,7 +325,7 @@ def save_backward_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tens
 
 
 def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradient of each input of `attention_backward_backward` that is linear in it: of the tangents. The others would be third derivatives."""
+    """The gradients of the inputs in which `attention_backward_backward` is linear: the tangents. Gradients of other inputs would be third derivatives."""
     d_out, q, k, v, out, lse, *rest = ctx.saved_tensors
     names = ("d_out", "q", "k", "v", "out", "lse", *(f"{name}_tangent" for name in GRADIENTS), *Options._fields, "wanted")
     moving = [d if want else None for d, want in zip(d_results, ctx.wanted)]
@@ -344,7 +347,8 @@ def third_gradients(ctx: Any, *d_results: Tensor | None) -> tuple[Tensor | None,
 
 
 def _needed(ctx: Any) -> list[int]:
-    """Indices of the inputs whose gradients this backward pass needs: torch.autograd.functional.hvp differentiates only by the tangents."""
+    """Indices of the inputs whose gradients this backward pass needs. Inputs that require gradients may not be needed: torch.autograd.functional.hvp differentiates only by
+    the tangents."""
     needed = [i for i in ctx.tensors if ctx.needs_input_grad[i]]
     if _C._current_graph_task_id() == -1 or _C._are_functorch_transforms_active():
         return needed
@@ -353,7 +357,7 @@ def _needed(ctx: Any) -> list[int]:
     def is_run(node: Any) -> bool:
         try:
             return bool(_C._will_engine_execute_node(node))
-        except RuntimeError:  # a leaf whose gradient is what torch.autograd.grad returns
+        except RuntimeError:  # torch's error for a leaf whose gradient torch.autograd.grad returns; it is needed
             return True
 
     return [i for i in needed if nodes[i] is None or is_run(nodes[i])]
@@ -363,21 +367,22 @@ attention_backward_backward.register_autograd(third_gradients, setup_context=sav
 
 
 def refuse_third_derivative(*_: Any) -> None:
-    """Raises NotImplementedError."""
+    """Raises NotImplementedError: polyhead has no third derivative."""
     raise NotImplementedError(
         "polyhead's attention has no third derivative; "
         "for that use torch.nn.functional.scaled_dot_product_attention under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
 
 
-attention_jvp.register_autograd(refuse_third_derivative)  # `_transforms` has its gradients
+attention_jvp.register_autograd(refuse_third_derivative)  # the gradients of forward mode are in `_transforms`
 
 
 class HalvedProblem(NamedTuple):
-    """A problem whose out ``[*,N,T,1]`` has the derivatives of lse: its attention weights are p / 2, its values 1, and its sink has the other half of the softmax."""
+    """A problem from whose derivatives those of lse follow. It differs from the given problem: v is 1 for every key, and another sink makes its softmax's sum
+    twice as large, so that its attention weights are p / 2. Its out has the shape ``[*,N,T,1]``."""
 
-    share: Tensor  # the part of the softmax' sum that the sink of the given problem has
-    arguments: tuple[Any, ...]  # of `attention_backward` after d_out, without `wanted`
+    share: Tensor  # exp(sink) divided by the sum of the softmax, in the given problem
+    arguments: tuple[Any, ...]  # the tensor arguments q, k, v, out and lse of `attention_backward`
     options: Options
 
 
@@ -386,17 +391,17 @@ def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> Ha
     if options.sink is not None:
         rows = options.sink.unsqueeze(-1) if options.sink.dim() == 1 else options.sink
         empty = lse == -torch.inf
-        share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+        share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # infinity is replaced, because the gradient of infinity minus infinity is NaN
     ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
     other = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
     return HalvedProblem(share, (q, k, ones, ((1 - share) / 2).unsqueeze(-1), lse + math.log(2)), other)
 
 
 def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    """The part of `gradients` that comes from lse."""
-    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward gives it for another problem: a sink halves p, and one value of 1 for every key gives
-    # d_score = p / 2 (d - d sum p / 2), where d, the gradient of that output, is chosen so that d_lse stands before p.
-    if options.empty_rows == "unmasked":  # refuses a sink
+    """The part of `gradients` that comes from d_lse."""
+    # d_score = p d_lse (docs/maths.md, equation 7b). sdpa_backward computes this as the gradient of another problem, in which a sink halves p and v is 1 for every
+    # key. With d, the gradient of that problem's output, its d_score is (p / 2) (d - d sum(p) / 2). d is chosen so that this equals p d_lse.
+    if options.empty_rows == "unmasked":  # a sink cannot be used, because this rule refuses sinks
         p = operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
         return _score_gradients(torch.where(p == 0, 0, p * d_lse.unsqueeze(-1)).to(q.dtype), None, q, k, options, wanted)
     share, arguments, other = halved(q, k, v, lse, options)
@@ -437,8 +442,8 @@ _MAP_INPUTS = ("q", "k", *Options._fields)
 
 
 def save_map(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Saves the tensors that the gradients of `attention_map` need."""
-    tensors = _SAVED - 1  # without v
+    """Saves the tensors from which the gradients of `attention_map` are computed."""
+    tensors = _SAVED - 1  # one less than `attention` has, because there is no v
     ctx.options = inputs[tensors:]
     ctx.save_for_backward(*inputs[:tensors], output)
 
@@ -457,8 +462,8 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`."""
-    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
+    """The derivative of the attention weights (after dropout, if the options have dropout) along the tangents, which are in the order of `GRADIENTS`."""
+    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. torch's operators make T x S tensors here; that is no extra cost, as p is such a tensor.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
@@ -491,13 +496,13 @@ def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
 
 
 def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
-    # Equation (7a): the sink has what the keys' p lack to 1.
+    # Equation (7a): the sink's own probability is 1 minus the sum of p over the keys.
     rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
     return to_sink(torch.where(rows == -torch.inf, 0, (p.sum(-1) - 1) * delta), sink)
 
 
 def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
-    """The distance of each query and key for a relative bias, ``[T,S]``, and its bucket in the table, ``[T*S]``; None without a table."""
+    """For a relative bias: the distance of each query and key, ``[T,S]``, and the bucket of each distance in the table, ``[T*S]``, or None without a table."""
     if o.diagonal_offsets is not None or o.query_offsets is not None:
         raise NotImplementedError("polyhead has no gradient of attention weights for a relative_bias together with diagonal_offsets or documents")
     given = 0 if o.causal == "top_left" else o.offset if o.offset is not None else None if o.causal else o.diagonal
@@ -526,14 +531,14 @@ _MASKS += ["causal", "offset", "window_left", "window_right"]
 
 
 def _softmax_gradients(p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # Equation (7) of docs/maths.md, from p and p times its gradient.
+    # Equation (7) of docs/maths.md. p_d_p is p times the gradient of p.
     delta = p_d_p.sum(-1, keepdim=True)
     d_sink = None if options.sink is None or not wanted[4] else _sink_gradient(options.sink, p, delta.squeeze(-1))
     return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
 
 
 def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # d_score has T x S numbers per head, so this may use torch's operators, which make such tensors too.
+    # torch's operators make T x S tensors here; that is no extra cost, as d_score is such a tensor.
     d_bias = None if options.bias is None or not wanted[3] else d_score.sum_to_size(options.bias.shape)
     relative = _relative_gradients(d_score, options, options.slopes if wanted[5] else None, options.table if wanted[6] else None)
     if not (wanted[0] or wanted[1]):
@@ -547,14 +552,14 @@ def _score_gradients(d_score: Tensor, d_sink: Tensor | None, q: Tensor, k: Tenso
 
 
 def _stacked(q: Tensor, k: Tensor, options: Options) -> tuple[Tensor, Tensor, float]:
-    """q and k in one dtype, and the factor of their products. The g query heads that share a key head are stacked along the queries: ``[*,K,g*T,H]``."""
+    """Returns q and k in one dtype, and the scale. q is ``[*,K,g*T,H]``: the g query heads that share a key head are stacked along the queries."""
     if k.dtype != q.dtype:
         k = k.to(q.dtype) if options.k_scale is None else (k * options.k_scale.unsqueeze(-1)).to(q.dtype)
     factor = options.scale if options.scale is not None else q.size(-1) ** -0.5 if q.size(-1) > 0 else 0.0
     group = q.size(-3) // max(k.size(-3), 1)
     rows = q.reshape(*q.shape[:-3], k.size(-3), group * q.size(-2), q.size(-1))
     if any(getattr(options, name) is not None for name in _MASKS):
-        # Replace NaN by 0: the 0 of a masked key times NaN would be NaN. A NaN in an attended key or its query is in the weights already.
+        # Replace NaN and infinity by 0, because p = 0 of a masked key times NaN would be NaN. NaN in an attended key or its query has already made p NaN.
         k, rows = k.nan_to_num(0, 0, 0), rows.nan_to_num(0, 0, 0)
     return rows, k, factor
 

@@ -1,4 +1,4 @@
-"""Attention with the bias of a pair tensor, with the arguments of cuEquivariance's function."""
+"""Attention whose bias is computed from a pair tensor, with the arguments of cuEquivariance's attention_pair_bias."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARAMETERS = "Tensor? w_ln_z, Tensor? b_ln_z, Tensor w_proj_z, Tensor? b_proj_z
 
 
 def _threads() -> int | None:
-    threads = torch.get_num_threads()  # 1 in the workers of a DataLoader
+    threads = torch.get_num_threads()  # torch's limit, which is 1 in the workers of a DataLoader
     return threads if threads < polyhead.num_threads() else None
 
 
@@ -31,7 +31,7 @@ def _views(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def _wanted(given: Sequence[Any], want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The gradients; one that is not wanted has the shape ``[0]``."""
+    """The gradients as an operator returns them: a gradient that is not wanted has the shape ``[0]``."""
     first = next(x for x in like if x is not None)
     return tuple(first.new_empty(0) if not w or of is None else _ops._tensor(x) for x, w, of in zip(given, want, like))
 
@@ -43,7 +43,7 @@ def _fake(want: Sequence[bool], like: Sequence[Tensor | None]) -> tuple[Tensor, 
 
 @custom_op("polyhead::pair_bias", mutates_args=(), schema=f"(Tensor z, {_PARAMETERS}) -> Tensor")
 def pair_bias(z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, eps: float) -> Tensor:
-    """The bias ``[*,N,T,S]`` of ``z [*,T,S,C]``."""
+    """The bias ``[*,N,T,S]`` made of the pair tensor ``z [*,T,S,C]``."""
     return _ops._tensor(_core.pair_bias(_ops._view(z), _views(w_ln, b_ln, w, b), eps, _threads()))
 
 
@@ -80,7 +80,7 @@ def pair_bias_attention(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, scale: float | None, empty_rows: str, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None,
     w: Tensor, b: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``(out [*,N,T,V], lse [*,N,T])``, the bias made in blocks of queries. Leading dimensions of z are those of q, or 1."""
+    """``(out [*,N,T,V], lse [*,N,T])`` of attention whose bias is made of z in blocks of queries. The leading dimensions of z are those of q, or 1."""
     out, lse = _core.pair_bias_attention((*_views(q, k, v, keep), scale, empty_rows), _ops._view(z), _views(w_ln, b_ln, w, b), eps, _threads())
     return _ops._tensor(out).contiguous(), _ops._tensor(lse)
 
@@ -170,8 +170,9 @@ def heads_with_pair_bias(
     q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, z: Tensor, w_ln: Tensor | None, b_ln: Tensor | None, w: Tensor, b: Tensor | None, *,
     eps: float, scale: float | None, empty_rows: str,
 ) -> Tensor:  # fmt: skip
-    """out ``[*,N,T,V]`` of q, k, v ``[*,N,.,.]`` and z ``[*,T,S,C]``, whose leading dimensions are those of q or 1; keep: bool ``[*,S]``. All in one dtype."""
-    if _ops.transforms.active():  # torch.func and forward mode: by operators that have their rules
+    """Attention out ``[*,N,T,V]`` for q, k, v ``[*,N,.,.]`` and a pair tensor z ``[*,T,S,C]``, all in one dtype. The leading dimensions of z are those of q, or
+    1. keep: bool ``[*,S]``, True = may attend."""
+    if _ops.transforms.active():  # under torch.func and forward mode use operators that have derivatives there
         bias = F.linear(F.layer_norm(z, (z.size(-1),), w_ln, b_ln, eps), w, b).movedim(-1, -3)
         return attention(q, k, v, bias=bias, attend=None if keep is None else keep[..., None, None, :], scale=scale, empty_rows=empty_rows)  # type: ignore[call-overload,no-any-return]
     out: Tensor = pair_bias_attention(q, k, v, keep, scale, empty_rows, z, w_ln, b_ln, w, b, eps)[0]
@@ -200,8 +201,8 @@ def attention_pair_bias(
     return_z_proj: bool = True,
     is_cached_z_proj: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention with the bias of a pair tensor: ``cuequivariance_torch.attention_pair_bias`` of versions 0.7 to 0.10 on the CPU, with gradients
-    (Abramson et al. 2024, supplementary algorithm 24).
+    """Attention whose bias is computed from a pair tensor (Abramson et al. 2024, supplementary algorithm 24). It has the arguments and results of
+    ``cuequivariance_torch.attention_pair_bias`` 0.7 to 0.10, runs on the CPU, and has gradients.
 
     ::
 
@@ -209,18 +210,19 @@ def attention_pair_bias(
         y    = softmax(attn_scale * q k^T + bias, keys whose mask is not 0) v   merged heads
         out  = linear(sigmoid(linear(s, w_proj_g, b_proj_g)) * y, w_proj_o, b_proj_o)
 
-    Under torch.autocast q, k, v, z and the parameters are taken in its dtype.
+    Under torch.autocast q, k, v, z and the parameters are converted to the dtype of autocast.
 
-    A masked key does not exist. cuEquivariance subtracts inf from its score, which is the same unless scores of other keys are about as low. A sequence whose
-    keys are all masked is computed without its mask, as that subtraction does in exact arithmetic; in float32 it also rounds the scores to 1/16.
+    A masked key has no effect. cuEquivariance subtracts the number inf from the key's score instead; this gives the same result unless scores of other keys are about as
+    low. A sequence whose keys are all masked is computed without its mask. This is the result of cuEquivariance's subtraction in exact arithmetic; in float32 the
+    subtraction also rounds the scores to multiples of 1/16.
 
     Args:
         s: ``[B*M,U,D]``.
         q: ``[B*M,H,U,DH]``.
         k: ``[B*M,H,V,DH]``.
         v: ``[B*M,H,V,DH]``.
-        z: ``[B,U,V,C]``, or the result z_proj ``[B,H,U,V]`` of another call with is_cached_z_proj.
-        mask: ``[B,V]`` or ``[B*M,V]``, bool or numbers: not 0 = may be attended to; None: all.
+        z: ``[B,U,V,C]``; with is_cached_z_proj ``[B,H,U,V]``, the result z_proj of an earlier call.
+        mask: ``[B,V]`` or ``[B*M,V]``, bool or numbers: keys where the mask is not 0 may be attended to; None: all keys.
         num_heads: H.
         w_proj_z: ``[H,C]``; None with is_cached_z_proj.
         w_proj_g: ``[H*DH,D]``.
@@ -230,12 +232,12 @@ def attention_pair_bias(
         b_proj_z: ``[H]`` or None.
         b_proj_g: ``[H*DH]`` or None.
         b_proj_o: ``[D]`` or None.
-        inf: at least 1e4, where the weight of a masked key is exactly 0.
-        eps: of the norm.
+        inf: at least 1e4; the weight of a masked key is exactly 0 for all such numbers, so the value has no effect.
+        eps: epsilon of the norm.
         attn_scale: factor of ``q k^T``; None is ``1 / sqrt(DH)``.
-        return_z_proj: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves its memory: then it is made in
-            blocks of queries, and once more in the backward pass.
-        is_cached_z_proj: whether z is such a result.
+        return_z_proj: True: also return the bias, for further calls with the same z (samples, or steps of a diffusion). False saves the memory of the bias:
+            then it is made in blocks of queries, and made again in the backward pass.
+        is_cached_z_proj: whether z is the result z_proj of an earlier call.
 
     Returns:
         ``(out, z_proj)``: out ``[B*M,U,D]``, z_proj ``[B,H,U,V]`` or None.

@@ -1,7 +1,7 @@
-"""Watches the operators of a running model, and keeps the maps of attention (for `polyhead.capture`).
+"""Records the operators of a running model, and keeps the maps of attention (for `polyhead.capture`).
 
-A dispatch mode sees every operator after torch has chosen it, so that no choice of a path, and no bit of the output, depends on the capture. Hooks and
-function modes would switch off torch's fused layers.
+The recorder is a dispatch mode, which torch calls for each operator after choosing it. So the capture changes neither the choice of operators nor any bit of the output.
+Hooks and function modes would switch off torch's fused layers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ATTENTION_OPERATOR = re.compile(r"attention|attn|flash|_mha_|transformer_encode
 _NO_CALL = re.compile("backward|fused_sdp_choice|_fill|_mask$")
 
 _SOFTMAX = {"_softmax", "softmax", "special_softmax", "_safe_softmax"}
-_PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # where the two factors begin
-_COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # copy attention weights to other memory
+_PRODUCTS = {"bmm": 0, "mm": 0, "matmul": 0, "baddbmm": 1}  # product operator -> index of its first factor among the arguments
+_COPIES = {"clone", "contiguous", "reshape", "flatten", "to", "_to_copy", "type_as"}  # operators that copy attention weights to other memory
 _DROPOUT = {"dropout", "native_dropout", "feature_dropout"}
-_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # change attention weights; the changed ones count if they are multiplied by values
+_CHANGES = {"mul", "div", "masked_fill", "where", "nan_to_num"}  # operators that change attention weights; if the result is multiplied by values, the result is recorded as the map
 _PARTS = {"slice", "narrow"}
-_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # helpers of another attention call, so not recorded
+_KNOWN = {("polyhead", "attention_map"), ("polyhead", "attention_backward")}  # operators that run as helpers of a recorded attention call, so they are not recorded themselves
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 
 
@@ -41,15 +41,15 @@ class _Module(NamedTuple):
 
     name: str
     module: nn.Module
-    seen: int  # number of calls and missed calls before it
+    seen: int  # number of calls and missed calls that were recorded before the module ran
 
 
 class _Weights:
-    """A tensor of attention weights that may be multiplied by values: a softmax, or what an operator made of it."""
+    """A tensor of attention weights that may be multiplied by values: a softmax, or the result of an operator on one."""
 
     def __init__(self, tensor: Tensor, p: Tensor | None, depth: int, is_dropped: bool = False, why: str = "") -> None:
-        self.tensor = tensor  # kept alive, because memory that is free again may become another tensor's
-        self.p = p  # attention weights before dropout; None: not known, for the reason `why`
+        self.tensor = tensor  # kept alive, because freed memory may be given to another tensor, which would be taken for this one
+        self.p = p  # attention weights before dropout; None: they are not known, and `why` is the reason
         self.depth = depth
         self.is_dropped = is_dropped
         self.why = why
@@ -80,24 +80,25 @@ def _refuse_compiled(model: nn.Module) -> None:
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator as the model called it. In inference mode torch hands a linear layer over whole, and what it calls skips the bookkeeping of views: the
-    transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So views are kept book of here too."""
+    """Runs an operator with the same bits as without a capture. In inference mode the mode receives a linear layer as one operator, and the operators inside of
+    it run without view tracking: the transposed parameter no longer requires grad, matmul folds other dimensions, and the bits differ. So view tracking is
+    switched on here."""
     if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return func(*args, **kwargs)
     excluded = _C._dispatch_tls_local_exclude_set().remove(_C.DispatchKey.ADInplaceOrView)
     with _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded):
         out = func(*args, **kwargs)
-    return out.detach()  # torch makes views of a result only where it has none of that
+    return out.detach()  # drop the view tracking of the result, which would prevent views of it in inference mode
 
 
 class Recorder(TorchDispatchMode):
-    """Fills `calls` and `missed` between __enter__ and __exit__. Arguments as those of `polyhead.capture`."""
+    """Fills the lists `calls` and `missed` between __enter__ and __exit__. The other arguments are those of `polyhead.capture`."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """torch.compile runs its code as without a capture, instead of refusing to, or of running operators one by one with other bits."""
+        """True tells torch.compile to run its code as without a capture, instead of refusing to run, or running the operators one by one with other bits."""
         return True
 
     def __init__(
@@ -112,12 +113,12 @@ class Recorder(TorchDispatchMode):
             _refuse_compiled(model)
             self._names = {id(module): name for name, module in model.named_modules()}
             self._parameters = {_memory(x) for x in model.parameters() if _is_dense(x)}
-        self._model = model  # keeps the ids valid
+        self._model = model  # keeps the modules alive, so that their ids stay valid
         self._calls, self._missed = calls, missed
         self._keep, self._budget, self._left, self._top_k, self._pooled = keep, budget, budget, top_k, pooled
         self._running: list[_Module] = []
         self._weights: list[_Weights] = []
-        self._noise: Tensor | None = None  # the newest
+        self._noise: Tensor | None = None  # the latest result of bernoulli, which is the mask of a dropout
         self._thread = 0
         self._call: Any = None
 
@@ -154,7 +155,8 @@ class Recorder(TorchDispatchMode):
         return len(self._calls) + len(self._missed)
 
     def _leave(self, left: _Module) -> None:
-        # A softmax that is a module of its own is multiplied by the one around it.
+        # The result of an nn.Softmax or nn.Dropout module is multiplied by values in the module around it, so it is kept; other weights of the left module
+        # are dropped.
         self._weights = [weights for weights in self._weights if weights.depth <= len(self._running) + isinstance(left.module, (nn.Softmax, nn.Dropout))]
         for weights in self._weights:
             weights.depth = min(weights.depth, len(self._running))
@@ -199,7 +201,7 @@ class Recorder(TorchDispatchMode):
         except (TypeError, ValueError, RuntimeError, NotImplementedError, MemoryError, KeyError, IndexError) as error:
             self._miss(f"{what}: {error}")
 
-    # A model's own product of a softmax and values.
+    # ---- Attention that a model computes as a product of a softmax and values ----
 
     def _softmax(self, p: Tensor, args: tuple[Any, ...]) -> None:
         if not _is_dense(p):
@@ -213,7 +215,7 @@ class Recorder(TorchDispatchMode):
             del self._weights[0]
 
     def _save(self, tensor: Tensor) -> None:
-        """Called before an operator writes to the tensor."""
+        """Must be called before an operator writes to the tensor: copies recorded weights in the same memory."""
         for weights in self._weights:
             if weights.p is not None and _memory(weights.p) == _memory(tensor):
                 weights.p = weights.p.clone()
@@ -239,7 +241,7 @@ class Recorder(TorchDispatchMode):
             return
         is_noise = name == "mul" and self._noise is not None and _is_dense(args[1]) and _memory(args[1]) == _memory(self._noise)
         if out.numel() == weights.tensor.numel() and _memory(out) == _memory(weights.tensor) and name not in _DROPOUT | _CHANGES:
-            return  # a view, with the same numbers
+            return  # out is a view of the same numbers, which `_find` recognises
         if place == 0 and name in _COPIES and out.numel() == weights.tensor.numel():
             self._add(_Weights(out, weights.p, depth, weights.is_dropped, weights.why))
         elif place == 0 and (is_noise or name in _DROPOUT):
@@ -264,7 +266,7 @@ class Recorder(TorchDispatchMode):
             return
         for place, (factor, other) in enumerate(zip(factors, factors[::-1])):
             parts = [weights for weights in self._weights if _memory(weights.tensor) == _memory(factor)]
-            if not parts or _memory(other) in self._parameters:  # a linear layer after a softmax is no attention
+            if not parts or _memory(other) in self._parameters:  # a product with a parameter is a linear layer after a softmax, and no attention
                 continue
             weights = self._find(factor)
             if weights is None:
@@ -282,7 +284,7 @@ class Recorder(TorchDispatchMode):
 
     def _record_weights(self, p: Tensor) -> None:
         heads = self._heads()
-        if p.dim() == 3:  # [B,T,S] of one head, unless the module is known to put the heads behind the sequences
+        if p.dim() == 3:  # [B,T,S] means one head, unless the module is known to have [B N,T,S]
             p = p.unflatten(0, (-1, heads) if heads and p.size(0) % heads == 0 else (-1, 1))
         p = p.reshape((1,) * (4 - p.dim()) + p.shape).cpu()
         p = p if p.dtype == torch.float64 else p.float()
@@ -300,7 +302,7 @@ class Recorder(TorchDispatchMode):
                     return heads if type(running.module).__module__.split(".")[0] in ("torch", "transformers") else None
         return None
 
-    # Operators that compute attention as a whole.
+    # ---- Operators that compute attention as a whole ----
 
     def record(self, q: Tensor, k: Tensor, options: dict[str, Any]) -> None:
         """Records a call of polyhead. options: options of `polyhead.sdpa`."""
@@ -354,7 +356,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Copies the tensor to host memory, and converts 16-bit dtypes to float32, because maps have more digits than the model's numbers."""
+    """Copies the tensor to host memory, and converts 16-bit dtypes to float32, so that maps are computed in float32."""
     tensor = tensor.detach().cpu()
     return tensor if tensor.dtype in (torch.float32, torch.float64, torch.int8) else tensor.float()
 

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention, replaced by polyhead's for models that call it themselves."""
+"""Replaces torch's scaled_dot_product_attention by polyhead's, for models that call torch's function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """torch's function, computed by polyhead while a replacement is applied."""
+    """The function that replaces torch's. polyhead computes the call while a replacement is applied; else torch's function does."""
     why = _why_not(query, key, value, attn_mask) if _replacements.users else ""
     if torch.compiler.is_compiling():
         if why is None:
@@ -45,7 +45,7 @@ def scaled_dot_product_attention(
             replacement._count(why)
         if why is None:
             return out
-    if type(attn_mask) is CausalBias:  # which knows torch's function by its place, where now this one is
+    if type(attn_mask) is CausalBias:  # CausalBias would look up torch's function by name and find this replacement, so call its implementation
         return CausalBias._dispatch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     result: Tensor = _OWN(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     return result
@@ -55,7 +55,7 @@ scaled_dot_product_attention.__doc__ = _OWN.__doc__
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> str | None:
-    """The reason why torch computes a call; None if polyhead can try. Calls that polyhead's function refuses are found when it is called."""
+    """The reason why torch must compute a call; None if polyhead's function can be tried, which may still refuse the call."""
     tensors = (query, key, value) if attn_mask is None or type(attn_mask) is CausalBias else (query, key, value, attn_mask)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
@@ -70,24 +70,24 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
 
 
 def _found() -> list[Replacement]:
-    """torch's function in torch.nn.functional, and in modules that imported it by its name."""
+    """The places of torch's function: in torch.nn.functional, and in modules that imported the function by its name."""
     there = F.__dict__[_NAME]
     if there is not _OWN and there is not scaled_dot_product_attention:
         whose = f"{getattr(there, '__module__', '?')}.{getattr(there, '__qualname__', '?')}"
         raise RuntimeError(f"polyhead.torch.replace_sdpa: torch.nn.functional.{_NAME} is replaced already, by {whose}; undo that first, or apply it after this")
     found = [(F, _NAME, _OWN, scaled_dot_product_attention)]
     for name, module in list(sys.modules.items()):
-        # Another name may be a copy that somebody keeps to compare with, or to bring back.
+        # A reference under another name is left alone: it may be a copy that somebody keeps to compare with, or to restore.
         if isinstance(module, ModuleType) and name.partition(".")[0] != "torch" and vars(module).get(_NAME) is _OWN:
             found.append((module, _NAME, _OWN, scaled_dot_product_attention))
     return found
 
 
 class SdpaReplacement:
-    """torch's scaled_dot_product_attention is polyhead's, in the whole process. Made by `replace_sdpa`.
+    """A replacement of torch's scaled_dot_product_attention by polyhead's, in the whole process. Made by `replace_sdpa`.
 
-    Replacements may overlap, with one precision: torch's function is back when the last one is undone. Leaving a ``with`` block undoes the replacement, with
-    or without an exception; entering one again applies it again.
+    Replacements may overlap if they have the same precision; torch's function is restored when the last replacement is undone. Leaving a ``with`` block undoes the
+    replacement, with or without an exception; entering the block again applies the replacement again.
     """
 
     def __init__(self, precision: Precision = "native") -> None:
@@ -114,14 +114,14 @@ class SdpaReplacement:
 
     @property
     def passed_on(self) -> dict[str, int]:
-        """How many calls torch has computed meanwhile, by the reason."""
+        """How many calls torch has computed while this replacement was applied, by the reason."""
         with self._lock:
             return dict(self._passed_on)
 
     def report(self) -> str:
-        """The counts in words, a line for each reason.
+        """A text with the counts of calls that polyhead computed and that torch computed, with a line for each reason.
 
-        Calls inside of compiled code are not counted: they are traced once and run without Python.
+        Calls inside of compiled code are not counted, because they are traced once and then run without Python.
         """
         lines = [f"computed by polyhead: {self._served}", f"passed on to torch: {sum(self.passed_on.values())}"]
         return "\n".join([*lines, *(f"  {count}: {why}" for why, count in sorted(self.passed_on.items(), key=lambda item: -item[1]))])
@@ -185,30 +185,32 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
         print(replaced.report())
         replaced.undo()
 
-        with polyhead.torch.replace_sdpa():    # or for a block
+        with polyhead.torch.replace_sdpa():    # only inside the block
             model(x).sum().backward()
 
-    Applies at once, until undo() or the end of a ``with`` block, to the process: to ``torch.nn.functional``, and to modules that did ``from torch.nn.functional import scaled_dot_product_attention``
-    before. So it reaches models that call it, ``nn.MultiheadAttention`` with need_weights=False, and models of transformers with "sdpa". Arguments and results
-    are those of `polyhead.torch.scaled_dot_product_attention`, which says what differs from torch. Under torch.compile and torch.export polyhead's operator
-    is traced; what was compiled before stays as it is.
+    The replacement is applied at once, and lasts until undo() or the end of a ``with`` block. It changes the whole process: ``torch.nn.functional``, and modules that did
+    ``from torch.nn.functional import scaled_dot_product_attention`` before. So polyhead computes the calls of models, of ``nn.MultiheadAttention`` with
+    need_weights=False, and of models of transformers with "sdpa". Arguments and results are those of `polyhead.torch.scaled_dot_product_attention`, whose
+    docstring lists the differences from torch. torch.compile and torch.export trace polyhead's operator; code that was compiled before is not changed.
 
-    Passed on to torch, and counted by the reason: calls on other devices, with nested tensors, subclasses of Tensor that look at functions of torch, or such
-    modes; where `torch.nn.attention.sdpa_kernel` excludes torch's fused kernel; and what polyhead's function refuses.
+    torch still computes some calls, which are counted by the reason: calls on other devices, with nested tensors, with subclasses of Tensor or under modes that intercept
+    functions of torch; calls inside `torch.nn.attention.sdpa_kernel` that excludes torch's fused kernel; and calls that polyhead's function refuses.
 
-    Not reached: the fused kernels of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` in evaluation without gradients
-    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``), and references that an object holds, as a default
-    argument, an attribute or a table; scripted models; calls of torch's operators (``torch.ops.aten``). torch.jit.script cannot compile a model that calls the function meanwhile.
+    The replacement does not affect: the fused kernels of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` in evaluation without gradients
+    (`torch.backends.mha.set_fastpath_enabled` switches them off); an import under another name (``as``); references that an object holds, such as a default
+    argument, an attribute or an entry of a table; scripted models; calls of torch's operators (``torch.ops.aten``). While a replacement is applied, torch.jit.script cannot
+    compile a model that calls the function.
 
     Args:
-        precision: of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products of the attention, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        The applied replacement, which counts the calls. Its undo() brings torch's function back. A ``with`` block in which no call was seen warns.
+        The applied replacement, which counts the calls. Its undo() restores torch's function. At the end of a ``with`` block in which the function was not
+        called, a warning is given.
 
     Raises:
         ValueError: another precision than that of an applied replacement, or an unknown word.
-        RuntimeError: somebody else, as `polyhead.distributed.sequence_parallel`, has replaced the function already.
+        RuntimeError: other code, such as `polyhead.distributed.sequence_parallel`, has replaced the function already.
     """
     replacement = SdpaReplacement(precision)
     replacement._apply()
@@ -216,5 +218,5 @@ def replace_sdpa(*, precision: Precision = "native") -> SdpaReplacement:
 
 
 def sdpa(*, precision: Precision = "native") -> SdpaReplacement:
-    """An earlier name of `replace_sdpa` for a block, applied when the block is entered. It is not `polyhead.sdpa`, which computes attention."""
+    """An earlier name of `replace_sdpa`, for use in a ``with`` statement. It is not `polyhead.sdpa`, which computes attention."""
     return SdpaReplacement(precision)

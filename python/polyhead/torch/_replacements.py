@@ -1,4 +1,4 @@
-"""Functions of another package that are replaced by polyhead's while somebody needs it, and brought back."""
+"""Replaces functions of another package by polyhead's while at least one user needs that, and then restores them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Replacement = tuple[Any, str, Any, Any]  # class or module, name of the attribut
 
 
 class Replacements:
-    """What is replaced for at least one user, in the whole process."""
+    """A set of replacements in the whole process, which is applied while it has at least one user."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -18,7 +18,7 @@ class Replacements:
         self._replaced: list[Replacement] = []
 
     def apply(self, find: Callable[[], Iterable[Replacement]]) -> None:
-        """Adds a user; the first one replaces what find() returns."""
+        """Adds a user. For the first user, makes the replacements that find() returns."""
         with self.lock:
             if self.users == 0:
                 self._replaced = list(find())
@@ -27,11 +27,11 @@ class Replacements:
             self.users += 1
 
     def undo(self) -> None:
-        """Removes a user; the last one brings back what was there."""
+        """Removes a user. After the last user, restores the old values."""
         with self.lock:
             self.users -= 1
             if self.users == 0:
                 for owner, name, own, new in self._replaced:
-                    # If someone wrapped our function, leave it: ours now calls the package's own.
+                    # If another function is there now, it wraps polyhead's. Leave it: without users polyhead's function calls the package's own.
                     if owner.__dict__.get(name) is new:
                         setattr(owner, name, own)

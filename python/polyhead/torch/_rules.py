@@ -1,4 +1,5 @@
-"""Attention's arguments as torch's operators take them: tensors, numbers and words, where `polyhead.sdpa` takes some rules whole, such as a window."""
+"""Converts attention's arguments to the form of torch's operators, which take only tensors, numbers and words. A rule such as a window is one argument of `polyhead.sdpa`
+and several arguments of an operator."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from .._options import EMPTY_ROWS, RelativeBias, require_precision
 
 
 class Options(NamedTuple):
-    """Arguments of the operators after q, k and v, in the order of the schemas, named as in `polyhead.sdpa`; the parts of rules as in `RULES`. dtypes: sink,
-    slopes and table have that of q or of lse. empty_rows may also be "offset": what subtracting 1e9 from the masked scores gives in the dtype; with attend,
-    without block and causal."""
+    """The arguments of the operators after q, k and v, in the order of the schemas. Names are those of `polyhead.sdpa`; `RULES` names the arguments into which a rule is
+    split. sink, slopes and table have the dtype of q or of lse. empty_rows may also be "offset", the result of subtracting 1e9 from the masked scores in their dtype; it
+    requires attend and excludes block and causal."""
 
     # arguments: options of the operators
     attend: Tensor | None = None
@@ -49,17 +50,17 @@ class Options(NamedTuple):
     dropout: float = 0.0
     empty_rows: str = "zero"
     precision: str = "native"
-    attention_weights: bool = False  # whether `attention` returns them
+    attention_weights: bool = False  # whether the operator `attention` returns the attention weights
     # end of arguments
 
 
 class Rule(NamedTuple):
-    """How the operators take arguments of one annotation that are no tensors."""
+    """How arguments with a certain annotation, which are not tensors, are split into arguments of the operators, called parts."""
 
-    fields: Callable[[Argument], list[tuple[str, str, Any]]]  # (name, annotation, default) of each part
-    check: Callable[[str, str, Any], None]  # (where, name, value): raises ValueError or TypeError
-    split: Callable[[Any], tuple[Any, ...]]  # a value, as a user gives it, to parts
-    join: Callable[..., Any]  # parts to a value; None: not given
+    fields: Callable[[Argument], list[tuple[str, str, Any]]]  # returns (name, annotation, default) of each part
+    check: Callable[[str, str, Any], None]  # (where, name, value): raises ValueError or TypeError for a wrong value
+    split: Callable[[Any], tuple[Any, ...]]  # converts a value, as a user gives it, to parts
+    join: Callable[..., Any]  # converts parts to a value; None: the argument was not given
 
 
 def _is_integer(value: object) -> bool:
@@ -137,7 +138,7 @@ RULES = {
     "float": Rule(_whole(), _check_present_number, _alone, _itself),
     "EmptyRows": Rule(_whole("str"), _check_empty_rows, _alone, _itself),
     "Precision": Rule(_whole("str"), lambda where, name, value: require_precision(where, value), _alone, _itself),
-    # A corner; or the offset of the diagonal, which may be a symbol: the length of a cache changes with every token.
+    # Two parts: a corner, or the offset of the diagonal. The offset may be a symbol, because the length of a cache changes with every token.
     "Causal": Rule(
         lambda argument: [(argument.name, "str | None", None), ("offset", "int | None", None)],
         _check_diagonal,
@@ -156,16 +157,16 @@ RULES = {
         _split_block_size,
         lambda rows, columns: None if (rows, columns) == _BLOCK_SIZE else (rows, columns),
     ),
-    # Its tensors are arguments of their own. It is checked and split beside the diagonal of causal (`with_relative_bias`).
+    # The tensors of a relative bias are separate arguments. `with_relative_bias` checks and splits it, because that needs the diagonal of causal too.
     "RelativeBias | None": Rule(_of_relative_bias, lambda where, name, value: None, _alone, _itself),
 }
-"""By the annotation of the argument."""
+"""The rule for each annotation of an argument."""
 
 NOT_OF_TORCH = ("seed", "dropout_keep", "backend", "num_threads")
-"""torch's generator draws the bits of dropout, and torch sets the number of threads."""
+"""Arguments that `attention` of polyhead.torch does not have: torch's generator draws the seed of dropout, and torch sets the number of threads."""
 
 TAKEN = tuple(argument for argument in ARGUMENTS if argument.group in ("pass", "sdpa") and argument.name not in NOT_OF_TORCH)
-"""The arguments of `attention` that `polyhead.sdpa` has as keywords."""
+"""The arguments of `attention` of polyhead.torch that are also keywords of `polyhead.sdpa`."""
 
 
 class _Parts(NamedTuple):
@@ -173,7 +174,7 @@ class _Parts(NamedTuple):
     default: Any
     rule: Rule
     fields: tuple[str, ...]
-    of: Callable[[Any], Any]  # the parts of an `Options`
+    of: Callable[[Any], Any]  # returns the values of the parts in an `Options`
 
 
 def _parts(argument: Argument) -> _Parts:
@@ -191,7 +192,7 @@ _parts_of_relative_bias: Any = operator.attrgetter(*RelativeBias._fields)
 
 
 def split_rules(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `attention` with rules in their parts, after their checks; relative_bias stays as it is."""
+    """Checks the rules among the arguments of `attention` and splits them into parts; relative_bias is not split."""
     fields = {name: value for name, value in given.items() if name not in _RULES}
     for name, parts in _RULES.items():
         value = given.get(name, parts.default)
@@ -202,7 +203,7 @@ def split_rules(where: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def keywords(q: Tensor, options: Options) -> dict[str, Any]:
-    """`Options` as keyword arguments of `polyhead.sdpa`, the scales too."""
+    """Converts `Options` to keyword arguments of `polyhead.sdpa`, including k_scale and v_scale."""
     if options.empty_rows == "offset":
         options = options._replace(empty_rows="unmasked" if q.dtype == torch.float64 else "uniform")
     given: dict[str, Any] = {name: value for name, value in zip(_AS_THEY_ARE, _values_as_they_are(options)) if value is not None}
@@ -214,7 +215,7 @@ def keywords(q: Tensor, options: Options) -> dict[str, Any]:
         given["relative_bias"] = RelativeBias(*_parts_of_relative_bias(options))
     if options.seed is not None:
         given["seed"] = int(options.seed) % 2**64
-    if options.blocks is None:  # an operator called by hand may give a size of blocks that are missing
+    if options.blocks is None:  # a direct call of the operator may give a block size without blocks
         given.pop("block_size", None)
     return given
 

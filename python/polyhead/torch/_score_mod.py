@@ -1,4 +1,5 @@
-"""Attention with a score_mod of FlexAttention's signature: traced once a call, differentiated, and run by the kernels' interpreter. No compiler is needed."""
+"""Attention with a score_mod, which has the signature of FlexAttention's. It is traced once in each call, differentiated, and run by an interpreter in the kernels. No
+compiler is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from ._score_trace import trace_score_mod
 
 
 def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
-    """The boolean mask of a BlockMask: pairs of its blocks for which mask_mod is true. One byte a pair."""
+    """The boolean mask that a BlockMask describes: True for pairs in its blocks for which mask_mod is true. It takes one byte for each pair."""
     if not isinstance(block_mask, BlockMask):
         raise TypeError(f"attention: block_mask is of type {type(block_mask).__name__}; it must be a BlockMask of torch.nn.attention.flex_attention or None")
     batch, heads = block_mask.kv_num_blocks.shape[:2]
@@ -37,7 +38,7 @@ def attend_of(block_mask: Any, q: Tensor, k: Tensor) -> Tensor:
 
 
 class _Program:
-    """A traced score_mod with the sums of its gradients."""
+    """A traced score_mod, and the places of the gradients of its captured tensors."""
 
     def __init__(self, trace: Trace, result: int, heads: int, differentiate: bool) -> None:
         self.captured = trace.tables
@@ -68,7 +69,7 @@ class _Program:
 
 
 class _Once(Function):
-    """Gradients that depend on the inputs in a way that is not recorded: differentiating them is refused."""
+    """Returns gradients as if they were recorded functions of the inputs. Differentiating them raises NotImplementedError; otherwise it would give wrong zeros."""
 
     @staticmethod
     def forward(ctx: Any, gradients: list[Tensor], *inputs: Tensor | None) -> tuple[Tensor, ...]:
@@ -89,7 +90,7 @@ class _Attention(Function):
         ctx.program, ctx.names = program, tuple(tensors)
         without: dict[str, Any] = dict.fromkeys(tensors)
         ctx.options = options._replace(bias=None, sink=None, **without)
-        # torch notices when a saved tensor is written to, a mask too.
+        # torch saves the tensors, masks included, because torch detects later writes to saved tensors.
         ctx.save_for_backward(q, k, v, bias, sink, out, lse, *tensors.values(), *captured)
         ctx.set_materialize_grads(False)
         return out, lse, weights
@@ -111,7 +112,7 @@ class _Attention(Function):
         *of_inputs, sums = (None if x is None else _tensor(x) for x in found)
         of_captured = [ctx.program.gradient_of(i, sums) if want else None for i, want in enumerate(wanted[7:])]
         results = [*of_inputs, *of_captured]
-        if torch.is_grad_enabled():  # create_graph
+        if torch.is_grad_enabled():  # the caller passed create_graph
             recorded = iter(_Once.apply([x for x in results if x is not None], d_out, q, k, v, bias, sink, *captured))  # type: ignore[no-untyped-call]
             results = [None if x is None else next(recorded) for x in results]
         return (None, None, *results)
@@ -157,7 +158,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any], op
     for recorder in _eager.recorders:
         if threading.get_ident() == recorder._thread and _C._current_graph_task_id() == -1:
             recorder._miss("attention with a score_mod is not captured")
-    # The forward pass takes these pairs, the backward pass one dtype.
+    # The forward pass accepts keys and values of another dtype than q, but the backward pass needs one dtype, so convert all to float32 here.
     if differentiate and not q.dtype == k.dtype == v.dtype and q.dtype != torch.float64 and {k.dtype, v.dtype} <= {q.dtype, torch.float16, torch.bfloat16}:
         wide = {name: x.float() for name in ("bias", "sink", "slopes", "table") if (x := getattr(options, name)) is not None}
         options = options._replace(**wide)

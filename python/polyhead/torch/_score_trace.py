@@ -1,4 +1,4 @@
-"""A score_mod, traced once into the instructions of a score program."""
+"""Traces a score_mod into the instructions of a score program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _refuse(name: str) -> NotImplementedError:
 
 
 class Value:
-    """A number of each pair while a score_mod is traced."""
+    """A traced number: the value of a register, which differs from pair to pair."""
 
     def __init__(self, trace: Trace, register: int, kind: str) -> None:
         self.trace, self.register, self.kind = trace, register, kind
-        self.may_share = False  # whether torch may have another tensor of the same memory
+        self.may_share = False  # whether in torch another tensor might share the memory, so that writing in place would change both
 
     shape = torch.Size([])
     ndim = 0
@@ -71,7 +71,7 @@ def _is_method(function: Any) -> bool:
 
 
 class Indexed:
-    """A captured tensor with its first indices."""
+    """A captured tensor to which the first indices are already applied."""
 
     def __init__(self, trace: Trace, tensor: Tensor, indices: tuple[int, ...]) -> None:
         self.trace, self.tensor, self.indices = trace, tensor, indices
@@ -95,7 +95,7 @@ class Indexed:
         if len(indices) > 4:
             raise _refuse("a captured tensor of more than 4 dimensions")
         kind = "bool" if self.tensor.dtype == torch.bool else "float" if self.tensor.is_floating_point() else "int"
-        if self.tensor.dtype not in _TABLES:  # integers of fewer bits wrap in torch's arithmetic
+        if self.tensor.dtype not in _TABLES:  # integers of fewer than 32 bits wrap around in torch's arithmetic, but not in polyhead's
             raise NotImplementedError(f"attention: score_mod captures a tensor of {self.tensor.dtype}; convert it by .to(torch.int64) or .to(torch.float32)")
         return Value(self.trace, self.trace.emit("load", *indices, table=self.trace.table(self.tensor)), kind)
 
@@ -131,7 +131,7 @@ def _binary(op: str, kind: str | None = None) -> Callable[..., Value]:
 
 
 def _of_booleans(op: Callable[..., Value], of_two: str) -> Callable[..., Value]:
-    """The sum and the product, which are logical where both are bool."""
+    """The operation op; if both operands are bool, the logical operation of_two instead. Used for the sum and the product."""
 
     def apply(trace: Trace, a: Any, b: Any) -> Value:
         x, y = _value(trace, a), _value(trace, b)
@@ -200,7 +200,7 @@ def _power(trace: Trace, a: Any, exponent: Any) -> Value:
 
 
 def _exponential(trace: Trace, base: Any, a: Any) -> Value:
-    """base ** a."""
+    """base ** a for a positive constant base."""
     x = _value(trace, a)
     if not isinstance(base, (int, float)) or isinstance(base, bool) or not 0 < base < math.inf or (x.kind != "float" and isinstance(base, int)):
         raise _refuse(f"the power of a base of type {type(base).__name__} and an exponent of {x.kind}")
@@ -249,10 +249,10 @@ def _divide(trace: Trace, a: Any, b: Any, *, rounding_mode: str | None = None) -
 
 
 def _bounded(trace: Trace, x: Value, bound: Any, *, is_lower: bool) -> Value:
-    """At the bound the gradient is that of x, as in torch; maximum and minimum share it."""
+    """x, bounded below or above. Where x equals the bound the gradient goes to x alone, as in torch's clamp, while maximum and minimum would share it."""
     y = _value(trace, bound)
     beyond = _LESS(trace, x, y) if is_lower else _LESS(trace, y, x)
-    if not (isinstance(bound, _NUMBERS) and bound == bound):  # NaN
+    if not (isinstance(bound, _NUMBERS) and bound == bound):  # the bound may be NaN; then the result is NaN
         beyond = _OR(trace, beyond, _NOT(trace, _EQUAL(trace, y, y)))
     return _where(trace, beyond, y, x)
 
@@ -276,7 +276,7 @@ def _relu(trace: Trace, a: Any, inplace: bool = False) -> Value:
 
 
 def _same(trace: Trace, a: Any) -> Value:
-    """The same numbers, in torch perhaps of the same memory."""
+    """A value with the same numbers. In torch the result may share memory with `a`, so both are marked."""
     x = _value(trace, a)
     x.may_share = True
     result = Value(trace, x.register, x.kind)
@@ -332,12 +332,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "contiguous": _same,
     "clone": lambda t, a: Value(t, _value(t, a).register, _value(t, a).kind),
 }  # fmt: skip
-# Without detach: a gradient that stops inside of a rule is not traced.
+# detach is left out on purpose, because derivatives of the program do not support a stopped gradient.
 
 
 def _call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any], is_method: bool = False) -> Any:
     is_dunder = name.startswith("__") and name.endswith("__")
-    function = _FUNCTIONS.get(name[2:-2] if is_dunder else name)  # none for a name with one _ at its end, which changes a tensor in place
+    function = _FUNCTIONS.get(name[2:-2] if is_dunder else name)  # None for a name that ends with a single _, as such functions change a tensor in place
     trace = next((x.trace for x in (*arguments, *keywords.values()) if isinstance(x, (Value, Indexed))), None)
     if function is None or trace is None:
         raise _refuse(name)
@@ -378,7 +378,7 @@ Value.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class _Indices(TorchFunctionMode):
-    """Sees ``captured[h, q_idx]``, whose indices torch cannot read."""
+    """Handles calls of torch while a score_mod is traced. Without it torch would index ``captured[h, q_idx]`` itself, and fail, because the indices are traced numbers."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ class _Indices(TorchFunctionMode):
 
 
 def trace_score_mod(score_mod: Callable[..., Any]) -> tuple[Trace, int]:
-    """The instructions of ``score_mod(score, b, h, q_idx, kv_idx)`` and the register of its result."""
+    """Traces ``score_mod(score, b, h, q_idx, kv_idx)``. Returns the instructions and the register of the result."""
     trace = Trace()
     arguments = [Value(trace, trace.emit(name), kind) for name, kind in (("score", "float"), ("batch", "int"), ("head", "int"), ("query", "int"), ("key", "int"))]
     with _Indices(trace):

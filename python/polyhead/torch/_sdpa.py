@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention as a call of `attention`."""
+"""A function with the arguments of torch's scaled_dot_product_attention, which calls `attention`."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def scaled_dot_product_attention(
     Args:
         query: ``[*,N,T,H]`` or ``[T,H]``; float32, float64, float16 or bfloat16, on the CPU.
         key: ``[*,K,S,H]``.
-        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast; N and K too, or ``N % K == 0`` with enable_gqa.
+        value: ``[*,K,S,V]``. The leading dimensions of query, key and value broadcast to one another. N and K must broadcast too; with enable_gqa ``N % K == 0`` suffices.
         attn_mask: broadcasts to ``[*,N,T,S]``. bool: True = may attend. Floating: added to the scores. Or torch's CausalBias ``[T,S]``. Not together with
             is_causal.
         dropout_p: probability in ``[0, 1]`` that an attention weight is dropped, in training or not. torch's generator draws the seed of the bits; the bits
             differ from those of torch's own operator.
-        is_causal: query t attends to the keys ``s <= t``, whatever T and S are.
-        scale: of the scores; None is ``1 / sqrt(H)``.
+        is_causal: query t attends to the keys ``s <= t``, also if T and S differ.
+        scale: factor of the scores; None is ``1 / sqrt(H)``.
         enable_gqa: query head n attends to key/value head ``n // (N // K)``.
-        sink: sink logits (as learned in gpt-oss; torch has none): ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of the query, or float32
-            beside float16 and bfloat16. ``exp(sink)`` is added to the sum of the softmax.
-        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; a dtype as sink. Not together with a floating
+        sink: sink logits (as learned in gpt-oss), which torch's function does not have: ``[N]``, or of another rank that broadcasts to ``[*,N,T]``; dtype of
+            the query, or float32 if the query is float16 or bfloat16. ``exp(sink)`` is added to the sum of the softmax.
+        relative_bias: a `polyhead.RelativeBias` of tensors: ALiBi's slopes or T5's table, with gradients; the same dtypes as for sink. Not together with a floating
             attn_mask.
-        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions lie in memory in the order of the query's, so that heads that are views of
+        ``[*,N,T,V]`` or ``[T,V]``, dtype of the query. Its dimensions have the same order in memory as those of the query, so that heads that are views of
         ``[B,T,N*H]`` merge without a copy.
 
     Raises:
@@ -73,12 +73,12 @@ def scaled_dot_product_attention(
             of its own; q, k and v of unequal dtypes.
         ValueError: shapes that do not fit; attn_mask together with is_causal; dropout_p outside of ``[0, 1]``; an unknown word.
 
-    What differs from torch: a key that a boolean mask or is_causal excludes does not exist (torch multiplies it by 0, and 0 times NaN is NaN). No
-    ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the mask's own shape. Second derivatives
-    and forward mode are there; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. A row
+    Differences from torch: NaN or infinity in a key that a boolean mask or is_causal excludes has no effect (torch multiplies the key's value by 0, and 0 times
+    NaN is NaN). No ``[T,S]`` tensor is made, except as the gradient of a mask of that shape. The gradient of a floating mask has the shape of the mask. Second derivatives
+    and forward mode work; third derivatives, forward mode of forward mode and forward mode under torch.compile raise NotImplementedError. A row
     without a key is 0, as in torch. At most torch.get_num_threads() threads compute.
     """
-    # A call that needs no conversion; what is wrong with another one is said below.
+    # Try the fast path, for calls that need no conversion. The code below computes all other calls, and raises the errors.
     if sink is None and relative_bias is None and _eager._READ_BY_C and not _is_compiling():
         found: Any = _core.eager_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, precision)
         if found is not None:
@@ -93,20 +93,21 @@ def scaled_dot_product_attention(
 
 
 class Arguments(NamedTuple):
-    """Torch's arguments in the form of `attention`."""
+    """The arguments of torch's function, converted to those of `attention`."""
 
     qkv: tuple[Tensor, Tensor, Tensor]
     attend: Tensor | None
     bias: Tensor | None
     causal: Causal
-    dtype: torch.dtype  # of the result
-    is_unbatched: bool  # the result's first dimension is not the caller's
+    dtype: torch.dtype  # dtype of the result
+    is_unbatched: bool  # True: the caller's tensors have no heads dimension, so the first dimension of the result must be removed
 
 
 def read_arguments(
     where: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool, *, has_all_keys: bool = True
 ) -> Arguments:
-    """has_all_keys: False if other ranks have further keys; the call itself then checks the S of attn_mask."""
+    """Checks and converts the arguments. has_all_keys: False if other ranks hold further keys; then the distributed call checks the S of attn_mask, and not
+    this function."""
     require(where, query=query, key=key, value=value)
     diagonal: Causal = "top_left" if is_causal else None
     if attn_mask is not None:
@@ -136,14 +137,14 @@ def read_arguments(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attend = attn_mask
     elif attn_mask is not None:
-        # A float32 mask stays float32 and q, k, v are converted to it: in float16 -3e38, a common fill, would be infinite.
+        # A float32 mask stays float32, and q, k and v are converted to float32: in float16 the number -3e38, a common fill of masks, would become -inf.
         bias = attn_mask
         q, k, v = (x.to(attn_mask.dtype) for x in (q, k, v))
     return Arguments((q, k, v), attend, bias, diagonal, query.dtype, unbatched)
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: str) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a dimension of heads."""
+    """Returns q ``[*,N,T,H]``, k ``[*,K,S,H]`` and v ``[*,K,S,V]``, as views if possible, and True if no input had a heads dimension."""
     given = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
     rank = max(query.dim(), key.dim(), value.dim())
     q, k, v = (tensor.reshape((1,) * (max(rank, 3) - tensor.dim()) + tensor.shape) for tensor in (query, key, value))
@@ -160,6 +161,6 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool, where: s
     q = _lead(q, (*lead, count))
     if heads[1] == heads[2]:
         k, v = _lead(k, lead), _lead(v, lead)
-    else:  # repeat heads, because polyhead's key and value have the same number of them
+    else:  # repeat heads, because `attention` requires the same number of heads in key and value
         k, v = (_lead(x if x.size(-3) == count else x.repeat_interleave(count // x.size(-3), -3), lead) for x in (k, v))
     return q, k, v, rank == 2

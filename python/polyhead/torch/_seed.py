@@ -1,4 +1,4 @@
-"""The seed of dropout, which a backward pass needs again."""
+"""Draws the seed of dropout, and makes torch.compile save it for the backward pass."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.fx import traceback
 
 
 def _draw(device: torch.device) -> Tensor:
-    # torch's generator gives the seed, so that torch.manual_seed, fork_rng and checkpoint's recomputation act as on torch's own dropout.
+    # torch's generator draws the seed, so that torch.manual_seed, fork_rng and the recomputation of checkpoint have the same effect as on torch's own dropout.
     return torch.randint(2**63 - 1, (), dtype=torch.int64, device=device)
 
 
 def _draw_once(device: torch.device) -> Tensor:
-    """While torch.compile traces: a seed that is saved for the backward pass. With an activation memory budget torch may compute the forward pass again there,
-    and another seed would give a gradient of other dropout bits."""
-    from torch.utils.checkpoint import CheckpointPolicy  # newer than the oldest torch here
+    """Draws a seed while torch.compile traces, and marks it to be saved for the backward pass. With an activation memory budget torch may compute the forward
+    pass again in the backward pass; a newly drawn seed would give gradients for other dropout bits."""
+    from torch.utils.checkpoint import CheckpointPolicy  # imported here, because the oldest supported torch does not have it
 
     meta = traceback.current_meta
     if (meta.get("custom") or {}).get("_region_activation_memory_budget") == 0 and torch.is_grad_enabled():
@@ -42,8 +42,8 @@ def _draw_once(device: torch.device) -> Tensor:
 
 
 def _allow_marks() -> None:
-    """With a budget of 0 torch saves the inputs alone, whatever is marked. A budget just above 0, which a node of the graph sets for all of it, saves nothing else but
-    what is marked."""
+    """Sets a memory budget just above 0. With a budget of 0 torch saves only the inputs and ignores marks; with this budget it saves the inputs and what is
+    marked, and nothing else. A node of the graph sets the budget for the whole graph."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
     mode = get_proxy_mode()
@@ -51,13 +51,13 @@ def _allow_marks() -> None:
         next(reversed(mode.tracer.graph.nodes)).meta["memory_budget"] = 1e-9
 
 
-# An operator that torch.compile takes apart when it traces the gradient: it keeps the mark of an operator that is made then.
+# torch.compile decomposes this operator only when it traces the gradient, and so calls _draw_once at that time. Marks on operators that are made then are kept.
 _library = torch.library.Library("polyhead", "FRAGMENT")
 _library.define("dropout_seed(Device device) -> Tensor")
 _library.impl("dropout_seed", _draw_once, "CompositeImplicitAutograd")
 
 
 def draw(device: torch.device) -> Tensor:
-    """int64 []."""
+    """Draws a seed, int64 []."""
     seed: Tensor = torch.ops.polyhead.dropout_seed(device) if is_compiling() else _draw(device)
     return seed

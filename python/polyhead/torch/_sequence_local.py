@@ -1,4 +1,4 @@
-"""Sequence-local attention of atoms (AlphaFold 3): windows of queries, each with its own keys around it."""
+"""Sequence-local attention of atoms (AlphaFold 3): each window of queries attends to the keys around it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._attention import attention
 
 
 class SequenceLocalOptions(TypedDict, total=False):
-    """Keyword arguments of `attention` that windows have too."""
+    """The keyword arguments of `attention` that `sequence_local_attention` has too."""
 
     scale: float | None
     softcap: float
@@ -28,7 +28,7 @@ _OPTIONS = annotations_of(SequenceLocalOptions)
 
 
 def _windows(x: Tensor, first: int, rows: int, step: int, count: int) -> Tensor:
-    """Views ``[*,count,heads,rows,width]`` of ``x [*,heads,L,width]``: window w has the rows from ``first + w step`` on, padded with zeros."""
+    """Views ``[*,count,heads,rows,width]`` of ``x [*,heads,L,width]``: window w has the rows from ``first + w step`` on. Rows outside of x are zeros."""
     after = first + (count - 1) * step + rows - x.shape[-2]
     padded = F.pad(x, (0, 0, -first, max(after, 0))) if first < 0 or after > 0 else x
     return padded.unfold(-2, rows, step)[..., :count, :, :].movedim(-3, -4).mT
@@ -46,24 +46,24 @@ def sequence_local_attention(
     attend_keys: Tensor | None = None,
     **options: Unpack[SequenceLocalOptions],
 ) -> Tensor:
-    """Attention in windows, with a bias for each pair of a window: the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz and
+    """Attention in windows, with a bias for each pair of a window. It serves the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz and
     Protenix.
 
-    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around their middle, from ``w queries - (keys - queries) / 2`` on;
-    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of k and v,
-    which are copied once for the zeros at their ends where T has them.
+    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around the middle of these queries, from ``w queries - (keys - queries) / 2`` on;
+    positions outside of ``[0, T)`` are no keys. There are ``W = ceil(T / queries)`` windows. No tensor ``[T,T]`` is made: the windows are views of k and v. If windows
+    reach beyond the ends, k and v are copied once to append zeros.
 
     Args:
         q: ``[*,N,T,H]`` on the CPU, as for `attention`.
         k, v: ``[*,K,T,H]``, ``[*,K,T,V]``.
-        bias: broadcasts to ``[*,W,N,queries,keys]``, with any strides: a projection ``[*,W,queries,keys,N]`` of the pairs of atoms is given as
-            ``z.movedim(-1, -3)``. Its gradient has its own shape.
-        queries, keys: of a window; ``keys - queries`` is even and not negative.
+        bias: broadcasts to ``[*,W,N,queries,keys]``, with any strides: give a projection z ``[*,W,queries,keys,N]`` of the pairs of atoms as
+            ``z.movedim(-1, -3)``. The gradient of bias has the shape of bias.
+        queries, keys: numbers of queries and keys of a window; ``keys - queries`` must be even and not negative.
         attend_keys: bool, broadcasts to ``[*,T]``: True for atoms that exist.
         options: scale, softcap, sink, dropout, empty_rows, precision, as in `polyhead.torch.attention`.
 
     Returns:
-        out ``[*,N,T,V]``. The gate and the conditioning of the algorithm are the caller's.
+        out ``[*,N,T,V]``. The caller must compute the gate and the conditioning of the algorithm.
 
     q, k, v, bias and sink have gradients, second derivatives and forward mode, as in `attention`.
 
@@ -92,7 +92,7 @@ def sequence_local_attention(
     exists = exists.expand(*exists.shape[:-1], length)
     keep = _windows(exists[..., None, :, None], first, keys, queries, count)[..., 0, :, 0]
     sink = options.get("sink")
-    if sink is not None and sink.dim() > 1:  # [*,N,T], whose sequences would otherwise meet the windows
+    if sink is not None and sink.dim() > 1:  # [*,N,T] is cut into windows as q is; [N] broadcasts
         options["sink"] = _windows(sink[..., None].expand(*sink.shape[:-1], length, 1), 0, queries, queries, count)[..., 0]
     out = attention(*own, bias=bias, attend_keys=keep, **options)
     return out.movedim(-4, -3).flatten(-3, -2)[..., :length, :]

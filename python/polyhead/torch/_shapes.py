@@ -1,7 +1,7 @@
 """Comparisons of extents that may be symbols, while torch.compile or torch.export traces a call.
 
-An extent may depend on data, like that of ``x[mask]``. If only the data can tell whether two extents are equal, they count as equal: the operator checks
-the extents when it runs. torch.compile does not trace ``in`` on a tuple of symbols.
+An extent may depend on data, such as the extent of ``x[mask]``. If only the data can tell whether two extents are equal, these functions treat them as equal: the operator
+checks the extents when it runs. Comparisons are written out, because torch.compile does not trace ``in`` on a tuple of symbols.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     try:
         from torch.fx.experimental.symbolic_shapes import guard_or_false, guard_or_true
-    except ImportError:  # an older torch: there extents that depend on data are an error
+    except ImportError:  # torch is older, and extents that depend on data are an error in it
         guard_or_false = guard_or_true = bool
 
 
@@ -36,7 +36,7 @@ def is_one_of(shape: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> bool:
 
 def fits(extent: int, to: int) -> bool:
     """Whether an extent broadcasts to another."""
-    if not is_compiling():  # torch.jit.trace gives tensors as extents
+    if not is_compiling():  # bool(), because under torch.jit.trace extents are tensors
         return bool(extent == to or extent == 1)
     return guard_or_true(extent == to) or guard_or_true(extent == 1)
 

@@ -1,6 +1,6 @@
-"""The operators of `_ops` under torch.func and with dual tensors: vmap and forward mode, which operators of torch's library do not have.
+"""The operators of `_ops` for calls under torch.func and with dual tensors. They add vmap and forward mode, which operators defined by torch.library do not have.
 
-Derivatives of second order meet here in every order: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode.
+All kinds of second derivatives are supported: gradients of gradients, forward mode of gradients (torch.func.hessian) and gradients of forward mode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .._arguments import GRADIENTS, names_of
 from . import _ops
 from ._rules import Options
 
-_PAIRS = {*names_of("pairs", "query_blocks")}  # broadcast to [*,N,..]
-_KEYS = {*names_of("keys")}  # broadcast to [*,S]
-_ROWS = {*names_of("rows")}  # [N], or broadcast to [*,N,T]
-_SEQUENCES = {"d_out", "out", "lse", *names_of("sequences", "scales", "query_heads", "key_heads")}  # have every leading dimension
+_PAIRS = {*names_of("pairs", "query_blocks")}  # arguments that broadcast to [*,N,..]
+_KEYS = {*names_of("keys")}  # arguments that broadcast to [*,S]
+_ROWS = {*names_of("rows")}  # arguments that are [N], or broadcast to [*,N,T]
+_SEQUENCES = {"d_out", "out", "lse", *names_of("sequences", "scales", "query_heads", "key_heads")}  # arguments that must have all leading dimensions
 
 _TANGENTS = tuple(f"{name}_tangent" for name in GRADIENTS)
 _FORWARD = ("q", "k", "v", *Options._fields)
@@ -32,7 +32,7 @@ _BACKWARD_BACKWARD = ("d_out", "q", "k", "v", "out", "lse", *_TANGENTS, *Options
 
 
 def active() -> bool:
-    """Whether a transform of torch.func is at work, or dual tensors are possible."""
+    """Whether a transform of torch.func is active, or dual tensors are possible."""
     return not torch.compiler.is_compiling() and (_C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
@@ -44,17 +44,18 @@ def _one_by_one(function: Callable[..., Any], size: int, in_dims: tuple[int | No
 
 
 def _with_first(size: int, dim: int | None, tensor: Tensor, rank: int) -> Tensor:
-    """The tensor with the new dimension first, and extents of 1 after it up to the rank."""
+    """Moves the vmap dimension of the tensor to the front, or adds one, and inserts extents of 1 after it until the tensor has the given rank."""
     tensor = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
     return tensor.reshape(size, *(1,) * (rank - tensor.dim()), *tensor.shape[1:])
 
 
 def _together(size: int, names: tuple[str, ...], in_dims: tuple[int | None, ...], arguments: tuple[Any, ...], wanted: set[str]) -> list[Any] | None:
-    """The arguments of one call whose sequences are those of all calls; None if there is none. wanted: has a gradient for each call."""
+    """The arguments of a single call that computes all examples of a vmap as further sequences; None if a single call is impossible. wanted: names of the
+    inputs that need a separate gradient for each example, so that they may not be shared."""
     dims, given = dict(zip(names, in_dims)), dict(zip(names, arguments))
     if given["dropout"] > 0:  # dropout bits depend on the position of a sequence in the batch
         return None
-    # A tangent has the shape of its input.
+    # A tangent must have the shape of its input, so if one of the two is mapped, both get the vmap dimension.
     wanted = wanted | {of for name in GRADIENTS for of in (name, f"{name}_tangent") if dims[name] is not None or dims.get(f"{name}_tangent") is not None}
     rank = given["q"].dim() + (dims["q"] is None)
     result = []
@@ -86,8 +87,8 @@ def _in_a_batch(call: Callable[..., Any], info: Any, in_dims: tuple[int | None, 
 def _gradients_in_a_batch(
     call: Callable[..., Any], info: Any, names: tuple[str, ...], in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], results: tuple[str, ...]
 ) -> Any:
-    """Of an operator whose last argument says which of its results, the gradients of the inputs of those names, are wanted."""
-    in_dims = (*in_dims[: len(names) - 1], None)  # `wanted` is a list, so its entry would be a list too
+    """The vmap rule of an operator that returns gradients. results: names of the inputs whose gradients it returns; its last argument says which of them are wanted."""
+    in_dims = (*in_dims[: len(names) - 1], None)  # the last argument is a list, for which torch gives a list of dimensions
     wanted = {name for name, want in zip(results, inputs[-1]) if want}
     together = _together(info.batch_size, names, in_dims, inputs, wanted)
     if together is None:
@@ -99,7 +100,7 @@ def _gradients_in_a_batch(
 
 
 def _moving(names: tuple[str, ...], tangents: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """The tangents of `GRADIENTS`, from those of all inputs."""
+    """Selects the tangents of the inputs in `GRADIENTS` from the tangents of all inputs."""
     by_name = dict(zip(names, tangents))
     _ops.refuse_gradient_of_scales(by_name.get("k_scale") is not None, by_name.get("v_scale") is not None)
     return [by_name.get(name) for name in GRADIENTS]
@@ -107,17 +108,17 @@ def _moving(names: tuple[str, ...], tangents: tuple[Tensor | None, ...]) -> list
 
 @dataclass(frozen=True)
 class _Rule:
-    """An operator of `_ops`, and what torch needs of it under transforms: ctx is that of `_Operator`, inputs are those of the operator."""
+    """An operator of `_ops`, and the functions that torch needs for it under transforms. ctx is the context of `_Operator`; inputs are the operator's arguments."""
 
     operator: Callable[..., Any]
-    save: Callable[..., None]  # (ctx, inputs, output)
-    backward: Callable[..., Any]  # (ctx, gradients of the outputs): of each input
-    jvp: Callable[..., Any]  # (ctx, tangents of the inputs): of each output
-    vmap: Callable[..., Any]  # (info, in_dims, inputs): outputs, and where their new dimensions are
+    save: Callable[..., None]  # (ctx, inputs, output) -> None
+    backward: Callable[..., Any]  # (ctx, gradients of the outputs) -> gradients of the inputs
+    jvp: Callable[..., Any]  # (ctx, tangents of the inputs) -> tangents of the outputs
+    vmap: Callable[..., Any]  # (info, in_dims, inputs) -> (outputs, index of the vmap dimension of each output)
 
 
 class _Operator(torch.autograd.Function):
-    """An operator with its rule as the last argument."""
+    """The autograd function of all operators. Its arguments are the operator's arguments and, last, the operator's _Rule."""
 
     @staticmethod
     def forward(*given: Any) -> Any:
@@ -173,7 +174,8 @@ def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[An
 
 
 def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
-    # The gradients g(x, d_out) are linear in d_out, and second derivatives are symmetric: along x' their derivative is the gradient of <x', g>.
+    # The gradients g(x, d_out) are linear in d_out. As second derivatives are symmetric, the derivative of g along a tangent x' of x is the gradient of <x',
+    # g> by x.
     d_out, q, k, v, out, lse, *tensors = ctx.saved_tensors
     options, moving, of_d_out = [*tensors, *ctx.options], _moving(_BACKWARD, tangents), tangents[0]
     parts = []
@@ -184,7 +186,7 @@ def _tangents_of_backward(ctx: Any, *tangents: Tensor | None) -> Any:
     if not parts:
         return (None,) * len(GRADIENTS)
     sums = parts[0] if len(parts) == 1 else [a + b for a, b in zip(*parts)]
-    return tuple(x if x.is_floating_point() else None for x in sums)  # int8 keys have an empty gradient, which must be None here
+    return tuple(x if x.is_floating_point() else None for x in sums)  # the operator returns an empty integer tensor for int8 keys; torch requires None
 
 
 def _backward_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:
@@ -238,9 +240,10 @@ def _jvp_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[An
 def _gradients_of_lse_tangent(
     d: Tensor, of_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: list[Tensor | None], options: Options, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    # With s, the sink's share of the softmax, and the out1 of `_ops.halved`: lse' = 4 out1' / (1 + s) + s z'. Its derivative at a constant sink of the
-    # halved problem, with what the factors change by, is 4 / (1 + s) times that of out1', and -4 s z' / (1 + s) times that of out1; by z: -s (lse' - z').
-    if options.empty_rows == "unmasked":  # refuses a sink
+    # Let s be the sink's share of the softmax, z the sink, and out1 the output of the problem of `_ops.halved`. Then lse' = 4 out1' / (1 + s) + s z'.
+    # The gradient of lse' by the inputs other than z is 4 / (1 + s) times the gradient of out1', computed with a constant sink of the halved problem, plus
+    # -4 s z' / (1 + s) times the gradient of out1, which accounts for the changes of the factors. The gradient by z is -s (lse' - z').
+    if options.empty_rows == "unmasked":  # the halved problem needs a sink, which this rule refuses
         raise NotImplementedError("polyhead has no gradient of the forward mode of lse with empty_rows='unmasked'")
     share, arguments, other = _ops.halved(q, k, v, lse, options)
     of_sink = GRADIENTS.index("sink")
@@ -274,12 +277,12 @@ _BACKWARD_BACKWARD_RULE = _Rule(
 
 
 def attention(*inputs: Any) -> Any:
-    """The operator of `_ops`, under any transform; so are those that follow."""
+    """The operator `attention` of `_ops`, usable under any transform. The functions below do the same for the other operators."""
     return _Operator.apply(*inputs, _ATTENTION_RULE)  # type: ignore[no-untyped-call]
 
 
 @_ops.attention.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # inside torch.compile
+def _(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:  # vmap inside of code that torch.compile traces
     return _in_a_batch(_ops.attention, info, in_dims, inputs)
 
 

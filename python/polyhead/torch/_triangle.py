@@ -1,4 +1,4 @@
-"""Triangle attention with the arguments of cuEquivariance's function."""
+"""Triangle attention, with the arguments of cuEquivariance's triangle_attention."""
 
 from __future__ import annotations
 
@@ -41,31 +41,32 @@ def triangle_attention(
     kv_lengths: Tensor | None = None,
     precision: Precision = "native",
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-    """Attention of each row of a table to itself, with a bias that the rows share: ``cuequivariance_torch.triangle_attention`` on the CPU, with gradients
-    (Jumper et al. 2021, supplementary algorithms 13 and 14).
+    """Attention inside each row of a table, with a bias that the rows share (Jumper et al. 2021, supplementary algorithms 13 and 14). It has the arguments and results of
+    ``cuequivariance_torch.triangle_attention``, runs on the CPU, and has gradients.
 
     ::
 
         score = scale * q k^T + bias
         out   = softmax(score, keys whose mask is True) v
 
-    A masked key does not exist. cuEquivariance gives it a score of -1e9 instead, which is the same unless scores of other keys are about as low.
+    A masked key has no effect. cuEquivariance gives the key a score of -1e9 instead; this gives the same result unless scores of other keys are about as low.
 
     Args:
         q: ``[B,N,H,Q,D]``, or ``[N,H,Q,D]`` for B = 1; float32, float64, float16 or bfloat16.
         k, v: ``[B,N,H,K,D]``, dtype of q.
-        bias: ``[B,1,H,Q,K]``, in any floating dtype. With a wider one than q's the computation is in the wider. Its gradient has its own shape and dtype; no
-            tensor ``[B,N,H,Q,K]`` is made.
-        mask: ``[B,N,1,1,K]``, read as bool: True, or not 0, = may be attended to. A row of the table without a key has the mean of the values.
+        bias: ``[B,1,H,Q,K]``, in any floating dtype. If this dtype is wider than that of q, everything is computed in the wider dtype. The gradient of bias has
+            the shape and dtype of bias; no tensor ``[B,N,H,Q,K]`` is made.
+        mask: ``[B,N,1,1,K]``, bool or numbers: keys where the mask is True or not 0 may be attended to. A row of the table whose keys are all masked gets the
+            mean of the values.
         scale: factor of ``q k^T``; None is ``1 / sqrt(D)``.
         return_aux: also return lse and max.
-        kv_lengths: integers ``[B,N,1,1,1]``: attends to keys ``< length``. Not together with mask. A row of the table without a key has 0.
-        precision: of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
+        kv_lengths: integers ``[B,N,1,1,1]``: queries attend to keys ``< length``. Not together with mask. A row of the table with length 0 gets 0.
+        precision: precision of bfloat16 products, ``"native"`` or ``"exact"``, as in `polyhead.sdpa`.
 
     Returns:
-        out ``[B,N,H,Q,D]``, dtype of q; without B if q is without it. With return_aux ``(out, lse, max)``: log of the sum of the exponentials of the scores, and
-        the largest score, ``[B,N,H,Q,1]``, float32 (float64 for float64), without gradients, over the keys that are not masked, or over scores of -1e9 if all
-        are. They are computed row by row of the table to save memory.
+        out ``[B,N,H,Q,D]``, dtype of q; without B if q has no B. With return_aux ``(out, lse, max)``: lse is the logarithm of the sum of the exponentials of
+        the scores, and max is the largest score, over the keys that are not masked, or over scores of -1e9 if all keys are masked. Both are ``[B,N,H,Q,1]``,
+        float32 (float64 for float64), without gradients. They are computed one row of the table at a time, to save memory.
 
     Raises:
         ValueError: shapes that do not fit, mask and kv_lengths together, or an unknown word.
