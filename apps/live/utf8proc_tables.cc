@@ -1,4 +1,4 @@
-// utf8proc of the module of live pages: what its header declares and src/models/unicode.cc calls.
+// utf8proc of the module of live pages: what its header declares and src/models calls.
 #include "utf8proc_tables.h"
 
 namespace tables = polyhead::live::tables;

@@ -60,7 +60,8 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     for (std::size_t c = 0; c < labels.size(); ++c) json["probabilities"][labels[c]] = answer.probabilities[c];
     text = cat(printable(labels[best]), " (probability ", fixed(answer.probabilities[best], 3), ")\n");
   }
-  page.answer = cat(text.substr(0, text.find('\n')), ": ", input);
+  note_replaced_bytes(answer.text.replaced_bytes);
+  page.answer = cat(text.substr(0, text.find('\n')), labels.empty() && answer.known_terms == 0 ? ", which means nothing, because the model has scores for no word of this text: " : ": ", input);
   if (!page.path.empty()) write_page(page, model, input, answer);
   std::vector<std::vector<std::string>> rows;
   for (std::int64_t n = 0; n < config.heads; ++n) {
@@ -82,7 +83,16 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, starts of words and pairs, without attention"});
     rows.push_back({"  constant", fixed(constant, 2), ""});
   }
-  for (const std::string& line : aligned(rows, 1)) text += trimmed(printable(line)) + "\n";
+  // The words that a head reads, in a column of their own, are wrapped.
+  std::vector<std::string> lists;
+  for (auto& row : rows) lists.push_back(printable(std::exchange(row.back(), {})));
+  const std::vector<std::string> heads_and_parts = aligned(rows, 1);
+  std::size_t start = 0;
+  for (const std::string& line : heads_and_parts) start = std::max(start, columns(trimmed(line)) + 2);
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    const std::string head = trimmed(printable(heads_and_parts[i]));
+    text += lists[i].empty() ? head + "\n" : hang(head, lists[i], start, terminal_width(Stream::out));
+  }
   print(text);
 }
 

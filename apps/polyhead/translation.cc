@@ -99,6 +99,7 @@ std::vector<Row> rows_of(training::Data<Row> data) {
 
 void explain_translation(const Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json) {
   models::Translation answer = models::translate(model, input, options);
+  note_replaced_bytes(answer.source.replaced_bytes);
   const std::optional<AlignedPair> known = training::grammar_translation(input);
   if (!known && page.model == models::default_model("grammar").string()) print_note("this is not a sentence of the teaching grammar; the translation is likely wrong");
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";

@@ -127,17 +127,25 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
+// Refuses at once what would take long to split into tokens: the models read at most some hundred of them.
+std::string require_short(std::string text) {
+  constexpr std::size_t kMostBytes = 64'000;
+  if (text.size() > kMostBytes) throw UsageError(cat("the text has ", byte_size(text.size()), "; a text of at most ", byte_size(kMostBytes), " is read"));
+  return text;
+}
+
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
   std::error_code ignored;  // a long text is no file name
   if (input != "-") {
+    require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
     if (std::filesystem::is_regular_file(input, ignored)) print_note(cat("'", input, "' is read as a text, not as the file of this name"));
     return input;
   }
   const std::vector<InputText> texts = read_texts(input);
   if (texts.size() != 1) throw UsageError(cat("standard input has ", texts.size(), " lines; give one text, or --score FILE for many"));
-  return texts[0].text;
+  return require_short(texts[0].text);
 }
 
 void try_sentiment(const TryOptions& o) {

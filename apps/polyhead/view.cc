@@ -340,15 +340,13 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
-// A live page has only the models that are part of the program, because the engine contains no model of a folder.
 void view_live(const ViewOptions& o, const Parser& parser) {
-  if (!o.model.empty()) throw UsageError(cat("--live is for the two models that are part of polyhead; a page with the model in '", o.model, "' is not supported"));
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
-    if (option->is_given() && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes --text, --engine, --lang and -o"));
+    if (option->is_given() && name != "MODEL_DIR" && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes MODEL_DIR, --text, --engine, --lang and -o"));
   }
   if (o.texts.size() > 1) throw UsageError("--live opens with one --text");
-  write_live_page({.page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
+  write_live_page({.model = o.model, .page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
 }
 
 void view_given_images(ViewOptions& o) {
@@ -390,7 +388,7 @@ Subcommand declare_view(Parser& parser) {
             },
             "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
-  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, and the two models that are part of polyhead");
+  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, the two models that are part of polyhead and, with MODEL_DIR, an encoder of BERT's kind as int8, of at most 72 MB");
   parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
@@ -403,6 +401,7 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
                    {"polyhead view --live -o live.html", "a page that computes all maps of what its reader types, without a network"},
+                   {"polyhead view MODEL_DIR --live -o live.html", "the same for an encoder of yours, with its matrices as int8"},
                    {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},

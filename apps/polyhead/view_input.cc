@@ -117,6 +117,9 @@ auto loaded(const fs::path& directory, const Load& load) {
 
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
+bool is_encoder(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) { return !models::image_model_kind(folder) && models::text_model_kind(folder) == models::TextModelKind::encoder; });
+}
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
 models::TextModelKind kind_of_text_model(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) {

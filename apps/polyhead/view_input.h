@@ -30,6 +30,8 @@ std::vector<InputText> read_texts(const std::string& path);
 // Loads an encoder, a model of any family, or an encoder of images. The error for an incomplete folder names each missing file, and a subfolder that is complete if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
+// Whether the folder is an encoder of texts alone. Error for an incomplete folder, as open_any_model().
+bool is_encoder(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
 // Error for a folder of a model of images.
 models::TextModelKind kind_of_text_model(const std::filesystem::path& directory);

@@ -130,14 +130,27 @@ std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std
 // give, by more than 5e-3. NaN is shown as NaN.
 std::string render(const Page& page);
 
+// A model that a live page carries beside its engine, and opens with.
+struct LiveModel {
+  std::string name;
+  std::span<const std::uint8_t> files;  // as the engine reads them (apps/polyhead/page_files.h)
+  // How far rounding moved what the model computes, over so many texts: attention weights, and the cosine of the texts' vectors before and after. texts == 0: it
+  // is not rounded.
+  struct Rounding {
+    std::int64_t texts = 0;
+    double largest = 0, mean = 0, least_cosine = 1;
+  } rounding = {};
+};
+
 // A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew at
 // each key. It loads nothing from the network.
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
   std::string version;                   // version of polyhead; the page refuses an engine of another version
-  std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"
+  std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"; a page with `model` opens with that model
   std::string text;                      // the text that the page shows first
+  std::optional<LiveModel> model = {};
   Language language = Language::readers;
 };
 

@@ -137,7 +137,7 @@ class Train(ProgramTest):
         self.assertEqual(sorted(path.name for path in (model / "small").iterdir()), ["config.json", "merges.txt", "model.safetensors"])
         self.fails(2, "quantise", model, "-o", model, mentions=["is there already"])
         self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["is quantised already"])
-        self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])
+        self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is neither a folder that `polyhead train` made nor an encoder of BERT's kind"])
 
     def test_without_a_model_the_one_of_the_program_answers(self):
         def ask(task, text):
