@@ -1,8 +1,9 @@
-// Regular expressions of the engine of live pages, in place of src/models/tokenizer/regex.cc. `polyhead view --live` writes no page whose tokenizer has others.
+// models::Regex for the engine of live pages: only the patterns of page_patterns.h. Replaces src/models/tokenizer/regex.cc, which needs Oniguruma.
 #include "page_regex.h"
 
 #include "core/text.h"
 #include "io/json.h"
+#include "models/tokenizer/gpt2_pattern.h"
 #include "page_patterns.h"  // of apps/polyhead
 
 struct re_pattern_buffer {
@@ -11,6 +12,8 @@ struct re_pattern_buffer {
 };
 
 namespace polyhead::models {
+
+static_assert(app::kWordsOfGpt2 == kGpt2Pattern);
 
 Regex::Regex(std::string_view pattern, std::string_view where) : where_(where), regex_(std::make_shared<re_pattern_buffer>(std::string(pattern), false)) {
   if (!app::page_has_pattern(pattern)) fail(ErrorCode::unsupported, where, " is the pattern ", io::quote(pattern), ", which a live page does not have");

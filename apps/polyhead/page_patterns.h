@@ -1,4 +1,4 @@
-// The patterns of tokenizer.json that the engine of a live page has (apps/live/page_regex.h); a tokenizer with another one is refused before the page is written.
+// The regular expressions that tokenizers of a live page may have. apps/live/page_regex.h implements them; `polyhead view --live` refuses a tokenizer.json with any other.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 namespace polyhead::app {
 
+// kWordsOfGpt2 equals models::kGpt2Pattern (apps/live/page_regex.cc checks it).
 inline constexpr std::string_view kWordsOfGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", kSpaces = " {2,}";
 inline constexpr std::array kPagePatterns{kWordsOfGpt2, kSpaces};
 

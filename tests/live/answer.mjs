@@ -1,6 +1,6 @@
 // node answer.mjs ENGINE TASK TEXT..., or node answer.mjs ENGINE model FOLDER TEXT...: what the engine of live pages answers, a line of JSON for each text. The script of the page itself (viewer/script/live.js) talks to the engine.
 import { readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 
 const source = readFileSync(new URL("../../viewer/script/live.js", import.meta.url), "utf8");
 const { Engine } = new Function("say", "$", "make", `${source}; return { Engine };`)((text, ...values) => text.replace(/\{(\d)[^}]*\}/g, (_, at) => values[at]));
@@ -12,8 +12,9 @@ function packed(folder) {
   let size = 0;
   const add = (bytes) => { parts.push(bytes); size += bytes.length; };
   const pad = (to) => add(Buffer.alloc((to - (size % to)) % to));
-  for (const { name } of readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isFile())) {
-    const contents = readFileSync(join(folder, name)), sizes = Buffer.alloc(8);
+  const files = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isFile()).map(({ name }) => [name, readFileSync(join(folder, name))]);
+  for (const [name, contents] of [...files, ["name", Buffer.from(basename(folder))]]) {
+    const sizes = Buffer.alloc(8);
     sizes.writeUInt32LE(Buffer.byteLength(name), 0);
     sizes.writeUInt32LE(contents.length, 4);
     add(sizes);

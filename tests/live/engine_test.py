@@ -17,7 +17,10 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import small_models  # noqa: E402
 
-ALLOWED = 1e-6
+ALLOWED = 1e-6  # of the built-in models
+# Of a given model. Both builds sum in float32 in different orders. The attention weights of a model with larger scores, or more layers, pass on more of this rounding:
+# 1.9e-6 was measured for MiniLM (six layers), 1.4e-6 for a small model whose scores reach 20.
+ALLOWED_OF_GIVEN = 1e-5
 SENTENCES = {
     "sentiment": ["I am very happy with how it looks, but the manual is too complicated.", "Terrible. It broke after two days and nobody answered!", "good", "Die Übersetzung naïve café 中文 ﬁ Å",
                   "a" * 60, "Nice screen, but far too heavy.", "...", "", "good " * 300],
@@ -42,14 +45,17 @@ def floats(text):
     return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
+allowed = ALLOWED
+
+
 def near(apart, path, worst):
-    far = [distance for distance in apart if not distance <= ALLOWED]  # NaN too
+    far = [distance for distance in apart if not distance <= allowed]  # NaN too
     assert not far, f"{path}: {far[0]} apart"
     worst.append((max(apart, default=0), path))
 
 
 def compare(one, other, path, worst):
-    """Numbers may be ALLOWED apart, and `worst` is told how far they are; everything else must be equal."""
+    """Numbers may be `allowed` apart, and `worst` is told how far they are; everything else must be equal."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), f"{path}: {one.keys()} and {other.keys()}"
         for key in one:
@@ -71,10 +77,12 @@ def compare(one, other, path, worst):
 
 
 def answers(node, engine, native_answer, models):
+    global allowed
     passed = 0
     for task, texts, *folder in [*((task, texts) for task, texts in SENTENCES.items()), *(("model", OF_ENCODERS, folder) for folder in models)]:
         there, here_ = lines(node, "--no-warnings", str(here / "answer.mjs"), str(engine), task, *folder, *texts), lines(native_answer, task, *folder, *texts)
         assert len(there) == len(here_) == len(texts)
+        allowed = ALLOWED_OF_GIVEN if folder else ALLOWED
         for text, a, b in zip(texts, map(json.loads, there), map(json.loads, here_)):
             a.pop("milliseconds", None)
             worst = []

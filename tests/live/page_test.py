@@ -28,6 +28,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 import small_models  # noqa: E402
 
 ALLOWED = 1e-6
+ALLOWED_OF_GIVEN = 1e-5  # engine_test.py has the reason
 MOST_BYTES = 4_000_000
 page_file = pathlib.Path(folder) / "live.html"
 minilm = os.environ.get("POLYHEAD_MINILM_DIR")
@@ -163,12 +164,12 @@ with sync_playwright() as playwright:
                 shown = [float(cell) for row in rows[1:] for cell in row[1:]]
                 wanted = weights(rounded["texts"][0], layer, head)
                 apart = max((abs(a - b) for a, b in zip(shown, wanted)), default=9)
-                claim(len(shown) == len(wanted) and apart <= ALLOWED, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")
+                claim(len(shown) == len(wanted) and apart <= ALLOWED_OF_GIVEN, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")
             largest = max(abs(a - b) for layer in range(layers) for head in range(heads) for a, b in zip(weights(rounded["texts"][0], layer, head), weights(exact["texts"][0], layer, head)))
             claim(largest > ALLOWED, "int8 rows move the attention weights")
             if sentence == text:  # one of those over which the page's figure is taken
                 figure = re.search(r"by at most (0\.\d+)", page.text_content("#live-note"))
-                claim(figure and float(figure[1]) >= largest - 5e-5, f"{page.text_content('#live-note')}: {largest} here")
+                claim(figure and float(figure[1]) >= largest - 1e-6, f"{page.text_content('#live-note')}: {largest} here")
         claim(page.is_visible("#live-note"), "the page says how far int8 moves the attention weights")
         page.fill("#say", "the " * 600)
         page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('No answer')", timeout=60000)
@@ -179,7 +180,9 @@ with sync_playwright() as playwright:
         page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('Rating')", timeout=60000)
         claim(page.is_hidden("#live-note"), "int8 is said of the page's own model alone")
         page.select_option("#task", "model")
-        page.select_option("#lang", "zh", force=True) if page.is_visible("#lang") else page.evaluate("() => { location.hash += '&lang=zh'; }")
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
+        page.click("#menu summary")
+        page.select_option("#lang", "zh")
         page.wait_for_function("() => document.getElementById('live-note').textContent.includes('int8 存放')", timeout=60000)
         claim(all(url.split("#")[0] == own_page.as_uri() or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)

@@ -1,7 +1,11 @@
 """Encoders of a few kilobytes with fixed parameters and a tokenizer of each kind that a live page reads."""
+import base64
 import json
 import math
 import pathlib
+import re
+import shutil
+import struct
 import sys
 
 sys.dont_write_bytecode = True
@@ -62,11 +66,9 @@ def write(folder, tokenizer=None):
 
 def unpack(page, folder):
     """Writes the files of the model that a live page carries, laid out as apps/polyhead/page_files.h says."""
-    import base64
-    import re
-    import struct
     packed = base64.b64decode(re.search(r'id="files">([^<]*)<', pathlib.Path(page).read_text(encoding="utf-8"))[1])
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     at = 0
     while at < len(packed):
         name_bytes, file_bytes = struct.unpack_from("<II", packed, at)

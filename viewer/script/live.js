@@ -144,12 +144,12 @@ class Live {
       : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
   }
 
-  // How far int8 rows move the page's own model.
+  // How far int8 rows move the page's own model: bounds are rounded to the safe side.
   #note() {
     const rounding = this.last.task === "model" ? data.live.model.rounding : null;
     $("live-note").hidden = !rounding;
     if (!rounding) return;
     const { texts, largest, mean, cosine } = rounding;
-    $("live-note").textContent = say("This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.", texts, largest.toFixed(4), mean.toFixed(5), cosine.toFixed(4));
+    $("live-note").textContent = say("This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.", texts, (Math.ceil(largest * 1e4) / 1e4).toFixed(4), mean.toFixed(5), (Math.floor(cosine * 1e4) / 1e4).toFixed(4));
   }
 }
