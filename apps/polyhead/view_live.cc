@@ -27,6 +27,7 @@
 #include "page_files.h"
 #include "page_patterns.h"
 #include "polyhead/io/atomic_file.h"
+#include "polyhead/io/tensor_file.h"
 #include "polyhead/models/image_text_model.h"
 #include "polyhead/models/model_config.h"
 #include "polyhead/models/sentence_model.h"
@@ -59,10 +60,11 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
   return bytes;
 }
 
-// Of a model in a page: DistilBERT (67 MB) fits, BERT-base (110 MB) does not. The page is a third larger, and the model needs four times as much memory where it runs.
+// Limit of a model in a page: DistilBERT (67 MB) fits, BERT-base (110 MB) does not.
 constexpr std::size_t kMostBytes = 72'000'000;
+constexpr std::size_t kScriptBytes = 240'000;  // script, style and texts of a page
 
-// A new folder, which is removed at the end.
+// A new folder; the destructor removes it.
 struct TemporaryFolder {
   TemporaryFolder() {
     std::string name = fs::temp_directory_path() / "polyhead-XXXXXX";
@@ -106,7 +108,7 @@ std::size_t count_parameters(const models::BertEncoder& encoder) {
   return static_cast<std::size_t>(count);
 }
 
-// Refuses a tokenizer with a pattern that the engine does not have.
+// Error if the JSON has a pattern that the engine does not have.
 void require_patterns(const std::string& folder, const Json& json, const std::string& place) {
   if (json.is_object()) {
     if (const auto found = json.find("Regex"); found != json.end() && found->is_string() && !page_has_pattern(found->get<std::string>()))
@@ -124,6 +126,7 @@ void require_tokenizer(const std::string& folder) {
     if (json.contains(part)) require_patterns(folder, json[part], part);
 }
 
+// Compares attention weights and embeddings of both models over `text` and four other sentences.
 viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const models::SentenceModel& rounded, const std::string& text) {
   viewer::LiveModel::Rounding found;
   double sum = 0, count = 0;
@@ -145,12 +148,17 @@ viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const mo
   return found;
 }
 
+// Returns whether `polyhead quantise` wrote the folder.
+bool is_quantised(const fs::path& folder) {
+  return std::ranges::any_of(io::open_tensors(folder).tensors, [](const io::NamedTensor& tensor) { return tensor.tensor.dtype() == DType::i8; });
+}
+
 struct PackedModel {
   std::string files;
   viewer::LiveModel::Rounding rounding;
 };
 
-// Before the engine is looked for: what no engine would take.
+// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that the error names the model first.
 models::SentenceModel open_for_page(const std::string& folder) {
   require_encoder(folder);
   models::SentenceModel model = open_model(folder);
@@ -159,15 +167,24 @@ models::SentenceModel open_for_page(const std::string& folder) {
   return model;
 }
 
-// The model of a folder as the engine reads it: matrices as int8 rows, and the tokenizer.
-PackedModel pack_model(const std::string& folder, const models::SentenceModel& exact, const std::string& text) {
-  const TemporaryFolder small;
-  models::quantize_bert(folder, small.path);
-  PackedModel packed{.rounding = measure(exact, models::load_bert(small.path), text)};
-  for (const fs::directory_entry& entry : fs::directory_iterator(small.path)) live::append_page_file(packed.files, entry.path().filename().string(), contents(entry.path()));
+// Packs a folder's model as the engine reads it: matrices as int8 rows, and the tokenizer. Prints the size.
+PackedModel pack_model(const std::string& folder, const models::SentenceModel& exact, const std::string& text, std::size_t engine_bytes) {
+  PackedModel packed;
+  const auto append_files = [&](const fs::path& from) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(from))
+      if (entry.is_regular_file()) live::append_page_file(packed.files, entry.path().filename().string(), contents(entry.path()));
+  };
+  if (is_quantised(folder)) {
+    append_files(folder);
+  } else {
+    const TemporaryFolder small;
+    models::quantize_bert(folder, small.path);
+    packed.rounding = measure(exact, models::load_bert(small.path), text);
+    append_files(small.path);
+  }
   live::append_page_file(packed.files, "name", model_name(folder));
   if (packed.files.size() > kMostBytes) refuse_model(folder, cat("has ", byte_size(packed.files.size()), " of files as int8 rows"));
-  print_diagnostic(cat("the model in '", folder, "' takes ", byte_size(packed.files.size()), " as int8 rows (", count_parameters(exact.encoder), " parameters); the page is about ", byte_size(packed.files.size() / 3 * 4 + 4'000'000)));
+  print_diagnostic(cat("the model in '", folder, "' takes ", byte_size(packed.files.size()), " as int8 rows (", count_parameters(exact.encoder), " parameters); the page is about ", byte_size((packed.files.size() + engine_bytes) / 3 * 4 + kScriptBytes)));
   return packed;
 }
 
@@ -184,7 +201,7 @@ void write_live_page(const LiveOptions& o) {
   if (page.text.empty()) page.text = "I am very happy with how it looks, but the manual is too complicated.";
   PackedModel packed;
   if (exact) {
-    packed = pack_model(o.model, *exact, page.text);
+    packed = pack_model(o.model, *exact, page.text, engine.size());
     page.model = {.name = model_name(o.model), .files = {reinterpret_cast<const std::uint8_t*>(packed.files.data()), packed.files.size()}, .rounding = packed.rounding};
   }
   page.language = o.language.value_or(viewer::Language::readers);

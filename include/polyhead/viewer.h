@@ -130,12 +130,12 @@ std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std
 // give, by more than 5e-3. NaN is shown as NaN.
 std::string render(const Page& page);
 
-// A model that a live page carries beside its engine, and opens with.
+// A model of the user's in a live page, beside the engine. The page opens with it.
 struct LiveModel {
   std::string name;
-  std::span<const std::uint8_t> files;  // as the engine reads them (apps/polyhead/page_files.h)
-  // How far rounding moved what the model computes, over so many texts: attention weights, and the cosine of the texts' vectors before and after. texts == 0: it
-  // is not rounded.
+  std::span<const std::uint8_t> files;  // packed as apps/polyhead/page_files.h says
+  // How far int8 rows moved the results, over `texts` texts: differences of attention weights, and the least cosine of a text's embedding before and after.
+  // texts == 0: the page says nothing about rounding.
   struct Rounding {
     std::int64_t texts = 0;
     double largest = 0, mean = 0, least_cosine = 1;

@@ -68,6 +68,9 @@ class Live(ProgramTest):
         for tokenizer in (None, small_models.byte_pairs, small_models.unigram):
             self.model = small_models.write(self.folder / (tokenizer.__name__ if tokenizer else "words"), tokenizer)
             self.refuses(status=2, mentions=[NO_ENGINE])
+        self.succeeds("quantise", self.model, "-o", self.folder / "small")
+        self.model = self.folder / "small"
+        self.refuses(status=2, mentions=[NO_ENGINE])
 
     def test_usage(self):
         self.fails(2, "view", self.model, "--live", "--engine", "x", mentions=["-o"])

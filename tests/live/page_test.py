@@ -143,6 +143,12 @@ with sync_playwright() as playwright:
         said = subprocess.run([program, "view", str(model), "--live", "--text", text, "--engine", str(engine), "-o", str(own_page)], check=True, capture_output=True, text=True).stderr
         claim("as int8 rows" in said.splitlines()[0] and "wrote" in said.splitlines()[-1], f"the size is said before the page is written: {said}")
         small = small_models.unpack(own_page, pathlib.Path(folder) / "live_unpacked")
+        quantised, its_page = pathlib.Path(folder) / "live_quantised", pathlib.Path(folder) / "live_of_quantised.html"
+        shutil.rmtree(quantised, ignore_errors=True)
+        subprocess.run([program, "quantise", str(model), "-o", str(quantised)], check=True, capture_output=True)
+        subprocess.run([program, "view", str(quantised), "--live", "--engine", str(engine), "-o", str(its_page)], check=True, capture_output=True)
+        again = small_models.unpack(its_page, pathlib.Path(folder) / "live_again")
+        claim((again / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes(), "a folder that is quantised already goes in as it is")
         page = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
         requests, errors = [], []
         page.on("request", lambda request: requests.append(request.url))
