@@ -1,7 +1,8 @@
-# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=live.js -P embed.cmake
+# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=c.js,d.js -P embed.cmake
 # Writes the page's parts as C++ arrays of characters. They are not string literals, because a literal of more than 64 KiB may be too long for a compiler. Every byte
 # becomes '\xNN', so that nothing needs quoting. Comments, blank lines and leading blanks are left out, because every page contains the parts.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
+string(REPLACE "," ";" LIVE "${LIVE}")
 
 # Removes from a style each /* … */ that is alone on its line. Removes from a script each // … that is alone on its line or comes after two blanks. A comment
 # with a quote stays, because it may be part of a string.
