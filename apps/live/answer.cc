@@ -11,7 +11,7 @@
 #include "answer_page.h"  // of apps/polyhead
 #include "core/text.h"
 #include "io/file_bytes.h"
-#include "known_words.h"
+#include "known_words.h"  // of apps/polyhead
 #include "models/text_run.h"
 #include "polyhead/models/default_models.h"
 #include "polyhead/models/sentence_model.h"
@@ -36,7 +36,7 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
 std::string rate(const std::string& text) {
   static const models::TextModel model = models::load_text_model(models::default_model("sentiment"));
   const models::ClassifiedText answer = models::classify(model, text);
-  Json told{{"task", "sentiment"}, {"unknown", words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
+  Json told{{"task", "sentiment"}, {"unknown", app::words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
             {"known_terms", answer.known_terms}};
   return page_of("sentiment", model, text, answer, told);
 }
@@ -45,7 +45,7 @@ std::string translate(const std::string& text) {
   static const models::Translator model = models::load_translator(models::default_model("grammar"));
   const models::Translation answer = models::translate(model, text);
   const std::vector<std::string> sources = answer.source.words_in(text), targets = answer.target.words_in(answer.text);
-  Json told{{"task", "translate"}, {"unknown", words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
+  Json told{{"task", "translate"}, {"unknown", app::words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
   for (std::size_t j = 0; j < targets.size(); ++j)
     told["alignment"].push_back({targets[j], answer.alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(answer.alignment[j])])});
   return page_of("grammar", model, text, answer, told);

@@ -236,7 +236,7 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
                    {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
-               "complete, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
+               "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
                "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",
       .run =
           [o, own] {
