@@ -545,3 +545,4 @@ if (live) {
   live.start($("engine").textContent, $("files").textContent, data.live.version).then(() => live.ask(state.task, state.say));
 }
 show();
+document.body.classList.remove("loading");
