@@ -2,6 +2,7 @@
 # Writes template, style and scripts as C++ arrays of characters. A string literal of more than 64 KiB may be too long for a compiler, so arrays are used.
 # Every byte is written as '\xNN', so that no character needs quoting. Comments, blank lines and leading blanks are left out, to keep pages small.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
+string(REPLACE "," ";" LIVE "${LIVE}")
 
 # Removes comments: in a style each /* … */ that is alone on its line, in a script each // … that is alone on its line or follows two blanks. A // … that contains
 # a quote is not removed, because it may be part of a string.

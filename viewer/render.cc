@@ -166,18 +166,24 @@ json data_of(const Page& page, std::optional<Encoding> chosen) {
   return data;
 }
 
-std::string page_of(std::string_view plain_title, const json& data, std::string_view engine, std::string_view policy) {
+// What a live page has beside others: the engine and a model's files, in base64, and an addition to the policy.
+struct LiveParts {
+  std::string engine = {}, files = {};
+  std::string_view policy = {};
+};
+
+std::string page_of(std::string_view plain_title, const json& data, const LiveParts& live) {
   const std::string title = html_text(std::string(plain_title));
   const std::string json_text = script_text(data);
-  const std::string script = cat(engine.empty() ? std::string_view() : kLiveScript, kScript);
-  const std::array<std::pair<std::string_view, std::string_view>, 6> parts{
-      {{"title", title}, {"style", kStyle}, {"script", script}, {"data", json_text}, {"engine", engine}, {"policy", policy}}};
+  const std::string script = cat(live.engine.empty() ? std::string_view() : kLiveScript, kScript);
+  const std::array<std::pair<std::string_view, std::string_view>, 7> parts{
+      {{"title", title}, {"style", kStyle}, {"script", script}, {"data", json_text}, {"engine", live.engine}, {"files", live.files}, {"policy", live.policy}}};
   return fill(kTemplate, parts);
 }
 
 }  // namespace
 
-std::string render(const Page& page) { return page_of(page.title, data_of(page, {}), "", ""); }
+std::string render(const Page& page) { return page_of(page.title, data_of(page, {}), {}); }
 
 std::string live_answer(const Page& page, std::string_view answer) {
   json data = data_of(page, Encoding::float32);
@@ -188,9 +194,17 @@ std::string live_answer(const Page& page, std::string_view answer) {
 std::string render_live(const LivePage& page) {
   require(!page.engine.empty(), "viewer::render_live: the engine is missing");
   require(page.engine.size() > 2 && page.engine[0] == 0x1f && page.engine[1] == 0x8b, "viewer::render_live: the engine is not compressed by gzip");
-  json data = {{"title", page.title}, {"model", ""}, {"encoding", name_of(Encoding::float32)}, {"limit", 0}, {"texts", json::array()}, {"live", {{"version", page.version}, {"tasks", {"sentiment", "translate"}}, {"task", page.task}, {"say", page.text}}}};
+  json live = {{"version", page.version}, {"tasks", {"sentiment", "translate"}}, {"task", page.task}, {"say", page.text}};
+  if (page.model) {
+    const LiveModel& model = *page.model;
+    live["tasks"] = {"model", "sentiment", "translate"}, live["task"] = "model";
+    live["model"] = {{"name", model.name}};
+    if (model.rounding.texts > 0)
+      live["model"]["rounding"] = {{"texts", model.rounding.texts}, {"largest", model.rounding.largest}, {"mean", model.rounding.mean}, {"cosine", model.rounding.least_cosine}};
+  }
+  json data = {{"title", page.title}, {"model", ""}, {"encoding", name_of(Encoding::float32)}, {"limit", 0}, {"texts", json::array()}, {"live", std::move(live)}};
   if (page.language != Language::readers) data["language"] = page.language == Language::chinese ? "zh" : "en";
-  return page_of(page.title, data, base64(page.engine), " 'wasm-unsafe-eval'");
+  return page_of(page.title, data, {.engine = base64(page.engine), .files = page.model ? base64(page.model->files) : "", .policy = " 'wasm-unsafe-eval'"});
 }
 
 }  // namespace polyhead::viewer

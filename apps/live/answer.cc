@@ -1,6 +1,8 @@
 #include "answer.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -8,10 +10,14 @@
 
 #include "answer_page.h"  // of apps/polyhead
 #include "core/text.h"
-#include "known_words.h"
+#include "io/file_bytes.h"
+#include "known_words.h"  // of apps/polyhead
+#include "models/text_run.h"
 #include "polyhead/models/default_models.h"
+#include "polyhead/models/sentence_model.h"
 #include "polyhead/models/text_classifier.h"
 #include "polyhead/models/translator.h"
+#include "run_page.h"  // of apps/polyhead
 #include "viewer/live_answer.h"
 
 namespace polyhead::live {
@@ -30,7 +36,7 @@ std::string page_of(const char* name, const Model& model, const std::string& tex
 std::string rate(const std::string& text) {
   static const models::TextModel model = models::load_text_model(models::default_model("sentiment"));
   const models::ClassifiedText answer = models::classify(model, text);
-  Json told{{"task", "sentiment"}, {"unknown", words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
+  Json told{{"task", "sentiment"}, {"unknown", app::words_without_score(model, answer.text.words_in(text))}, {"rating", answer.rating}, {"parts", answer.head_parts}, {"score_part", answer.score_part},
             {"known_terms", answer.known_terms}};
   return page_of("sentiment", model, text, answer, told);
 }
@@ -39,18 +45,47 @@ std::string translate(const std::string& text) {
   static const models::Translator model = models::load_translator(models::default_model("grammar"));
   const models::Translation answer = models::translate(model, text);
   const std::vector<std::string> sources = answer.source.words_in(text), targets = answer.target.words_in(answer.text);
-  Json told{{"task", "translate"}, {"unknown", words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
+  Json told{{"task", "translate"}, {"unknown", app::words_outside_grammar(sources)}, {"translation", answer.text}, {"complete", answer.complete}, {"alignment", Json::array()}};
   for (std::size_t j = 0; j < targets.size(); ++j)
     told["alignment"].push_back({targets[j], answer.alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(answer.alignment[j])])});
   return page_of("grammar", model, text, answer, told);
 }
 
+// A text with more attention weights, over all heads, is shown in blocks: 170 tokens of MiniLM's 72 heads.
+constexpr std::int64_t kMostWeights = std::int64_t{1} << 21;
+
+struct Encoder {
+  std::string name;
+  models::SentenceModel model;
+  Workspace workspace{Parameters::constant};
+};
+std::unique_ptr<Encoder> encoder;
+
+std::string read(const std::string& text) {
+  require(encoder != nullptr, "live: this page has no model of its own");
+  const models::BertConfig& config = encoder->model.encoder.config;
+  models::TokenizedText tokens = encoder->model.tokenize(text);
+  const std::int64_t length = std::ssize(tokens.ids);
+  require(length > 0, "the text has no token");
+  const std::int64_t blocks = viewer::pooled_sides(std::array{length}, config.layers * config.heads, kMostWeights)[0];
+  const models::TextRun run = models::text_run_of(encoder->model.run(std::move(tokens), {.attentions = blocks == 0, .pooled = blocks, .head_vectors = blocks == 0, .workspace = &encoder->workspace}));
+  viewer::Page page{.title = {}, .model = encoder->name, .texts = {app::page_text(text, run, {}, 0)}};
+  page.vector_megabytes = 64;
+  return viewer::live_answer(page, Json{{"task", "model"}, {"unknown", Json::array()}, {"tokens", length}}.dump());
+}
+
 }  // namespace
+
+void open_model(const std::filesystem::path& folder) {
+  const std::filesystem::path name = folder / "name";
+  encoder = std::make_unique<Encoder>(Encoder{.name = io::is_there(name) ? std::string(io::read_file(name).text()) : folder.filename().string(), .model = models::load_bert(folder)});
+}
 
 std::string answer(const std::string& task, const std::string& text) {
   if (task == "sentiment") return rate(text);
   if (task == "translate") return translate(text);
-  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; the tasks are sentiment and translate");
+  if (task == "model") return read(text);
+  fail(ErrorCode::invalid_argument, "live: there is no task '", task, "'; sentiment, translate and model are there");
 }
 
 }  // namespace polyhead::live

@@ -2,14 +2,19 @@
 // for tests, in a native program.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace polyhead::live {
 
-// Returns the JSON of viewer::live_answer. task is "sentiment" or "translate"; the member `answer` is then
+// Opens an encoder of BERT's kind for the task "model". `folder`/name, if it is there, has the model's name.
+void open_model(const std::filesystem::path& folder);
+
+// Returns the JSON of viewer::live_answer. task is "sentiment", "translate" or, after open_model(), "model"; the member `answer` is then
 //   {task, unknown: [word], rating, parts: [..], score_part}                             for sentiment
 //   {task, unknown: [word], translation, complete, alignment: [[word, word or null]]}   for translate
-// `unknown`: words of the text that the model does not know. Error for an unknown task, an empty text, and a text that is too long for the model.
+//   {task, unknown: [], tokens}                                                          for model
+// `unknown`: words of the text that the model does not know; those of an encoder are in the page's tokens. Error for an unknown task, an empty text, and one that is too long for the model.
 std::string answer(const std::string& task, const std::string& text);
 
 }  // namespace polyhead::live

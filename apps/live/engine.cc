@@ -1,9 +1,13 @@
-// The functions that a live page calls (viewer/script/live.js). The page writes a task and then a text into the memory that room(bytes) returns. answer(bytes
-// of the task) reads both and returns the address of the answer. A call that throws does not return (failure.cc).
+// What a live page calls (viewer/script/live.js). A text goes into room(bytes); answer(task bytes, all bytes) reads there the task and the text, one behind the other, and
+// returns where the answer is. Files of a model (page_files.h) go the same way to open(), before its first text. A call that throws does not return: failure.cc.
 #include <cstddef>
+#include <filesystem>
 #include <string>
+#include <utility>
 
 #include "answer.h"
+#include "page_files.h"  // of apps/polyhead
+#include "page_memory.h"
 #include "polyhead/version.h"
 
 namespace {
@@ -20,6 +24,12 @@ extern "C" {
 [[clang::export_name("answer"), gnu::visibility("default")]] const char* live_answer(std::size_t task) {
   made = polyhead::live::answer(given.substr(0, task), given.substr(task));
   return made.data();
+}
+
+[[clang::export_name("open"), gnu::visibility("default")]] void live_open() {
+  polyhead::live::set_page_files(std::move(given));
+  given = {};
+  polyhead::live::open_model(std::filesystem::path(polyhead::live::kPageFolder));
 }
 
 [[clang::export_name("version"), gnu::visibility("default")]] const char* live_version() {

@@ -43,6 +43,20 @@ int main() {
     pair[1] = second;
     if (utf8proc_normalize_utf32(pair.data(), 2, kCompose) == 1 && pair[0] == code) composed.push_back({first, second, code});
   }
+  std::vector<utf8proc_int32_t> all_parts;
+  std::printf("};\nconstexpr CompatibleParts kCompatible[] = {\n");
+  for (utf8proc_int32_t code = 0; code < kEnd; ++code) {
+    if (code >= 0xAC00 && code < 0xAC00 + 11172) continue;
+    std::array<utf8proc_int32_t, 32> parts{}, canonical{};
+    int boundary = 0;
+    const auto count = utf8proc_decompose_char(code, parts.data(), parts.size(), static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT), &boundary);
+    const auto own = utf8proc_decompose_char(code, canonical.data(), canonical.size(), UTF8PROC_DECOMPOSE, &boundary);
+    if (count < 1 || (count == own && parts == canonical)) continue;
+    std::printf("{%d,%zu,%d},\n", code, all_parts.size(), static_cast<int>(count));
+    all_parts.insert(all_parts.end(), parts.begin(), parts.begin() + count);
+  }
+  std::printf("};\nconstexpr Code kCompatibleParts[] = {\n");
+  for (const utf8proc_int32_t part : all_parts) std::printf("%d,\n", part);
   std::printf("};\nconstexpr Composition kComposed[] = {\n");
   for (const auto& [first, second, code] : composed) std::printf("{%d,%d,%d},\n", first, second, code);
   std::printf("};\n");

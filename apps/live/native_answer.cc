@@ -1,12 +1,15 @@
-// native_answer TASK TEXT...: computes the answers of a live page's engine with this machine's kernels and prints a line of JSON for each text. For tests.
+// native_answer TASK TEXT... or native_answer model FOLDER TEXT...: what the engine of a live page answers, computed by this machine's kernels, a line of JSON for each text. For tests.
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "answer.h"
 
 int main(int count, char** arguments) {
-  for (int i = 2; i < count; ++i) {
+  const bool of_folder = count > 2 && std::string_view(arguments[1]) == "model";
+  if (of_folder) polyhead::live::open_model(arguments[2]);
+  for (int i = of_folder ? 3 : 2; i < count; ++i) {
     try {
       std::puts(polyhead::live::answer(arguments[1], arguments[i]).c_str());
     } catch (const std::exception& error) {

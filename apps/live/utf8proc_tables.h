@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 
 namespace polyhead::live::tables {
@@ -19,6 +20,10 @@ struct Pair {
 struct Parts {
   Code code;
   Code parts[4];  // 0: no further part
+};
+struct CompatibleParts {  // of characters whose decomposition by compatibility is not their canonical one
+  Code code;
+  std::int32_t first, count;  // in kCompatibleParts
 };
 struct Composition {
   Code first, second, code;
@@ -57,7 +62,14 @@ inline utf8proc_int32_t tolower(utf8proc_int32_t code) {
   return found != std::end(kLowercase) && found->from == code ? found->to : code;
 }
 
-inline utf8proc_ssize_t decompose_char(utf8proc_int32_t code, utf8proc_int32_t* to, utf8proc_ssize_t, utf8proc_option_t, int*) {
+inline utf8proc_ssize_t decompose_char(utf8proc_int32_t code, utf8proc_int32_t* to, utf8proc_ssize_t, utf8proc_option_t options, int*) {
+  if (options & UTF8PROC_COMPAT) {
+    const auto compatible = std::ranges::lower_bound(kCompatible, code, {}, &CompatibleParts::code);
+    if (compatible != std::end(kCompatible) && compatible->code == code) {
+      std::copy_n(kCompatibleParts + compatible->first, compatible->count, to);
+      return compatible->count;
+    }
+  }
   if (code >= kHangul && code < kHangul + kSyllables) {
     const Code at = code - kHangul;
     to[0] = kLead + at / (kVowels * kTrails), to[1] = kVowel + at / kTrails % kVowels;

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "command.h"
 #include "core/text.h"
@@ -9,7 +10,9 @@
 #include "polyhead/io/parameters.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/models/sentence_model.h"
 #include "terminal.h"
+#include "view_input.h"
 
 namespace polyhead::app {
 namespace {
@@ -23,38 +26,58 @@ struct QuantiseOptions {
   std::string model, folder;
 };
 
-void quantise(const QuantiseOptions& o) {
-  const fs::path from = o.model, to = o.folder;
-  bool trained = false;
-  for (const models::ConfigEntry& entry : models::read_config(from))
-    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") trained = kind->starts_with("polyhead-");
-  if (!trained) fail(ErrorCode::unsupported, "'", from.string(), "' is no folder that `polyhead train` made");
+bool is_trained_here(const fs::path& folder) {
+  for (const models::ConfigEntry& entry : models::read_config(folder))
+    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") return kind->starts_with("polyhead-");
+  return false;
+}
+
+void write_trained(const fs::path& from, const fs::path& to) {
   for (const auto& [name, tensor] : io::open_tensors(from).tensors)
     if (tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "'", from.string(), "' is quantised already");
-  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' exists already; give a new folder"));
-  const bool is_new = fs::create_directories(to);
+  fs::create_directories(to);
+  io::quantize_parameters(from / kParameters, to / kParameters);
+  for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json last: a folder counts as a model once it has one
+    if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
+}
+
+// Bytes of the files of parameters, which may be several.
+std::uintmax_t bytes_of_parameters(const fs::path& folder) {
+  std::uintmax_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
+  return bytes;
+}
+
+void quantise(const QuantiseOptions& o) {
+  const fs::path from = o.model, to = o.folder;
+  const bool trained = is_trained_here(from);
+  if (!trained && !(fs::exists(from / kConfig) && is_encoder(from))) fail(ErrorCode::unsupported, "'", from.string(), "' is neither a folder that `polyhead train` made nor an encoder of BERT's kind");
+  if (fs::exists(to) && !(fs::is_directory(to) && fs::is_empty(to))) throw UsageError(cat("--output: '", to.string(), "' is there already; give a new folder"));
+  const bool is_new = !fs::exists(to);
   try {
-    io::quantize_parameters(from / kParameters, to / kParameters);
-    for (const char* const name : {"merges.txt", "terms.txt", kConfig})  // config.json last: a folder counts as a model once it has one
-      if (fs::exists(from / name)) fs::copy_file(from / name, to / name);
+    trained ? write_trained(from, to) : models::quantize_bert(from, to);
   } catch (...) {
-    for (const char* const name : {"merges.txt", "terms.txt", kConfig, kParameters}) fs::remove(to / name);
-    if (is_new) fs::remove(to);
+    std::error_code ignored;
+    if (fs::is_directory(to, ignored))
+      for (const fs::directory_entry& entry : fs::directory_iterator(to)) fs::remove(entry.path(), ignored);
+    if (is_new) fs::remove(to, ignored);
     throw;
   }
-  print(cat(to.string(), ": ", byte_size(fs::file_size(to / kParameters)), " of parameters, before ", byte_size(fs::file_size(from / kParameters)), "\n"));
+  print(cat(to.string(), ": ", byte_size(bytes_of_parameters(to)), " of parameters, before ", byte_size(bytes_of_parameters(from)), "\n"));
 }
 
 }  // namespace
 
 Subcommand declare_quantise(Parser& parser) {
   const auto o = std::make_shared<QuantiseOptions>();
-  parser.add_option("MODEL", o->model, "folder that `polyhead train` made")->type_name("FOLDER")->required();
+  parser.add_option("MODEL", o->model, "folder that `polyhead train` made, or an encoder of BERT's kind")->type_name("FOLDER")->required();
   parser.add_option("-o,--output", o->folder, "new folder for the smaller model")->type_name("FOLDER")->required();
   return {
-      .examples = {{"polyhead quantise reviews -o small", "a model whose matrices are int8, for `try`, `view` and Python"}},
+      .examples = {{"polyhead quantise reviews -o small", "a model whose matrices are int8, for `try`, `view` and Python"},
+                   {"polyhead quantise MODEL_DIR -o small", "an encoder of BERT's kind, for `view` and Python: what `view --live MODEL_DIR` puts into a page"}},
       .notes = "Each row of a matrix becomes int8 numbers with one float32 scale; a value moves by at most half a scale. The parameters become about 3.6 times smaller; merges.txt and terms.txt keep their size. Compare both models with "
-               "`polyhead try TASK --score FILE`.\n",
+               "`polyhead try TASK --score FILE`, or for encoders with `polyhead view`. Of an encoder's folder only the encoder and its tokenizer are written.\n",
       .run = [o] { quantise(*o); },
   };
 }

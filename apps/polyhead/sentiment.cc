@@ -15,6 +15,8 @@
 namespace polyhead::app {
 namespace {
 
+constexpr std::string_view kNoBreak = "\u00a0";  // no-break space: wrap() keeps a word and its weight on one line
+
 // For example "layer 1, head 3" or "pooling head 1 (trained on negative)"; layers and heads are counted from 0.
 std::string head_name(const models::TextClassifierConfig& config, std::int64_t layer, std::int64_t head) {
   if (layer < config.layers) return cat("layer ", layer, ", head ", head);
@@ -60,7 +62,8 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     for (std::size_t c = 0; c < labels.size(); ++c) json["probabilities"][labels[c]] = answer.probabilities[c];
     text = cat(printable(labels[best]), " (probability ", fixed(answer.probabilities[best], 3), ")\n");
   }
-  page.answer = cat(text.substr(0, text.find('\n')), ": ", input);
+  note_replaced_bytes(answer.text.replaced_bytes);
+  page.answer = cat(text.substr(0, text.find('\n')), labels.empty() && answer.known_terms == 0 ? ", which means nothing, because the model has scores for no word of this text: " : ": ", input);
   if (!page.path.empty()) write_page(page, model, input, answer);
   std::vector<std::vector<std::string>> rows;
   for (std::int64_t n = 0; n < config.heads; ++n) {
@@ -68,7 +71,7 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     Json head = {{"name", head_name(config, config.layers, n)}};
     if (labels.empty()) head["part"] = answer.head_parts[static_cast<std::size_t>(n)];
     for (const ReadWord& read : read_words(answer, input, n)) {
-      words += cat(words.empty() ? "reads " : ", ", read.word, " ", fixed(read.weight, 2));
+      words += cat(words.empty() ? "reads " : ", ", read.word, kNoBreak, fixed(read.weight, 2));
       head["words"].push_back({{"word", read.word}, {"weight", read.weight}});
     }
     heads.push_back(head);
@@ -82,7 +85,19 @@ void explain_sentiment(const models::TextModel& model, const std::string& input,
     rows.push_back({"  words and pairs", fixed(answer.score_part, 2), "scores of words, starts of words and pairs, without attention"});
     rows.push_back({"  constant", fixed(constant, 2), ""});
   }
-  for (const std::string& line : aligned(rows, 1)) text += trimmed(printable(line)) + "\n";
+  // The words that a head reads, in a column of their own, are wrapped.
+  std::vector<std::string> lists;
+  for (auto& row : rows) lists.push_back(printable(std::exchange(row.back(), {})));
+  const std::vector<std::string> heads_and_parts = aligned(rows, 1);
+  std::size_t start = 0;
+  for (const std::string& line : heads_and_parts) start = std::max(start, columns(trimmed(line)) + 2);
+  const std::size_t width = terminal_width(Stream::out);
+  if (start > width / 2) start = 4;  // the list begins below its head
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    const std::string head = trimmed(printable(heads_and_parts[i]));
+    text += lists[i].empty() ? head + "\n" : hang(head, lists[i], start, width);
+  }
+  for (std::size_t at = 0; (at = text.find(kNoBreak, at)) != std::string::npos;) text.replace(at, kNoBreak.size(), " ");
   print(text);
 }
 

@@ -95,6 +95,10 @@ void print_diagnostic(std::string_view sentence) { print_stderr(cat("polyhead: "
 
 void print_note(std::string_view sentence) { print_diagnostic(cat("note: ", sentence)); }
 
+void note_replaced_bytes(std::int64_t count) {
+  if (count > 0) print_note(cat(count, count == 1 ? " byte of the text is" : " bytes of the text are", " not UTF-8; each is read as U+FFFD"));
+}
+
 Progress::Progress(std::string_view what, std::size_t total)
     : what_(what), total_(total), visible_(obeys_escapes(Stream::err) && total > 1) {}
 

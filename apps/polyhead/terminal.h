@@ -38,6 +38,7 @@ void print_stderr(std::string_view text);
 // These print one line on stderr. They apply printable() to the sentence, because names of files and tensors may contain control characters.
 void print_diagnostic(std::string_view sentence);  // "polyhead: ..."
 void print_note(std::string_view sentence);        // "polyhead: note: ..."
+void note_replaced_bytes(std::int64_t count);      // says how many bytes of the text are read as U+FFFD, unless it is 0
 
 // A progress bar on stderr, if stderr is a terminal that can clear a line.
 class Progress {

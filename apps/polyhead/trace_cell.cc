@@ -31,26 +31,6 @@ struct Cell {
 
 std::string token(const std::vector<std::string>& words, std::int64_t place) { return cat(place, " ", printable(words[static_cast<std::size_t>(place)])); }
 
-// Reads a token, which is given as an index, or as a spelling that occurs once in the text: as a word or as the tokenizer's piece.
-std::int64_t read_token(const std::string& given, std::string_view what, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
-  if (const auto place = parse<std::int64_t>(given)) {
-    if (*place >= 0 && *place < std::ssize(words)) return *place;
-    throw UsageError(cat("--cell: the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
-  }
-  std::vector<std::string> places;
-  std::int64_t found = -1;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != given && words[i] != lower(given) && spelled[i] != given) continue;
-    found = static_cast<std::int64_t>(i);
-    places.push_back(cat(i));
-  }
-  if (places.size() == 1) return found;
-  if (!places.empty()) throw UsageError(cat("--cell: the ", what, " '", given, "' is in the text more than once; give its place: ", join(places, std::identity{}, " or ")));
-  std::vector<std::string> all;
-  for (std::int64_t i = 0; i < std::ssize(words); ++i) all.push_back(token(words, i));
-  throw UsageError(cat("--cell: the ", what, " '", given, "' is not a token of the text; its tokens are ", join(all)));
-}
-
 Cell read_cell(const std::string& given, const models::AnyTextModel::Sizes& sizes, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
   std::vector<std::string> parts{""};
   for (const char c : given) {
@@ -64,7 +44,7 @@ Cell read_cell(const std::string& given, const models::AnyTextModel::Sizes& size
     return *value;
   };
   return {.layer = number(parts[0], "layer", sizes.layers), .head = number(parts[1], "head", sizes.heads),
-          .query = read_token(parts[2], "query", words, spelled), .key = read_token(parts[3], "key", words, spelled)};
+          .query = find_token("--cell", "query", parts[2], words, spelled), .key = find_token("--cell", "key", parts[3], words, spelled)};
 }
 
 struct Key {

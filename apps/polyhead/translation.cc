@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "format.h"
 #include "json.h"
+#include "known_words.h"
 #include "polyhead/models/default_models.h"
 #include "terminal.h"
 #include "text_layout.h"
@@ -99,8 +100,14 @@ std::vector<Row> rows_of(training::Data<Row> data) {
 
 void explain_translation(const Translator& model, const std::string& input, const models::TranslateOptions& options, PageFile page, bool as_json) {
   models::Translation answer = models::translate(model, input, options);
+  note_replaced_bytes(answer.source.replaced_bytes);
   const std::optional<AlignedPair> known = training::grammar_translation(input);
-  if (!known && page.model == models::default_model("grammar").string()) print_note("this is not a sentence of the teaching grammar; the translation is likely wrong");
+  std::vector<std::string> unknown;
+  if (!known && page.model == models::default_model("grammar").string()) {
+    unknown = words_outside_grammar(answer.source.words_in(input));
+    print_note(unknown.empty() ? "this is not a sentence of the teaching grammar; the translation is likely wrong"
+                               : cat("this is not a sentence of the teaching grammar, which does not have ", joined(unknown, ", "), "; the model invents a translation of ", unknown.size() == 1 ? "this word" : "these words"));
+  }
   const std::string wanted = known ? training::sentence_text(known->target, Language::french) : "";
   const bool linked_by_grammar = known && wanted == answer.text;
   std::vector<std::string> sources = answer.source.words_in(input), targets = answer.target.words_in(answer.text);
@@ -118,12 +125,13 @@ void explain_translation(const Translator& model, const std::string& input, cons
   }
   page.answer = answer.text;
   if (!page.path.empty()) write_page(page, model, input, answer, std::move(links));
-  Json json = {{"translation", answer.text}, {"complete", answer.complete}};
+  Json json = {{"translation", answer.text}, {"complete", answer.complete}, {"unknown", unknown}};
   if (known) json["grammar"] = wanted;
   std::vector<std::vector<std::string>> rows{{"word", "the guided head reads"}};
   if (linked_by_grammar) rows[0].push_back("by the grammar it comes from");
   for (std::size_t j = 0; j < targets.size(); ++j) {
-    rows.push_back({cat("  ", targets[j]), word_at(sources, alignment[j])});
+    const std::string read = word_at(sources, alignment[j]);
+    rows.push_back({cat("  ", targets[j]), cat(read, std::ranges::find(unknown, read) == unknown.end() ? "" : " (unknown: invented)")});
     json["words"].push_back({{"word", targets[j]}, {"read", alignment[j] < 0 ? Json() : Json(sources[static_cast<std::size_t>(alignment[j])])}});
     if (!linked_by_grammar) continue;
     const auto gold = linked(*known, static_cast<std::int64_t>(j));

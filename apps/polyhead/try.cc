@@ -127,17 +127,25 @@ void try_summary(const TryOptions& o) {
   print(text);
 }
 
+// Refuses at once what would take long to split into tokens: the models read at most some hundred of them.
+std::string require_short(std::string text) {
+  constexpr std::size_t kMostBytes = 64'000;
+  if (text.size() > kMostBytes) throw UsageError(cat("the text has ", byte_size(text.size()), "; a text of at most ", byte_size(kMostBytes), " is read"));
+  return text;
+}
+
 // The text of an argument: the argument itself, or for "-" the only line of standard input.
 std::string text_of(const std::string& input) {
   std::error_code ignored;  // the check for a file fails for a long text, which is no file name
   if (input != "-") {
+    require_short(input);
     if (training::split_at_white_space(input).empty()) throw UsageError("the text is empty");
     if (std::filesystem::is_regular_file(input, ignored)) print_note(cat("'", input, "' is read as a text, not as the file of this name"));
     return input;
   }
   const std::vector<InputText> texts = read_texts(input);
   if (texts.size() != 1) throw UsageError(cat("standard input has ", texts.size(), " lines; give one text, or --score FILE for many"));
-  return texts[0].text;
+  return require_short(texts[0].text);
 }
 
 void try_sentiment(const TryOptions& o) {
@@ -228,7 +236,7 @@ Subcommand declare_try(Parser& parser) {
                    {"polyhead try translate --score grammar", "how many sentences of new combinations are right, and how well the heads align"},
                    {"polyhead try summarise abstract.txt --model summary", "the sentence that sums it up, and which sentences each head reads"}},
       .notes = "JSON: sentiment {rating, words_and_pairs, heads: [{name, part, words}], constant} or {label, probabilities, heads}; translate {translation, "
-               "complete, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
+               "complete, unknown, words: [{word, read}], source_tokens, target_tokens, attentions [layers][heads][target][source]}; summarise {chosen, sentence, "
                "sentences, scores, attentions}; digits {class, label, probabilities}; with --score the scores.\n",
       .run =
           [o, own] {

@@ -28,6 +28,7 @@
 #include "text_layout.h"
 #include "try.h"
 #include "view_image.h"
+#include "view_link.h"
 #include "view_live.h"
 
 namespace polyhead::app {
@@ -38,6 +39,7 @@ struct ViewOptions {
   std::vector<std::string> texts, images, without;
   std::optional<std::string> pair;
   std::optional<std::int64_t> layer, head;
+  std::string link;  // "QUERY,KEY"
   std::int64_t generate = 0;  // number of tokens to generate
   std::optional<viewer::Language> language;
   std::string engine;
@@ -59,6 +61,8 @@ void check(ViewOptions& o) {
   if (!o.texts.empty() && !o.file.empty())
     throw UsageError(cat("texts are given twice, with --text and in '", o.file, "'; give them once"));
   if (o.pair && o.texts.size() != 1) throw UsageError("--text-pair is the second part of one text; it needs exactly one --text");
+  if (!o.link.empty() && (o.texts.size() > 1 || !o.images.empty())) throw UsageError("--link is for two words of one text");
+  if (!o.link.empty() && (o.layer || o.head || o.mean)) throw UsageError("--link ranks all heads; it cannot be combined with --layer, --head or --mean");
   if (o.head && o.mean) throw UsageError("--mean cannot be combined with --head");
   if (o.language && o.page.empty()) throw UsageError("--lang is the language of the page; it needs -o");
   if (o.page == "-" && o.json) throw UsageError("-o - and --json would both write to standard output");
@@ -161,16 +165,20 @@ class View {
       const bool fits = !o_.page.empty() && blocks == 0 && budget.take(numbers);
       models::TextRun result = model_->run(std::move(tokens_[i]), {.attentions = needs_every_pair(i), .pooled = blocks, .head_vectors = fits, .generate = o_.generate});
       left_out_.push_back(fits || blocks != 0 ? 0 : numbers);
+      if (!o_.link.empty()) link_words(result);
       const Tensor map = draw || o_.json ? chosen_map(result.target ? result.target->cross_attentions : result.attentions, choice_) : Tensor();
       const std::vector<viewer::WithoutHead> without = changes_without(result);
       if (draw) {
         progress.clear();
         if (result.generated) print(cat(wrap(cat(i > 0 ? "\n" : "", "generated: ", printable(*result.generated)), terminal_width(Stream::out)), "\n"));
         const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? result.tokens.pieces : words_of(texts_[i].text, result.tokens);
-        draw_map(i, result.target ? words_of("", result.target->tokens) : words, words, map);
+        const std::vector<std::string> rows = result.target ? words_of("", result.target->tokens) : words;
+        if (link_) print(cat(clip(printable(texts_[i].both()), terminal_width(Stream::out)), "\n", describe(*link_, rows, words, terminal_width(Stream::out))));
+        else draw_map(i, rows, words, map);
         for (const viewer::WithoutHead& one : without) print(wrap(cat("without head ", one.layer, ".", one.head, ": the embedding changes by ", fixed(one.change, 6), " (1 - cosine)"), terminal_width(Stream::out)));
       }
       if (o_.json) json_texts_.push_back(to_json(texts_[i], result, map));
+      if (o_.json && link_) json_texts_.back()["link"] = app::to_json(*link_);
       if (o_.json && !without.empty()) json_texts_.back()["without"] = to_json(without);
       without_.push_back(without);
       if (keep) results_.push_back(std::move(result));
@@ -186,6 +194,7 @@ class View {
     } else {
       texts_ = read_texts(o_.file);
     }
+    if (!o_.link.empty() && texts_.size() > 1) throw UsageError(cat("--link is for two words of one text; '", o_.file, "' has ", texts_.size()));
     model_ = open_any_model(o_.model);
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
     const bool of_target = sizes.kind == Kind::two_sides && o_.generate > 0;
@@ -211,8 +220,17 @@ class View {
     return list;
   }
 
+  // Ranks the heads of the maps that the terminal shows: cross-attention if a model with two sides has written something, else self-attention.
+  void link_words(const models::TextRun& result) {
+    const models::TokenizedText& keys = result.tokens;
+    const std::vector<std::string> words = model_->sizes().kind == Kind::encoder ? keys.pieces : words_of(texts_[0].text, keys);
+    const std::vector<std::string> rows = result.target ? words_of("", result.target->tokens) : words;
+    link_ = read_link(o_.link, rows, words, !result.target);
+    rank_heads(*link_, result.target ? result.target->cross_attentions : result.attentions, keys.special);
+  }
+
   // True if all attention weights of text i are needed; false if the only output is a page that shows pooled maps.
-  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty(); }
+  bool needs_every_pair(std::size_t i) const { return blocks_[i] == 0 || o_.json || !o_.arrays.empty() || !o_.link.empty(); }
 
   // Checks that the attention weights fit into the page and that the arrays fit into memory. Called before the model runs, because running many texts takes long.
   void check_sizes() {
@@ -310,6 +328,7 @@ class View {
     page.model = model_name(o_.model);
     page.language = o_.language.value_or(viewer::Language::readers);
     page.vector_megabytes = o_.vector_megabytes;
+    if (link_ && blocks_[0] == 0) page.start = link_->address();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));
     }
@@ -321,6 +340,7 @@ class View {
   std::vector<models::TokenizedText> tokens_;
   std::unique_ptr<models::AnyTextModel> model_;
   HeadChoice choice_;
+  std::optional<WordLink> link_;
   std::vector<std::pair<std::int64_t, std::int64_t>> heads_off_;
   std::vector<std::vector<viewer::WithoutHead>> without_;  // for each text
   std::vector<models::TextRun> results_;
@@ -340,15 +360,13 @@ void view_trained(const ViewOptions& o, const Parser& parser) {
   try_text({.model = o.model, .text = o.texts[0], .page = o.page, .json = o.json});
 }
 
-// A live page has only the models that are part of the program, because the engine contains no model of a folder.
 void view_live(const ViewOptions& o, const Parser& parser) {
-  if (!o.model.empty()) throw UsageError(cat("--live is for the two models that are part of polyhead; a page with the model in '", o.model, "' is not supported"));
   for (const Option* option : parser.options()) {
     const std::string name = option->name();
-    if (option->is_given() && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes --text, --engine, --lang and -o"));
+    if (option->is_given() && name != "MODEL_DIR" && name != "--live" && name != "--engine" && name != "--text" && name != "--output" && name != "--lang") throw UsageError(cat(name, " cannot be combined with --live, which takes MODEL_DIR, --text, --engine, --lang and -o"));
   }
   if (o.texts.size() > 1) throw UsageError("--live opens with one --text");
-  write_live_page({.page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
+  write_live_page({.model = o.model, .page = o.page, .engine = o.engine, .text = o.texts.empty() ? "" : o.texts[0], .language = o.language});
 }
 
 void view_given_images(ViewOptions& o) {
@@ -373,6 +391,7 @@ Subcommand declare_view(Parser& parser) {
   add_value(parser, "--head", &o->head, read_count, "H", "the head to show, from 0 (default: the mean over the layer's heads)");
   parser.add_flag("--mean", o->mean, "show the mean over the heads of --layer, or without --layer over all heads of all layers");
   parser.add_option("--without", o->without, "switch this head off, such as 2.8: its output is zero. The page shows how much that changes the text's embedding (1 - cosine). May be given several times, each head alone; all: every head, one run of the model for each")->type_name("L.H|all");
+  parser.add_option("--link", o->link, "rank the heads by their attention weight from one word to another, such as quick,fox or 2,4 (places from 0); with -o the page opens at these words")->type_name("QUERY,KEY");
   parser.add_option("--arrays", o->arrays, "write the arrays listed below to this file, .safetensors or .npz")->type_name("PATH");
   add_value(parser, "--vector-megabytes", &o->vector_megabytes,
             [](const std::string& word) {
@@ -390,7 +409,7 @@ Subcommand declare_view(Parser& parser) {
             },
             "N", "let a decoder continue the text, or a model with two sides write about it, by at most N tokens, each time the likeliest; the map shows what it read for each");
   parser.add_flag("--truncate", o->truncate, "cut the end of texts that are longer than the model allows");
-  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, and the two models that are part of polyhead");
+  parser.add_flag("--live", o->live, "write a page in which readers type their own sentence: it carries the library, compiled to WebAssembly, the two models that are part of polyhead and, with MODEL_DIR, an encoder of BERT's kind as int8, of at most 72 MB");
   parser.add_option("--engine", o->engine, "with --live: the module that `scripts/live-engine` builds, where the program was built without it")->type_name("FILE");
   parser.add_flag("--json", o->json, "machine-readable, one object on one line");
   return {
@@ -399,10 +418,12 @@ Subcommand declare_view(Parser& parser) {
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\"", "the mean over the heads of the last layer, in the terminal"},
                    {"polyhead view MODEL_DIR --text \"Who ran?\" --text-pair \"The fox ran.\" --layer 2 --head 7",
                     "one head, for a text of two parts"},
+                   {"polyhead view MODEL_DIR --text \"The quick brown fox\" --link quick,fox", "which heads link two words"},
                    {"polyhead view MODEL_DIR --text \"The quick brown fox\" --without all -o fox.html", "how much each head changes the embedding, as a badge"},
                    {"polyhead view LLAMA_DIR --text \"The quick brown fox\" --generate 20 -o fox.html", "what a decoder reads for each token that it writes"},
                    {"polyhead view T5_DIR --text \"summarize: The fox ran.\" --generate 20 -o fox.html", "what a decoder reads of the text for each token that it writes"},
                    {"polyhead view --live -o live.html", "a page that computes all maps of what its reader types, without a network"},
+                   {"polyhead view MODEL_DIR --live -o live.html", "the same for an encoder of yours, with its matrices as int8"},
                    {"polyhead view VIT_DIR --image photo.jpg -o photo.html", "where each patch of an image looks"},
                    {"polyhead view MODEL_DIR --file texts.txt --arrays out.npz", "several texts, one per line; the attention weights of all heads in a file"},
                    {"echo \"The quick brown fox\" | polyhead view MODEL_DIR - --json | jq .texts[0].tokens", "JSON for other programs"}},
@@ -414,7 +435,7 @@ Subcommand declare_view(Parser& parser) {
           "scaled to length 1). With several texts each name ends in _0, _1, ... The metadata of .safetensors has `texts` and, with "
           "--text-pair, `pairs`, each a JSON list.\n\n"
           "JSON: {model: {path, layers, heads, width}, map: {layer, head, description}, texts: [{text, pair, tokens, ids, segments, "
-          "special, replaced_bytes, dropped_tokens, map, embedding, generated, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
+          "special, replaced_bytes, dropped_tokens, map, embedding, generated, link: {query, key, heads: [{layer, head, weight, usual}]}, without: [{layer, head, change}]}], files: {page, arrays}}; map is [T][T], the "
           "attention weights row by row; non-finite numbers are \"nan\", \"inf\" and \"-inf\"; layer and head are null if the map is a mean over "
           "them.\n\n"
           "Images: resized and normalised as the model's preprocessor_config.json says. Without -o and --json the terminal shows what the class token reads in each "

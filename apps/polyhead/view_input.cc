@@ -9,10 +9,12 @@
 #include <string_view>
 #include <system_error>
 
+#include "arguments.h"
 #include "command.h"
 #include "core/join.h"
 #include "format.h"
 #include "terminal.h"
+#include "text_layout.h"
 
 namespace polyhead::app {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxBytesOfToken = 1000;  // on average, for a text that a model may take
 constexpr std::array<std::string_view, 2> kModelFiles{"config.json", "model.safetensors"};
 constexpr std::string_view kWanted = "a model is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt";
 
@@ -117,6 +120,9 @@ auto loaded(const fs::path& directory, const Load& load) {
 
 models::SentenceModel open_model(const fs::path& directory) { return loaded(directory, models::load_bert); }
 std::unique_ptr<models::AnyTextModel> open_any_model(const fs::path& directory) { return loaded(directory, models::load_any_text_model); }
+bool is_encoder(const fs::path& directory) {
+  return loaded(directory, [](const fs::path& folder) { return !models::image_model_kind(folder) && models::text_model_kind(folder) == models::TextModelKind::encoder; });
+}
 models::VisionEncoder open_vision_encoder(const fs::path& directory) { return loaded(directory, models::load_vision_encoder); }
 models::TextModelKind kind_of_text_model(const fs::path& directory) {
   return loaded(directory, [](const fs::path& folder) {
@@ -148,6 +154,25 @@ std::vector<std::string> words_of(const std::string& text, const models::Tokeniz
   return words;
 }
 
+std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled) {
+  if (const auto place = parse<std::int64_t>(given)) {
+    if (*place >= 0 && *place < std::ssize(words)) return *place;
+    throw UsageError(cat(option, ": the ", what, " ", *place, " is not a token of the text, which has 0 to ", words.size() - 1));
+  }
+  std::vector<std::string> places;
+  std::int64_t found = -1;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != given && words[i] != lower(given) && spelled[i] != given) continue;
+    found = static_cast<std::int64_t>(i);
+    places.push_back(cat(i));
+  }
+  if (places.size() == 1) return found;
+  if (!places.empty()) throw UsageError(cat(option, ": the ", what, " '", given, "' is in the text more than once; give its place: ", join(places, std::identity{}, " or ")));
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < words.size(); ++i) all.push_back(cat(i, " ", printable(words[i])));
+  throw UsageError(cat(option, ": the ", what, " '", given, "' is not a token of the text; its tokens are ", join(all)));
+}
+
 models::TokenizedText tokenize(const models::SentenceModel& model, const std::string& text) {
   const auto tokenizer = [&](const InputText& input) { return model.tokenize(input.text, models::WhenTooLong::longest_first); };
   return std::move(tokenize(tokenizer, model.encoder.config.longest(), {{text, std::nullopt}}, false)[0]);
@@ -157,6 +182,10 @@ std::vector<models::TokenizedText> tokenize(const std::function<models::Tokenize
                                             const std::vector<InputText>& texts, bool truncate) {
   std::vector<models::TokenizedText> result;
   for (std::size_t i = 0; i < texts.size(); ++i) {
+    // Splitting megabytes into tokens takes long, only to say that there are too many.
+    const std::size_t bytes = texts[i].both().size(), allowed = static_cast<std::size_t>(longest.value_or(0)) * kMaxBytesOfToken;
+    if (longest && !truncate && bytes > allowed)
+      fail(ErrorCode::invalid_argument, which(texts, i), " has ", byte_size(bytes), "; the model takes at most ", *longest, " tokens, and ", byte_size(allowed), " of text; --truncate leaves out the end");
     try {
       result.push_back(tokenizer(texts[i]));
     } catch (const Error& error) {

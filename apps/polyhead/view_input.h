@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "polyhead/models/any_text_model.h"
@@ -31,6 +32,8 @@ std::vector<InputText> read_texts(const std::string& path);
 // subfolder if there is one.
 models::SentenceModel open_model(const std::filesystem::path& directory);
 std::unique_ptr<models::AnyTextModel> open_any_model(const std::filesystem::path& directory);
+// Whether the folder is an encoder of texts alone. Error for an incomplete folder, as open_any_model().
+bool is_encoder(const std::filesystem::path& directory);
 models::VisionEncoder open_vision_encoder(const std::filesystem::path& directory);
 // The kind of the text model in a folder. Error for a folder of a model of images.
 models::TextModelKind kind_of_text_model(const std::filesystem::path& directory);
@@ -42,8 +45,11 @@ std::string model_name(const std::filesystem::path& directory);
 // Tokens as they are spelled in the text: "fox" for a piece such as "Ġfox". Generated tokens are not in the text, so the mark of a space is removed from their pieces.
 std::vector<std::string> words_of(const std::string& text, const models::TokenizedText& tokens);
 
-// The tokens of every text. The tokenizer drops tokens beyond the model's longest text. Notes on stderr say what was replaced or left out. Error if a text
-// is too long and `truncate` is not set.
+// Returns the place of a token that is given as a place from 0, or as a spelling that occurs once, either as a word of the text or as the tokenizer's piece (`spelled`).
+// UsageError, which begins with `option` and names the token as `what` ("query"), if there is none.
+std::int64_t find_token(std::string_view option, std::string_view what, const std::string& given, const std::vector<std::string>& words, const std::vector<std::string>& spelled);
+
+// The tokens of every text, by a tokenizer that drops what exceeds the longest text. Notes on stderr say what was replaced or left out. Error if a text is too long and `truncate` is not set.
 std::vector<models::TokenizedText> tokenize(const std::function<models::TokenizedText(const InputText&)>& tokenizer, std::optional<std::int64_t> longest,
                                             const std::vector<InputText>& texts, bool truncate);
 // The tokens of one text for an encoder.

@@ -1,18 +1,39 @@
 #include "view_live.h"
 
+#include <cstdlib>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <span>
+#include <system_error>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "arguments.h"
 #include "core/embed_file.h"
+#include "core/join.h"
 #include "core/text.h"
 #include "format.h"
+#include "json.h"
 #include "output_path.h"
+#include "page_files.h"
+#include "page_patterns.h"
 #include "polyhead/io/atomic_file.h"
+#include "polyhead/io/tensor_file.h"
+#include "polyhead/models/image_text_model.h"
+#include "polyhead/models/model_config.h"
+#include "polyhead/models/sentence_model.h"
 #include "polyhead/version.h"
 #include "terminal.h"
+#include "view_input.h"
 
 #ifdef POLYHEAD_LIVE_ENGINE
 POLYHEAD_EMBED_FILE(polyhead_live_engine, POLYHEAD_LIVE_ENGINE)
@@ -20,6 +41,8 @@ POLYHEAD_EMBED_FILE(polyhead_live_engine, POLYHEAD_LIVE_ENGINE)
 
 namespace polyhead::app {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::vector<std::uint8_t> read_engine(const std::string& path) {
   if (path.empty()) {
@@ -37,14 +60,150 @@ std::vector<std::uint8_t> read_engine(const std::string& path) {
   return bytes;
 }
 
+// Limit of a model in a page: DistilBERT (67 MB) fits, BERT-base (110 MB) does not.
+constexpr std::size_t kMostBytes = 72'000'000;
+constexpr std::size_t kScriptBytes = 240'000;  // script, style and texts of a page
+
+// A new folder; the destructor removes it.
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = fs::temp_directory_path() / "polyhead-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) fail(ErrorCode::io, "cannot make a folder in ", fs::temp_directory_path().string());
+    path = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  fs::path path;
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) fail(ErrorCode::io, "cannot read '", path.string(), "'");
+  return text;
+}
+
+[[noreturn]] void refuse_model(const std::string& folder, std::string_view what) {
+  fail(ErrorCode::unsupported, "--live: the model in '", folder, "' ", what, "; a live page takes an encoder of BERT's kind (", join(models::encoder_families()), ") of at most ", byte_size(kMostBytes), " as int8");
+}
+
+void require_encoder(const std::string& folder) {
+  std::string family = "?";
+  for (const models::ConfigEntry& entry : models::read_config(folder))
+    if (const auto* kind = std::get_if<std::string>(&entry.value); kind != nullptr && entry.name == "model") family = *kind;
+  if (family.starts_with("polyhead-")) refuse_model(folder, cat("was made by `polyhead train` (", family, ")"));
+  if (models::image_model_kind(folder)) refuse_model(folder, cat("reads images (", family, ")"));
+  const models::TextModelKind kind = models::text_model_kind(folder);
+  if (kind == models::TextModelKind::decoder) refuse_model(folder, cat("is a decoder (", family, ")"));
+  if (kind == models::TextModelKind::two_sides) refuse_model(folder, cat("has an encoder and a decoder (", family, ")"));
+}
+
+std::size_t count_parameters(const models::BertEncoder& encoder) {
+  std::int64_t count = 0;
+  encoder.visit([&](const std::string&, const Tensor& tensor) { count += tensor.numel(); });
+  return static_cast<std::size_t>(count);
+}
+
+// Error if the JSON has a pattern that the engine does not have.
+void require_patterns(const std::string& folder, const Json& json, const std::string& place) {
+  if (json.is_object()) {
+    if (const auto found = json.find("Regex"); found != json.end() && found->is_string() && !page_has_pattern(found->get<std::string>()))
+      fail(ErrorCode::unsupported, "--live: tokenizer.json in '", folder, "' splits by the pattern ", to_text(*found), " (", place, "), which a live page does not have; it has ", to_text(Json(kPagePatterns)));
+    for (const auto& [key, value] : json.items()) require_patterns(folder, value, cat(place, ".", key));
+  }
+  if (json.is_array())
+    for (const Json& value : json) require_patterns(folder, value, place);
+}
+
+void require_tokenizer(const std::string& folder) {
+  if (!fs::exists(fs::path(folder) / "tokenizer.json")) return;
+  const Json json = Json::parse(contents(fs::path(folder) / "tokenizer.json"));
+  for (const char* part : {"normalizer", "pre_tokenizer", "decoder"})
+    if (json.contains(part)) require_patterns(folder, json[part], part);
+}
+
+// Compares attention weights and embeddings of both models over `text` and four other sentences.
+viewer::LiveModel::Rounding measure(const models::SentenceModel& exact, const models::SentenceModel& rounded, const std::string& text) {
+  viewer::LiveModel::Rounding found;
+  double sum = 0, count = 0;
+  for (const std::string& sentence : {text, std::string("The quick brown fox jumps over the lazy dog."), std::string("The doctor told the nurse that she would call the patient back on Monday."),
+                                      std::string("Who wrote the book that they sold in the small shop behind the station?"), std::string("It was cold, so we stayed at home and read.")}) {
+    const auto run = [&](const models::SentenceModel& model) { return model.run(sentence, {.when_too_long = models::WhenTooLong::longest_first}); };
+    const models::SentenceResult one = run(exact), other = run(rounded);
+    const Tensor a = Tensor::copy_of(one.attentions, DType::f64), b = Tensor::copy_of(other.attentions, DType::f64);
+    for (std::int64_t i = 0; i < a.numel(); ++i) {
+      const double apart = std::abs(a.data<double>()[i] - b.data<double>()[i]);
+      found.largest = std::max(found.largest, apart), sum += apart;
+    }
+    count += static_cast<double>(a.numel());
+    const Tensor u = Tensor::copy_of(one.embedding, DType::f64), v = Tensor::copy_of(other.embedding, DType::f64);  // of length 1
+    found.least_cosine = std::min(found.least_cosine, std::inner_product(u.data<double>(), u.data<double>() + u.numel(), v.data<double>(), 0.0));
+    ++found.texts;
+  }
+  found.mean = sum / count;
+  return found;
+}
+
+// Returns whether `polyhead quantise` wrote the folder.
+bool is_quantised(const fs::path& folder) {
+  return std::ranges::any_of(io::open_tensors(folder).tensors, [](const io::NamedTensor& tensor) { return tensor.tensor.dtype() == DType::i8; });
+}
+
+struct PackedModel {
+  std::string files;
+  viewer::LiveModel::Rounding rounding;
+};
+
+// Opens the model. Error if a live page cannot hold it. Called before the engine is read, so that the error names the model first.
+models::SentenceModel open_for_page(const std::string& folder) {
+  require_encoder(folder);
+  models::SentenceModel model = open_model(folder);
+  if (const std::size_t parameters = count_parameters(model.encoder); parameters > kMostBytes) refuse_model(folder, cat("has ", parameters, " parameters, ", byte_size(parameters), " as int8"));
+  require_tokenizer(folder);
+  return model;
+}
+
+// Packs a folder's model as the engine reads it: matrices as int8 rows, and the tokenizer. Prints the size.
+PackedModel pack_model(const std::string& folder, const models::SentenceModel& exact, const std::string& text, std::size_t engine_bytes) {
+  PackedModel packed;
+  const auto append_files = [&](const fs::path& from) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(from))
+      if (entry.is_regular_file()) live::append_page_file(packed.files, entry.path().filename().string(), contents(entry.path()));
+  };
+  if (is_quantised(folder)) {
+    append_files(folder);
+  } else {
+    const TemporaryFolder small;
+    models::quantize_bert(folder, small.path);
+    packed.rounding = measure(exact, models::load_bert(small.path), text);
+    append_files(small.path);
+  }
+  live::append_page_file(packed.files, "name", model_name(folder));
+  if (packed.files.size() > kMostBytes) refuse_model(folder, cat("has ", byte_size(packed.files.size()), " of files as int8 rows"));
+  print_diagnostic(cat("the model in '", folder, "' takes ", byte_size(packed.files.size()), " as int8 rows (", count_parameters(exact.encoder), " parameters); the page is about ", byte_size((packed.files.size() + engine_bytes) / 3 * 4 + kScriptBytes)));
+  return packed;
+}
+
 }  // namespace
 
 void write_live_page(const LiveOptions& o) {
   if (o.page.empty()) throw UsageError("--live writes a page; give it a file with -o");
   if (o.page != "-") check_writable(o.page);
+  check_not_input(o.page, std::array{o.model, o.engine});
+  std::optional<models::SentenceModel> exact;
+  if (!o.model.empty()) exact = open_for_page(o.model);
   const std::vector<std::uint8_t> engine = read_engine(o.engine);
   viewer::LivePage page{.title = "Your sentence, live", .engine = engine, .version = POLYHEAD_VERSION, .text = o.text};
   if (page.text.empty()) page.text = "I am very happy with how it looks, but the manual is too complicated.";
+  PackedModel packed;
+  if (exact) {
+    packed = pack_model(o.model, *exact, page.text, engine.size());
+    page.model = {.name = model_name(o.model), .files = {reinterpret_cast<const std::uint8_t*>(packed.files.data()), packed.files.size()}, .rounding = packed.rounding};
+  }
   page.language = o.language.value_or(viewer::Language::readers);
   const std::string html = viewer::render_live(page);
   if (o.page == "-") return print(html);

@@ -1,4 +1,4 @@
-// `polyhead view --live`: a page in which readers type their own sentence.
+// `polyhead view --live`: a page in which readers type their own sentence, for the models of the program and for one of a folder.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 namespace polyhead::app {
 
 struct LiveOptions {
-  std::string page, engine, text;  // engine: path of the engine's file; empty: the engine that the program contains
+  std::string model, page, engine, text;  // model: a folder; empty: the program's models alone. engine: a file; empty: the one in the program
   std::optional<viewer::Language> language;
 };
 

@@ -130,14 +130,27 @@ std::vector<std::int64_t> pooled_sides(std::span<const std::int64_t> tokens, std
 // weight computed from q, k, bias and mask. NaN is shown as NaN.
 std::string render(const Page& page);
 
-// A page in which readers type their own text. The page contains the library, compiled to WebAssembly, with its built-in models, and computes all maps
-// again after each keystroke. It loads nothing from the network.
+// A model of the user's in a live page, beside the engine. The page opens with it.
+struct LiveModel {
+  std::string name;
+  std::span<const std::uint8_t> files;  // packed as apps/polyhead/page_files.h says
+  // How far int8 rows moved the results, over `texts` texts: differences of attention weights, and the least cosine of a text's embedding before and after.
+  // texts == 0: the page says nothing about rounding.
+  struct Rounding {
+    std::int64_t texts = 0;
+    double largest = 0, mean = 0, least_cosine = 1;
+  } rounding = {};
+};
+
+// A page in which readers type a text of their own: it carries the library, compiled to WebAssembly, with its built-in models, and computes all maps anew at
+// each key. It loads nothing from the network.
 struct LivePage {
   std::string title;
   std::span<const std::uint8_t> engine;  // the module that `scripts/live-engine` builds, compressed by gzip
   std::string version;                   // version of polyhead; the page refuses an engine of another version
-  std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"
+  std::string task = "sentiment";        // the model that the page opens with: "sentiment" or "translate"; a page with `model` opens with that model
   std::string text;                      // the text that the page shows first
+  std::optional<LiveModel> model = {};
   Language language = Language::readers;
 };
 

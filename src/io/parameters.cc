@@ -5,12 +5,13 @@
 #include <span>
 
 #include "core/text.h"
+#include "io/int8_rows.h"
 #include "polyhead/quantize.h"
 
 namespace polyhead::io {
 namespace {
 
-constexpr const char* kScale = ".scale";
+constexpr std::string_view kScale = ".scale";
 constexpr std::int64_t kNarrowestRow = 16;  // least number of values that share a scale, if the shape allows
 
 // Returns the dimensions that number a tensor's rows, each of which has one scale; {} if the tensor has only one dimension.
@@ -28,17 +29,26 @@ void dequantize(const Tensor& rows, const Tensor& scales, Tensor& memory, Tensor
   const TensorView values(memory.data<float>(), rows.shape());
   for (std::int64_t i = 0, width = rows.numel() / std::max<std::int64_t>(1, scales.numel()); i < rows.numel(); ++i)
     values.data<float>()[i] = scales.data<float>()[i / width] * static_cast<float>(rows.data<std::int8_t>()[i]);
-  copy(values, out);
+  if (values.data<float>() != out.data()) copy(values, out);
+}
+
+// Error that begins with `place` unless the scales are those of the rows.
+void require_scales_fit(const std::string& place, const std::string& name, const Tensor& rows, const Tensor& scales) {
+  const auto [of_scales, of_rows] = std::ranges::mismatch(scales.shape(), rows.shape());
+  if (scales.dtype() != DType::f32 || of_scales != scales.shape().end() || of_rows == rows.shape().end())
+    fail(ErrorCode::format, place, name, kScale, " is ", scales.dtype(), " ", scales.shape(), "; it must be float32 with the first dimensions of ", rows.shape());
+  if (!all_finite(scales)) fail(ErrorCode::format, place, name, kScale, " is not finite");
 }
 
 }  // namespace
 
-void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to) {
-  const TensorFile file = open_tensors(from);
-  const auto refuse = [&](const auto&... parts) { fail(ErrorCode::format, "quantize_parameters: ", from.string(), ": ", parts...); };
+inline namespace internal {
+
+std::vector<NamedTensor> int8_rows_of(std::span<const NamedTensor> tensors, const std::string& owner) {
+  const auto refuse = [&](const auto&... parts) { fail(ErrorCode::format, owner, ": ", parts...); };
   std::vector<NamedTensor> stored;
-  for (const auto& [name, tensor] : file.tensors) {
-    if (file.find(name + kScale) != nullptr) refuse("there is a tensor ", name, kScale, " already");
+  for (const auto& [name, tensor] : tensors) {
+    if (std::ranges::find(tensors, cat(name, kScale), &NamedTensor::name) != tensors.end()) refuse("there is a tensor ", name, kScale, " already");
     const Shape numbers = row_numbers(tensor.shape());
     if (!is_floating(tensor.dtype()) || numbers.empty() || tensor.numel() == 0) {
       stored.push_back({name, Tensor::copy_of(tensor)});
@@ -49,9 +59,36 @@ void quantize_parameters(const std::filesystem::path& from, const std::filesyste
     quantize_rows(tensor.view().reshape(as_rows), rows.view().reshape(as_rows), scales.view().reshape({scales.numel()}));
     if (!all_finite(scales)) refuse(name, " is not finite");
     stored.push_back({name, std::move(rows)});
-    stored.push_back({name + kScale, std::move(scales)});
+    stored.push_back({cat(name, kScale), std::move(scales)});
   }
-  save_tensors(to, stored, file.metadata);
+  return stored;
+}
+
+void expand_int8_rows(TensorFile& file) {
+  std::vector<NamedTensor> kept;
+  for (auto& [name, tensor] : file.tensors) {
+    const Tensor* const scales = tensor.dtype() == DType::i8 ? file.find(cat(name, kScale)) : nullptr;
+    if (scales != nullptr) {
+      require_scales_fit(cat(file.path.filename().string(), ": "), name, tensor, *scales);
+      Tensor values = Tensor::uninitialised(DType::f32, tensor.shape());
+      dequantize(tensor, *scales, values, values);
+      kept.push_back({name, std::move(values)});
+      continue;
+    }
+    const bool is_scale = name.ends_with(kScale) && [&] {
+      const Tensor* const rows = file.find(std::string_view(name).substr(0, name.size() - kScale.size()));
+      return rows != nullptr && rows->dtype() == DType::i8;
+    }();
+    if (!is_scale) kept.push_back({name, Tensor::share(tensor.view(), tensor.owner())});
+  }
+  file.tensors = std::move(kept);
+}
+
+}  // namespace internal
+
+void quantize_parameters(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const TensorFile file = open_tensors(from);
+  save_tensors(to, int8_rows_of(file.tensors, cat("quantize_parameters: ", from.string())), file.metadata);
 }
 
 namespace detail {
@@ -70,12 +107,9 @@ Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, con
     require_fits(found->shape() == tensor->shape() && (in_rows || found->dtype() == tensor->dtype()), name, " is ", found->dtype(), " ", found->shape(),
                  "; it must be ", tensor->dtype(), " ", tensor->shape());
     if (!in_rows) continue;
-    const Tensor* const scales = file.find(known.emplace_back(name + kScale));
+    const Tensor* const scales = file.find(known.emplace_back(cat(name, kScale)));
     require_fits(scales != nullptr, name, " is int8, and there is no tensor ", name, kScale);
-    const auto [of_scales, of_rows] = std::ranges::mismatch(scales->shape(), found->shape());
-    require_fits(scales->dtype() == DType::f32 && of_scales == scales->shape().end() && of_rows != found->shape().end(), name, kScale, " is ", scales->dtype(), " ",
-                 scales->shape(), "; it must be float32 with the first dimensions of ", found->shape());
-    require_fits(all_finite(*scales), name, kScale, " is not finite");
+    require_scales_fit(cat("load_parameters: ", path.string(), ": "), name, *found, *scales);
   }
   for (const NamedTensor& named : file.tensors) {
     if (!skipped.empty() && named.name.starts_with(skipped)) continue;
@@ -88,7 +122,7 @@ Metadata load_into(const std::vector<std::pair<std::string, Tensor*>>& list, con
   for (const auto& [name, tensor] : list) {
     const Tensor& found = file.at(name);
     const bool in_rows = found.dtype() != tensor->dtype();
-    stored.emplace_back(&found, in_rows ? &file.at(name + kScale) : nullptr);
+    stored.emplace_back(&found, in_rows ? &file.at(cat(name, kScale)) : nullptr);
     if (in_rows) most = std::max(most, found.numel());
   }
   Tensor memory = Tensor::uninitialised(DType::f32, {most});

@@ -9,6 +9,7 @@
 
 #include "core/text.h"
 #include "io/file_bytes.h"
+#include "models/text_run.h"
 #include "polyhead/models/ablation.h"
 #include "polyhead/models/image_text_model.h"
 #include "polyhead/models/language_model.h"
@@ -34,18 +35,7 @@ class AnyEncoder final : public AnyTextModel {
 
   TextRun run(TokenizedText tokens, const TextRunOptions& options) const override {
     require_no_answer(options.generate);
-    SentenceResult result = model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors});
-    return {.tokens = std::move(result.tokens),
-            .ids = std::move(result.ids),
-            .attentions = std::move(result.attentions),
-            .pooled = std::move(result.pooled),
-            .hidden = std::move(result.hidden),
-            .embedding = std::move(result.embedding),
-            .q = std::move(result.q),
-            .k = std::move(result.k),
-            .v = std::move(result.v),
-            .bias = std::move(result.bias),
-            .attend = std::move(result.attend)};
+    return text_run_of(model_.run(std::move(tokens), {.attentions = options.attentions, .pooled = options.pooled, .head_vectors = options.head_vectors}));
   }
 
   double change_without_head(const TextRun& with, std::int64_t layer, std::int64_t head) override {

@@ -1,12 +1,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
+#include <map>
 
 #include "core/text.h"
 #include "models/minilm_test_data.h"
 #include "models/test_error_matcher.h"
 #include "models/test_model_folder.h"
+#include "polyhead/models/sentence_model.h"
 #include "support/compare.h"
 #include "support/random.h"
 
@@ -46,6 +51,59 @@ TEST(LoadBertEncoder, ComputesWhatTheSavedOneDid) {
     folder.save(tensors);
     EXPECT_TRUE(test::same_bits(hidden_of(load_bert_encoder(folder.path())), hidden_of(encoder)));
   }
+}
+
+// Each matrix within half a scale of what it was, everything else as it was; what the encoder does not read is left out.
+TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
+  const BertEncoder encoder = random_encoder();
+  Folder folder;
+  ModelFolder small;
+  folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  auto tensors = hf_tensors(encoder, "bert.");
+  tensors.push_back({"bert.pooler.dense.weight", Tensor(DType::f32, {6, 6})});
+  tensors.push_back({"cls.predictions.bias", Tensor(DType::f32, {7})});
+  folder.save(tensors);
+  quantize_bert(folder.path(), small.path());
+  const io::TensorFile stored = io::open_tensors(small.path());
+  for (const io::NamedTensor& tensor : stored.tensors) EXPECT_FALSE(tensor.name.find("pooler") != std::string::npos || tensor.name.starts_with("cls.")) << tensor.name;
+  const SentenceModel rounded = load_bert(small.path());
+  EXPECT_EQ(rounded.tokenizer.encode("a b").ids, load_bert(folder.path()).tokenizer.encode("a b").ids);
+  std::map<std::string, Tensor> values;
+  rounded.encoder.visit([&](const std::string& name, const Tensor& tensor) { values.emplace(name, Tensor::copy_of(tensor)); });
+  encoder.visit([&](const std::string& name, const Tensor& tensor) {
+    const Tensor& other = values.at(name);
+    ASSERT_EQ(other.shape(), tensor.shape()) << name;
+    if (tensor.shape().size() == 1) {
+      EXPECT_TRUE(test::same_bits(other, tensor)) << name;
+      return;
+    }
+    // Rows are narrower than 16 values here: the row is the last dimension all the same, because a tensor keeps one dimension of rows.
+    const std::int64_t width = tensor.extent(-1);
+    for (std::int64_t row = 0; row < tensor.numel() / width; ++row) {
+      const float* const x = tensor.data<float>() + row * width;
+      float largest = 0;
+      for (std::int64_t i = 0; i < width; ++i) largest = std::max(largest, std::abs(x[i]));
+      for (std::int64_t i = 0; i < width; ++i) EXPECT_NEAR(other.data<float>()[row * width + i], x[i], largest / 127 * 0.5002F) << name << ' ' << row << ' ' << i;
+    }
+  });
+  EXPECT_THROW(quantize_bert(small.path(), folder.path()), Error);  // is quantised already
+}
+
+TEST(QuantizeBert, ScalesThatDoNotFitAreRefused) {
+  const BertEncoder encoder = random_encoder();
+  Folder folder;
+  auto tensors = hf_tensors(encoder);
+  const auto words = std::ranges::find(tensors, "embeddings.word_embeddings.weight", &io::NamedTensor::name);
+  words->tensor = Tensor(DType::i8, {7, 6});
+  tensors.push_back({"embeddings.word_embeddings.weight.scale", Tensor(DType::f32, {6})});
+  folder.save(tensors);
+  EXPECT_THROW(load_bert_encoder(folder.path()), Error);
+  tensors.back().tensor = Tensor(DType::f32, {7});
+  folder.save(tensors);
+  load_bert_encoder(folder.path());
+  tensors.back().tensor.data<float>()[3] = std::numeric_limits<float>::infinity();
+  folder.save(tensors);
+  EXPECT_THROW(load_bert_encoder(folder.path()), Error);
 }
 
 TEST(LoadBertEncoder, NormsMayBeNamedAsInTensorFlow) {

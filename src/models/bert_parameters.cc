@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "io/int8_rows.h"
 #include "models/encoder_families.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/bert.h"
@@ -15,6 +16,7 @@ namespace {
 class BertCheckpoint {
  public:
   BertCheckpoint(const std::filesystem::path& path, const EncoderFamily& family) : file_(io::open_tensors(path)), words_(cat(family.tensors.words, ".weight")) {
+    io::expand_int8_rows(file_);
     const io::NamedTensor* words = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {
       const std::string_view name = tensor.name;

@@ -185,12 +185,6 @@ std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::f
   return rules;
 }
 
-std::vector<std::string_view> language_families() {
-  std::vector<std::string_view> names;
-  for (const Family& family : families()) names.push_back(family.model_type);
-  return names;
-}
-
 std::map<std::string, std::string> language_attention_names(std::string_view family) { return projection_names(find_family("language_attention_names", family).tensors); }
 
 LanguageModelConfig read_language_config(const std::filesystem::path& path, const LanguageLoadOptions& options) {

@@ -6,6 +6,7 @@
 #include "core/join.h"
 #include "core/text.h"
 #include "models/nearest_name.h"
+#include "polyhead/models/language_model.h"
 
 namespace polyhead::models {
 namespace {
@@ -158,6 +159,12 @@ bool is_without_effect(std::string_view key) { return std::ranges::find(kWithout
 std::string_view neutral_value(std::string_view key) {
   const auto found = std::ranges::find(kNeutral, key, &Neutral::key);
   return found == std::end(kNeutral) ? std::string_view() : found->value;
+}
+
+std::vector<std::string_view> language_families() {
+  std::vector<std::string_view> names;
+  for (const Family& family : kLanguageFamilies) names.push_back(family.model_type);
+  return names;
 }
 
 }  // namespace polyhead::models

@@ -116,12 +116,6 @@ void read_output(ConfigFile& file, const SequenceFamily& family, SequenceConfigR
 
 }  // namespace
 
-std::vector<std::string_view> sequence_to_sequence_families() {
-  std::vector<std::string_view> names;
-  for (const SequenceFamily& family : sequence_family_rows()) names.push_back(family.model_type);
-  return names;
-}
-
 SequenceToSequenceConfig read_sequence_to_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options) { return read_sequence_config(path, options).config; }
 
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options) {

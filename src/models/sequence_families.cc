@@ -6,6 +6,7 @@
 #include "core/join.h"
 #include "core/text.h"
 #include "models/nearest_name.h"
+#include "polyhead/models/sequence_to_sequence_model.h"
 
 namespace polyhead::models {
 namespace {
@@ -148,6 +149,12 @@ const SequenceFamily& find_sequence_family(std::string_view file, std::string_vi
     fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "', which is not supported: ", reason, "; known models with an encoder and a decoder are ", known);
   fail(ErrorCode::unsupported, file, ": model_type is '", model_type, "'; known models with an encoder and a decoder are ", known, "; the nearest is '",
        nearest_name(kSequenceFamilies, &SequenceFamily::model_type, model_type), "'");
+}
+
+std::vector<std::string_view> sequence_to_sequence_families() {
+  std::vector<std::string_view> names;
+  for (const SequenceFamily& family : sequence_family_rows()) names.push_back(family.model_type);
+  return names;
 }
 
 }  // namespace polyhead::models

@@ -48,10 +48,7 @@ std::string token_name(const JsonFile& file, std::string_view key, const std::st
   return file.get<std::string>(file.root(), key).value_or(otherwise);
 }
 
-bool has(const std::filesystem::path& directory, std::string_view name) {
-  std::error_code error;
-  return std::filesystem::exists(directory / name, error);
-}
+bool has(const std::filesystem::path& directory, std::string_view name) { return io::is_there(directory / name); }
 
 struct SpecialNames {
   std::string padding = "[PAD]";
@@ -228,15 +225,9 @@ Tokenizer load_gpt2_tokenizer(const std::filesystem::path& directory) {
 }
 
 [[noreturn]] void fail_without_tokenizer(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(directory, error);
-  if (error) fail(ErrorCode::io, "cannot read the folder ", directory.string(), ": ", error.message());
-  for (; entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (error) break;
-    const std::filesystem::path& path = entry->path();
-    if (path.extension() == ".model" || path.extension() == ".spm")
-      fail(ErrorCode::unsupported, path.string(), " is a model of sentencepiece, which is not read; this writes tokenizer.json beside it, in Python: ", kConvert);
-  }
+  for (const std::string& name : io::files_in(directory))
+    if (name.ends_with(".model") || name.ends_with(".spm"))
+      fail(ErrorCode::unsupported, (directory / name).string(), " is a model of sentencepiece, which is not read; this writes tokenizer.json beside it, in Python: ", kConvert);
   fail(ErrorCode::io, directory.string(), " has no tokenizer: tokenizer.json, vocab.txt, or vocab.json and merges.txt");
 }
 

@@ -138,13 +138,6 @@ TextSideConfig read_text_side_config(ConfigFile& file) {
   return read_text_side_part(side, family);
 }
 
-std::vector<std::string_view> vision_families() {
-  std::vector<std::string_view> names;
-  for (const VisionFamily& family : vision_family_rows()) names.push_back(family.model_type);
-  for (const ImageTextFamily& family : image_text_family_rows()) names.push_back(family.model_type);
-  return names;
-}
-
 bool is_timm(ConfigFile& file) { return file.find("model_type") == nullptr && file.find("architecture") != nullptr; }
 
 std::optional<ImageModelKind> image_model_kind(const std::filesystem::path& folder) {

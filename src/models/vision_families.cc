@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "polyhead/models/vision_encoder.h"
+
 namespace polyhead::models {
 namespace {
 
@@ -103,6 +105,13 @@ const ImageTextFamily* find_image_text_family(std::string_view model_type) {
 const VisionFamily* find_vision_family(std::string_view model_type) {
   const auto found = std::ranges::find(kVisionFamilies, model_type, &VisionFamily::model_type);
   return found == kVisionFamilies.end() ? nullptr : &*found;
+}
+
+std::vector<std::string_view> vision_families() {
+  std::vector<std::string_view> names;
+  for (const VisionFamily& family : vision_family_rows()) names.push_back(family.model_type);
+  for (const ImageTextFamily& family : image_text_family_rows()) names.push_back(family.model_type);
+  return names;
 }
 
 }  // namespace polyhead::models

@@ -33,14 +33,15 @@ def softmax(scores):
 
 
 def worked(session):
-    """Returns {name: (number that the panel shows, the same number recomputed from the panel's inputs)}."""
-    features = [[float(x) for x in row[1:]] for row in table(session, ".features")]
+    """The panel's numbers, and the same numbers recomputed from it: {name: (shown, computed)}."""
+    *features, total = table(session, ".features")
+    features = [[float(x) for x in row[1:]] for row in features]
     steps = {row.get_attribute("data-step"): (row.locator("th").text_content(), number(row.locator("output").text_content())) for row in session.page.locator(".steps tbody tr").all()}
     rows = table(session, ".softmax")
     scores = [number(row[1]) for row in rows[:-1]]
     weights = softmax(scores)
     dot = sum(q * k for q, k, _ in features)
-    found = {"products": max(abs(q * k - product) for q, k, product in features), "dot": abs(dot - steps["dot"][1]),
+    found = {"products": max(abs(q * k - product) for q, k, product in features), "dot": abs(dot - steps["dot"][1]), "sum of the products": abs(float(total[3]) - dot),
              "row": max(abs(float(row[3]) - weight) for row, weight in zip(rows, weights)), "row sum": abs(float(rows[-1][3]) - sum(weights))}
     values = table(session, ".values")
     terms = [float(row[2]) * float(row[3]) for row in values[:-1]]

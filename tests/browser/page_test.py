@@ -196,6 +196,14 @@ def check_theme(checks, session, dark):
 def check_narrow(checks, session, choose):
     overflow = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     grid = session.page.evaluate(overflow)
+    shift = session.page.evaluate("""() => new Promise((done) => { let sum = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) sum += one.value; })
+        .observe({ type: "layout-shift", buffered: true }); setTimeout(() => done(sum), 200); })""")
+    checks.that(shift < 0.1, "nothing jumps while the page loads", shift)
+    session.page.locator("#measure").select_option("previous")
+    sides = session.page.evaluate("() => [...document.querySelectorAll('#grid .thumb')].map((one) => Math.min(one.offsetWidth, one.offsetHeight))")
+    badges = session.page.locator("#grid .badge:visible").count()
+    heads = session.page.locator("#grid .thumb:not(.mean)").count()
+    checks.that(min(sides) >= 44 and badges >= heads, "thumbnails are large enough for a finger, and each head has its badge", (min(sides), badges, heads))
     layer, head = choose.heads(1)[0]
     session.open(layer, head)
     checks.that(grid <= 0 and session.page.evaluate(overflow) <= 0, "400 pixels are wide enough for the page, with and without a head", grid)
@@ -203,6 +211,10 @@ def check_narrow(checks, session, choose):
     session.hover(row, column)
     wrong = session.right(layer, head, row, column)
     checks.that(not wrong, "a narrow page shows the right weight", wrong)
+    session.page.evaluate("([layer, head]) => { location.hash = `layer=${layer}&head=${head}&row=1&column=1`; }", [layer, head])
+    session.page.locator(".values").wait_for()
+    cut = session.page.evaluate("() => [...document.querySelectorAll('.part .scroll')].map((one) => one.scrollWidth - one.clientWidth)")
+    checks.that(len(cut) == 3 and max(cut) <= 0, "the tables of a worked cell are not cut off", cut)
     moving = session.page.evaluate("() => getComputedStyle(document.querySelector('.row-band')).transitionDuration")
     checks.that(moving == "0s", "reduced motion is respected", moving)
 

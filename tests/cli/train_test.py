@@ -137,7 +137,7 @@ class Train(ProgramTest):
         self.assertEqual(sorted(path.name for path in (model / "small").iterdir()), ["config.json", "merges.txt", "model.safetensors"])
         self.fails(2, "quantise", model, "-o", model, mentions=["exists already"])
         self.fails(1, "quantise", small, "-o", self.folder / "smaller", mentions=["is quantised already"])
-        self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is no folder that `polyhead train` made"])
+        self.fails(1, "quantise", self.folder, "-o", self.folder / "smaller", mentions=["is neither a folder that `polyhead train` made nor an encoder of BERT's kind"])
 
     def test_without_a_model_the_one_of_the_program_answers(self):
         def ask(task, text):
@@ -162,6 +162,25 @@ class Train(ProgramTest):
         self.assertEqual([word["read"] for word in answer["words"] if word["word"] == "voiture"], ["car"])
         for text, told in (("The dog sees an elephant.", False), ("Strategy eats culture.", True)):
             self.assertEqual(b"not a sentence of the teaching grammar" in self.succeeds("try", "translate", text).stderr, told, text)
+        invented = self.succeeds("try", "translate", "The big dog eats the food.")
+        self.assertIn(b"the teaching grammar, which does not have food; the model invents a translation of this word", invented.stderr)
+        self.assertIn(b"food (unknown: invented)", invented.stdout)
+        self.assertEqual(ask("translate", "The big dog eats the food.")["unknown"], ["food"])
+        self.assertEqual(ask("translate", "The small red car is parked outside.")["unknown"], [])
+
+    def test_long_texts_are_refused_at_once_and_replaced_bytes_are_noted(self):
+        self.fails(2, "try", "sentiment", "-", stdin=b"good screen " * 1_700_000, mentions=["the text has 20.4 MB; a text of at most 64.0 KB is read"])
+        self.fails(2, "try", "translate", "good screen " * 6_000, mentions=["the text has 72.0 KB"])
+        for task in ("sentiment", "translate"):
+            self.assertIn(b"note: 2 bytes of the text are not UTF-8; each is read as U+FFFD", self.succeeds("try", task, "-", stdin=b"Nice \xff\xfe screen").stderr)
+
+    def test_the_words_that_a_head_reads_are_wrapped(self):
+        text = "I am satisfied with the screen, but the manual is far too complicated and I had to ask my neighbour for help."
+        for width in (30, 60, 80):
+            lines = self.succeeds("try", "sentiment", text, env={"COLUMNS": str(width)}).stdout.decode().splitlines()
+            self.assertLessEqual(max(map(len, lines)), max(width, 45), lines)
+            self.assertLess(len(lines), 40 if width > 30 else 60, "a list has room for more than a word in each line")
+            self.assertFalse([line for line in lines if line.split()[0][0].isdigit()], "a word and its weight are on one line")
 
     def test_view_opens_trained_models(self):
         text = "The menu is a terrible mess."

@@ -23,6 +23,19 @@ class Errors(ProgramTest):
         return self.fails(status, "view", self.model, *arguments, **options)
 
 
+class Long(Errors):
+    def test_megabytes_are_refused_before_they_are_split_into_tokens(self):
+        text = self.folder / "long.txt"
+        text.write_text("the fox " * 2_500_000)
+        begin = time.monotonic()
+        self.refuses("--file", text, mentions=["the text has 20.0 MB", "at most 64 tokens", "64.0 KB of text", "--truncate"])
+        self.assertLess(time.monotonic() - begin, 3)
+        text.write_text("the fox " * 8_100)
+        self.refuses("--file", text, mentions=["64.8 KB"])
+        text.write_text("the fox " * 7_900)
+        self.refuses("--file", text, mentions=["15802 tokens"])
+
+
 class Models(Errors):
     def test_each_missing_file_is_named(self):
         for name in ("config.json", "vocab.txt", "model.safetensors"):

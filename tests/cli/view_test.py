@@ -54,6 +54,40 @@ class Json(ViewTest):
         (self.model / "tokenizer.json").write_text(json.dumps(tokenizer))
         self.fails(1, "view", self.model, "--text", "the fox", mentions=[str(self.model), "pre_tokenizer.type is 'UnicodeScripts'", "BertPreTokenizer"])
 
+    def test_link_ranks_all_heads_by_the_weight_between_two_words(self):
+        arrays = self.folder / "a.npz"
+        self.succeeds("view", self.model, "--text", FOX, "--arrays", arrays, "--json")
+        shape, attentions = load_npz(arrays)["attentions"][-2:]
+        length = shape[-1]
+        weight = lambda layer, head, t, s: attentions[((layer * 2 + head) * length + t) * length + s]
+        for given, query, key in (("quick,fox", 2, 4), ("4,2", 4, 2), ("Brown,brown", 3, 3), ("0,11", 0, 11)):
+            link = self.json("--text", FOX, "--link", given)["texts"][0]["link"]
+            self.assertEqual((link["query"], link["key"], len(link["heads"])), (query, key, 4))
+            self.assertEqual(link["heads"], sorted(link["heads"], key=lambda one: -one["weight"]))
+            special = {0, 11} & {query, key}
+            for one in link["heads"]:
+                self.assertAlmostEqual(one["weight"], weight(one["layer"], one["head"], query, key), places=6)
+                others = [weight(one["layer"], one["head"], t, t + key - query) for t in range(length)
+                          if t != query and 0 <= t + key - query < length and (special or not {0, 11} & {t, t + key - query})]
+                if others:
+                    self.assertAlmostEqual(one["usual"], sum(others) / len(others), places=6)
+                else:
+                    self.assertIsNone(one["usual"])
+        lines = self.succeeds("view", self.model, "--text", FOX, "--link", "quick,fox").stdout.decode().splitlines()
+        best = max((weight(layer, head, 2, 4), f"{layer}.{head}") for layer in range(2) for head in range(2))
+        self.assertEqual(lines[0], FOX)
+        self.assertRegex(" ".join(lines[1:3]), "from quick to fox; usual: .* 2 tokens ahead")
+        self.assertTrue(next(line for line in lines if line[:1].isdigit()).startswith(f"{best[1]}   {best[0]:.4f}"), lines)
+        page = self.folder / "p.html"
+        self.succeeds("view", self.model, "--text", FOX, "--link", "quick,fox", "-o", page)
+        self.assertIn('"start":"#row=2&column=4"', page.read_text())
+
+    def test_link_is_refused_by_name_where_it_cannot_be_read(self):
+        for given, said in (("quick", "QUERY,KEY"), ("quick,", "QUERY,KEY"), ("the,fox", "more than once; give its place: 1 or 8"), ("cat,fox", "'cat' is not a token of the text; its tokens are 0 [CLS]"), ("2,12", "12 is not a token of the text, which has 0 to 11")):
+            self.fails(2, "view", self.model, "--text", FOX, "--link", given, mentions=["--link", said])
+        self.fails(2, "view", self.model, "--text", FOX, "--link", "2,4", "--layer", "1", mentions=["--link ranks all heads"])
+        self.fails(2, "view", self.model, "--text", FOX, "--text", FOX, "--link", "2,4", mentions=["--link is for two words of one text"])
+
     def test_unknown_tokens_are_counted_in_a_note(self):
         told = self.succeeds("view", self.model, "--text", "the Ω fox Ж", "--json")
         self.assertIn("2 of 6 tokens of the text are unknown to this model", told.stderr.decode())

@@ -1,4 +1,4 @@
-"""Checks the Chinese texts of the viewer's page: each text of the page has a line in viewer/script/chinese.js, and each line belongs to a text.
+"""Checks the Chinese texts of the viewer's page: each text has a line in viewer/script/chinese.js or, if only live pages have the text, in chinese_live.js, and each line belongs to a text.
 
     python3 tests/docs/page_texts.py [REPOSITORY]
 
@@ -12,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]) / "viewer"
-TABLE = "script/chinese.js"
+TABLE, TABLE_OF_LIVE = "script/chinese.js", "script/chinese_live.js"
 CALL = re.compile(r'(?<!function )\bsay(?:Parts|On)?\(\s*("(?:[^"\\]|\\.)*"(?=\s*[,)]))?')
 # A string that looks like a sentence or a title must be an argument of say(). PROSE finds a capitalised word before another word, a word with a full stop, and two
 # words around a small word such as "of".
@@ -53,8 +53,8 @@ def main():
     parser.feed((ROOT / "page.html").read_text())
     for line, text in parser.found:
         used.setdefault(text, f"page.html:{line}")
-    for path in sorted((ROOT / "script").glob("*.js")):
-        if path.name in ("say.js", "chinese.js"):
+    for path in sorted((ROOT / "script").glob("*.js"), key=lambda path: (path.name == "live.js", path.name)):  # live.js last: `used` keeps the first place
+        if path.name in ("say.js", "chinese.js", "chinese_live.js"):
             continue
         source = path.read_text()
         where = lambda at: f"script/{path.name}:{source.count(chr(10), 0, at) + 1}"
@@ -71,22 +71,27 @@ def main():
             if literal.start() not in said and PROSE.search(text):
                 wrong.append(f"{where(literal.start())}: {literal.group()} is a text of the page; write say({literal.group()})")
 
-    lines = re.findall(r'^  ("(?:[^"\\]|\\.)*"): ("(?:[^"\\]|\\.)*"),$', (ROOT / TABLE).read_text(), flags=re.M)
-    table = [(json.loads(english), json.loads(chinese)) for english, chinese in lines]
-    known = dict(table)
+    known = {}
+    for place in (TABLE, TABLE_OF_LIVE):
+        lines = re.findall(r'^  ("(?:[^"\\]|\\.)*"): ("(?:[^"\\]|\\.)*"),$', (ROOT / place).read_text(), flags=re.M)
+        table = [(json.loads(english), json.loads(chinese)) for english, chinese in lines]
+        wrong += [f"{place}: {json.dumps(text, ensure_ascii=False)} is in {TABLE} too" for text, _ in table if text in known]
+        known.update(table)
+        wrong += [f"{place}: {json.dumps(text, ensure_ascii=False)} is not a text of the page" for text, _ in table if text not in used]
+        wrong += [f"{place}: {json.dumps(text, ensure_ascii=False)} is of live pages alone; it belongs to {TABLE_OF_LIVE}" for text, _ in table
+                  if place == TABLE and used.get(text, "").startswith("script/live.js")]
+        wrong += [f"{place}: {json.dumps(before, ensure_ascii=False)} belongs below {json.dumps(after, ensure_ascii=False)}"
+                  for (before, _), (after, _) in zip(table, table[1:]) if before >= after]
+        wrong += [f"{place}: {json.dumps(text, ensure_ascii=False)} and its Chinese have different places {{0}}, {{1}}, …"
+                  for text, chinese in table if places(text) != places(chinese)]
+        wrong += [f"{place}: {json.dumps(text, ensure_ascii=False)} has no Chinese"
+                  for text, chinese in table if text == chinese and re.search(r"[A-Za-z]", re.sub(r"\{.*?\}", "", text))]
+        if (ROOT / place).read_text().count("\n") != len(table) + 3:
+            wrong.append(f"{place}: has a line that is not of the form  \"English\": \"Chinese\",")
     wrong += [f"{where}: {TABLE} has no line for {json.dumps(text, ensure_ascii=False)}" for text, where in used.items() if text not in known]
-    wrong += [f"{TABLE}: {json.dumps(text, ensure_ascii=False)} is not a text of the page" for text in known if text not in used]
-    wrong += [f"{TABLE}: {json.dumps(before, ensure_ascii=False)} belongs below {json.dumps(after, ensure_ascii=False)}"
-              for (before, _), (after, _) in zip(table, table[1:]) if before >= after]
-    wrong += [f"{TABLE}: {json.dumps(text, ensure_ascii=False)} and its Chinese have different places {{0}}, {{1}}, …"
-              for text, chinese in table if places(text) != places(chinese)]
-    wrong += [f"{TABLE}: {json.dumps(text, ensure_ascii=False)} has no Chinese"
-              for text, chinese in table if text == chinese and re.search(r"[A-Za-z]", re.sub(r"\{.*?\}", "", text))]
-    if (ROOT / TABLE).read_text().count("\n") != len(table) + 3:
-        wrong.append(f"{TABLE}: has a line that is not of the form  \"English\": \"Chinese\",")
     for complaint in wrong:
         print(f"viewer/{complaint}")
-    print(f"{len(used) + len(table)} passed, {len(wrong)} failed")
+    print(f"{len(used) + len(known)} passed, {len(wrong)} failed")
     sys.exit(len(wrong) > 0)
 
 

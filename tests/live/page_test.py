@@ -8,7 +8,10 @@ import base64
 import csv
 import io
 import json
+import os
 import pathlib
+import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,12 +25,15 @@ if not engine.exists():
     sys.exit(77)
 
 from playwright.sync_api import sync_playwright  # noqa: E402
-import os  # noqa: E402
-import shutil  # noqa: E402
+import small_models  # noqa: E402
 
 ALLOWED = 1e-6
+ALLOWED_OF_GIVEN = 1e-5  # engine_test.py has the reason
 MOST_BYTES = 4_000_000
 page_file = pathlib.Path(folder) / "live.html"
+minilm = os.environ.get("POLYHEAD_MINILM_DIR")
+# A page for each: a folder, and how many layers and heads it has.
+own_models = [(small_models.write(pathlib.Path(folder) / "live_words"), 2, 2), (small_models.write(pathlib.Path(folder) / "live_pairs", small_models.byte_pairs), 2, 2)] + ([(pathlib.Path(minilm), 6, 12)] if minilm else [])
 passed = 0
 
 
@@ -43,8 +49,8 @@ def refused(*arguments):
     return done.returncode == 2 and done.stderr
 
 
-def native(task, text):
-    return json.loads(subprocess.run([native_answer, task, text], check=True, capture_output=True, text=True).stdout)
+def native(task, text, *model):
+    return json.loads(subprocess.run([native_answer, task, *map(str, model), text], check=True, capture_output=True, text=True).stdout)
 
 
 def weights(text, layer, head):
@@ -54,7 +60,6 @@ def weights(text, layer, head):
 
 subprocess.run([program, "view", "--live", "--engine", str(engine), "-o", str(page_file)], check=True)
 claim(page_file.stat().st_size <= MOST_BYTES, f"the page has {page_file.stat().st_size} bytes, at most {MOST_BYTES} are allowed")
-claim("not supported" in refused("some_folder", "--engine", str(engine), "-o", "x.html"), "--live MODEL_DIR is refused by name")
 claim("-o" in refused("--engine", str(engine)), "--live without -o is refused")
 claim("--json" in refused("--json", "--engine", str(engine), "-o", "x.html"), "--live --json is refused")
 claim("gzip" in refused("--engine", str(page_file), "-o", "x.html"), "an engine that is no module is refused")
@@ -128,6 +133,64 @@ with sync_playwright() as playwright:
         claim(page.input_value("#say") == "The small red car is parked outside", "the address brings the sentence back")
         claim(page.text_content("#head-title") == "Layer 1 · Head 0", page.text_content("#head-title"))
         claim(all(url.split("#")[0] in (page_file.as_uri(), "about:blank") or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
+        claim(not errors, errors)
+        page.close()
+
+    # Pages with a model of the reader's.
+    for model, layers, heads in own_models:
+        text = "The quick brown fox jumps over the lazy dog."
+        own_page = pathlib.Path(folder) / "live_own.html"
+        said = subprocess.run([program, "view", str(model), "--live", "--text", text, "--engine", str(engine), "-o", str(own_page)], check=True, capture_output=True, text=True).stderr
+        claim("as int8 rows" in said.splitlines()[0] and "wrote" in said.splitlines()[-1], f"the size is said before the page is written: {said}")
+        small = small_models.unpack(own_page, pathlib.Path(folder) / "live_unpacked")
+        quantised, its_page = pathlib.Path(folder) / "live_quantised", pathlib.Path(folder) / "live_of_quantised.html"
+        shutil.rmtree(quantised, ignore_errors=True)
+        subprocess.run([program, "quantise", str(model), "-o", str(quantised)], check=True, capture_output=True)
+        subprocess.run([program, "view", str(quantised), "--live", "--engine", str(engine), "-o", str(its_page)], check=True, capture_output=True)
+        again = small_models.unpack(its_page, pathlib.Path(folder) / "live_again")
+        claim((again / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes(), "a folder that is quantised already goes in as it is")
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        requests, errors = [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(own_page.as_uri())
+        for sentence in (text, "She didn't see two   old dogs, 東京 and é.", "the dog"):
+            page.fill("#say", sentence)
+            rounded, exact = native("model", sentence, small), native("model", sentence, model)
+            page.wait_for_function("(wanted) => document.getElementById('live-answer').textContent === wanted", arg=f"{rounded['answer']['tokens']} tokens.", timeout=60000)
+            claim(page.eval_on_selector_all("#grid button, #grid [role=gridcell]", "(all) => all.length") >= layers * heads, "every head has its map")
+            for layer, head in ((0, 0), (layers - 1, heads - 1)):
+                page.evaluate("([layer, head]) => { location.hash = `layer=${layer}&head=${head}&say=${encodeURIComponent(document.getElementById('say').value)}`; }", [layer, head])
+                page.wait_for_function("(wanted) => document.getElementById('head-title').textContent === wanted", arg=f"Layer {layer} · Head {head}")
+                page.click("#export summary")
+                with page.expect_download() as download:
+                    page.click("[data-export=csv]")
+                rows = list(csv.reader(io.StringIO(pathlib.Path(download.value.path()).read_text(encoding="utf-8-sig"))))
+                shown = [float(cell) for row in rows[1:] for cell in row[1:]]
+                wanted = weights(rounded["texts"][0], layer, head)
+                apart = max((abs(a - b) for a, b in zip(shown, wanted)), default=9)
+                claim(len(shown) == len(wanted) and apart <= ALLOWED_OF_GIVEN, f"{model.name}, {sentence!r}, layer {layer}, head {head}: {apart} apart")
+            largest = max(abs(a - b) for layer in range(layers) for head in range(heads) for a, b in zip(weights(rounded["texts"][0], layer, head), weights(exact["texts"][0], layer, head)))
+            claim(largest > ALLOWED, "int8 rows move the attention weights")
+            if sentence == text:  # one of those over which the page's figure is taken
+                figure = re.search(r"by at most (0\.\d+)", page.text_content("#live-note"))
+                claim(figure and float(figure[1]) >= largest - 1e-6, f"{page.text_content('#live-note')}: {largest} here")
+        claim(page.is_visible("#live-note"), "the page says how far int8 moves the attention weights")
+        page.fill("#say", "the " * 600)
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('No answer')", timeout=60000)
+        claim(page.is_hidden("#head") and page.is_hidden("#live-note"), "no map is shown of a text that is too long")
+        page.fill("#say", text)
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
+        page.select_option("#task", "sentiment")
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.startsWith('Rating')", timeout=60000)
+        claim(page.is_hidden("#live-note"), "int8 is said of the page's own model alone")
+        page.select_option("#task", "model")
+        page.wait_for_function("() => document.getElementById('live-answer').textContent.endsWith('tokens.')", timeout=60000)
+        page.click("#menu summary")
+        page.select_option("#lang", "zh")
+        page.wait_for_function("() => document.getElementById('live-note').textContent.includes('int8 存放')", timeout=60000)
+        claim(all(url.split("#")[0] == own_page.as_uri() or url.startswith(("blob:", "data:")) for url in requests), f"requests: {requests}")
         claim(not errors, errors)
         page.close()
     browser.close()

@@ -55,7 +55,7 @@ class Grid {
     } else {
       this.rows = this.table;
       this.element.replaceChildren(this.#header(), ...this.layers.map((layer, at) => {
-        const name = make("span", { role: "rowheader", className: "row-name", textContent: Grid.#rowName(layer) });
+        const name = make("span", { role: "rowheader", className: "row-name", textContent: Grid.#rowName(layer), data: isWhole(layer) ? {} : { name: say("Layer") } });
         return make("div", { className: isWhole(layer) ? "row all" : "row", role: "row" }, name, ...this.rows[at].filter(Boolean).map((thumb) => Grid.#cell(thumb, false)));
       }));
     }
@@ -75,7 +75,8 @@ class Grid {
   static #cell(thumb, named) {
     const place = named ? `${thumb.dataset.layer}·${thumb.dataset.head} ` : "";
     const note = make("span", { className: "badge", textContent: place + thumb.dataset.note, hidden: place + thumb.dataset.note === "", aria: { hidden: true } });
-    return make("div", { role: "gridcell", className: "cell" }, thumb, note);
+    const { head } = thumb.dataset;
+    return make("div", { role: "gridcell", className: "cell", data: { name: head === MEAN ? say("mean") : head } }, thumb, note);
   }
 
   #thumb(layer, head) {

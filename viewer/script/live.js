@@ -18,11 +18,20 @@ function systemOf(module, memory, failed) {
   return imports;
 }
 
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let at = 0; at < bytes.length; at++) bytes[at] = text.charCodeAt(at);
+  return bytes;
+}
+
 class Engine {
-  static async unpack(base64) {
-    const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  // `files`: those of the page's own model, in base64; empty: it has none.
+  static async unpack(base64, files = "") {
+    const packed = bytesOf(base64);
     const bytes = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     const engine = new Engine();
+    engine.files = files && bytesOf(files);
     engine.module = await WebAssembly.compile(bytes);
     engine.exports = await engine.start();
     return engine;
@@ -36,6 +45,11 @@ class Engine {
     const { exports } = await WebAssembly.instantiate(this.module, systemOf(this.module, () => memory, failed));
     memory = exports.memory;
     exports._initialize();
+    if (this.files) {
+      const room = exports.room(this.files.length);
+      new Uint8Array(exports.memory.buffer).set(this.files, room);
+      exports.open();
+    }
     return { ...exports, read: (at) => text(at, exports.bytes()) };
   }
 
@@ -66,12 +80,14 @@ class Live {
     $("live").hidden = false;
     $("live").addEventListener("submit", (event) => event.preventDefault());
     $("say").addEventListener("input", () => typed({ say: $("say").value }));
+    const own = data.live.model;
+    if (own) $("task").prepend(make("option", { value: "model", textContent: own.name, translate: false }));
     $("task").addEventListener("change", () => typed({ task: $("task").value }));
   }
 
-  async start(base64, version) {
+  async start(base64, files, version) {
     try {
-      this.engine = await Engine.unpack(base64);
+      this.engine = await Engine.unpack(base64, files);
       if (this.engine.version() !== version) throw new Error(say("it is of polyhead {0}, the page of {1}", this.engine.version(), version));
     } catch (error) {
       this.engine = null;
@@ -104,12 +120,18 @@ class Live {
   #refuse(message) {
     this.last = null;
     document.body.classList.add("unanswered");
-    $("live-unknown").hidden = true;
+    $("live-unknown").hidden = $("live-note").hidden = true;
     $("live-answer").textContent = message;
   }
 
   tell() {
     if (!this.last) return;
+    this.#note();
+    if (this.last.task === "model") {
+      $("live-unknown").hidden = true;
+      $("live-answer").textContent = say("{0} {0|token|tokens}.", this.last.tokens);
+      return;
+    }
     const { task, unknown } = this.last, rates = task === "sentiment";
     const words = unknown.map((one) => `“${one}”`).join(", ");
     $("live-unknown").hidden = unknown.length === 0;
@@ -121,5 +143,14 @@ class Live {
     $("live-answer").replaceChildren(...(rates
       ? [make("b", { textContent: say("Rating {0}, {1}", this.last.rating.toFixed(2), side) }), " ", say("Pooling heads add {0}, words and word pairs {1}.", parts(this.last.parts), this.last.score_part.toFixed(2))]
       : [make("b", { textContent: this.last.translation, lang: "fr", translate: false }), ...(this.last.complete ? [] : [" ", say("(cut off)")])]));
+  }
+
+  // How far int8 rows move the page's own model: bounds are rounded to the safe side.
+  #note() {
+    const rounding = this.last.task === "model" ? data.live.model.rounding : null;
+    $("live-note").hidden = !rounding;
+    if (!rounding) return;
+    const { texts, largest, mean, cosine } = rounding;
+    $("live-note").textContent = say("This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.", texts, (Math.ceil(largest * 1e4) / 1e4).toFixed(4), mean.toFixed(5), (Math.floor(cosine * 1e4) / 1e4).toFixed(4));
   }
 }

@@ -61,8 +61,8 @@ function answered(json) {
   Object.assign(answered, { count: own.length, task: json.answer.task });
   data.model = $("model").textContent = json.model;
   const { task, say, theme, lang, letters, scale } = state;
-  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start, texts));
-  else if (other) Object.assign(state, stateOf(json.start, texts));
+  if (before === 0) Object.assign(state, stateOf(location.hash.includes("layer=") ? location.hash : json.start ?? "", texts));
+  else if (other) Object.assign(state, stateOf(json.start ?? "", texts));
   else if (state.text >= own.length) Object.assign(state, { text: 0, row: null, column: null });
   Object.assign(state, { task, say, theme, lang, letters, scale });
   if (other) writeAddress(addressOf(state), false);
@@ -542,6 +542,7 @@ if (live) {
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
   $("say").value = state.say;
   $("task").value = state.task;
-  live.start($("engine").textContent, data.live.version).then(() => live.ask(state.task, state.say));
+  live.start($("engine").textContent, $("files").textContent, data.live.version).then(() => live.ask(state.task, state.say));
 }
 show();
+document.body.classList.remove("loading");

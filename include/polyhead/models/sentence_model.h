@@ -60,5 +60,10 @@ struct SentenceModel {
 // mapped file.
 SentenceModel load_bert(const std::filesystem::path& directory);
 
+// Writes the encoder of one folder into another, in about a quarter of the space, with its tokenizer; load_bert() reads both. Each row of a matrix becomes int8
+// values with one float32 scale (polyhead/quantize.h), other parameters float32. What the encoder does not read, such as the head of a task, is left out. Error
+// if the folder is no encoder, is quantised already, or has a parameter that is not finite.
+void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to);
+
 }  // namespace polyhead::models
 #pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/tokenizer/byte_level.h"
+#include "models/tokenizer/gpt2_pattern.h"
 #include "models/tokenizer/growth_limit.h"
 #include "models/tokenizer/utf8.h"
 
@@ -179,7 +180,7 @@ std::vector<Match> split_at_matches(const std::vector<Match>& parts, Delimiters 
   return result;
 }
 
-Regex gpt2_pattern() { return Regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", "GPT-2's pattern"); }
+Regex gpt2_pattern() { return Regex(kGpt2Pattern, "GPT-2's pattern"); }
 
 std::vector<PreTokenizerStep> bert_words() { return {SplitAtClass{CharClass::white_space, Delimiters::removed}, SplitAtClass{CharClass::punctuation, Delimiters::isolated}}; }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "grammar_words.inc"  // kGrammarWords, sorted; the build makes it from grammar_words.txt
+#include "grammar_words.inc"  // kGrammarWords, sorted; cmake/grammar_words.cmake writes it from grammar_words.txt
 
-namespace polyhead::live {
+namespace polyhead::app {
 namespace {
 
 template <class Knows>
@@ -34,4 +34,4 @@ std::vector<std::string> words_outside_grammar(const std::vector<std::string>& w
   });
 }
 
-}  // namespace polyhead::live
+}  // namespace polyhead::app

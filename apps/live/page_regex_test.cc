@@ -1,0 +1,49 @@
+#include "page_regex.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "page_patterns.h"
+
+namespace polyhead::live {
+namespace {
+
+using Parts = std::vector<std::tuple<std::size_t, std::size_t, bool>>;
+
+Parts parts_of(const std::vector<models::Match>& matches) {
+  Parts parts;
+  for (const auto& [first, last, is_match] : matches) parts.emplace_back(first, last, is_match);
+  return parts;
+}
+
+TEST(PageRegex, ClassesOfEachCharacterAreThoseOfOniguruma) {
+  const models::Regex letter(R"(\p{L})", "letters"), number(R"(\p{N})", "numbers"), space(R"(\s)", "space");
+  for (char32_t code = 0; code < 0x110000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    std::string text;
+    models::append_char(text, code);
+    ASSERT_EQ(is_letter(code), letter.split(text)[0].matches) << static_cast<std::uint32_t>(code);
+    ASSERT_EQ(is_number(code), number.split(text)[0].matches) << static_cast<std::uint32_t>(code);
+    ASSERT_EQ(is_space(code), space.split(text)[0].matches) << static_cast<std::uint32_t>(code);
+  }
+}
+
+TEST(PageRegex, SplitsAsOnigurumaDoes) {
+  const models::Regex words(app::kWordsOfGpt2, "words"), spaces(app::kSpaces, "spaces"), stops = models::Regex::literal("..", "stops");
+  const std::vector<std::string> parts{" ", " ", "  ", "a", "É", "'s", "'", "'ll", "'L", "7", "Ⅷ", ".", "..", "\n", "\u00a0", "\u3000", "字", "_", "\u0301", "😀"};
+  std::mt19937 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    for (std::size_t count = random() % 9; count > 0; --count) text += parts[random() % parts.size()];
+    ASSERT_EQ(parts_of(split_gpt2_words(text)), parts_of(words.split(text))) << text;
+    ASSERT_EQ(parts_of(split_at_spaces(text)), parts_of(spaces.split(text))) << text;
+    ASSERT_EQ(parts_of(split_at_text(text, "..")), parts_of(stops.split(text))) << text;
+  }
+}
+
+}  // namespace
+}  // namespace polyhead::live

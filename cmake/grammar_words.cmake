@@ -1,0 +1,10 @@
+# The words of the teaching grammar for apps/polyhead/known_words.cc: polyhead_grammar_words() writes grammar_words.inc into the folder that calls it.
+function(polyhead_grammar_words)
+  set(list ${PROJECT_SOURCE_DIR}/apps/polyhead/grammar_words.txt)
+  file(STRINGS ${list} words)
+  list(TRANSFORM words REPLACE "(.+)" "    \"\\1\",")
+  list(JOIN words "\n" lines)
+  file(CONFIGURE OUTPUT grammar_words.inc CONTENT "constexpr std::string_view kGrammarWords[] = {\n${lines}\n};\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/apps/polyhead/known_words.cc PROPERTIES OBJECT_DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/grammar_words.inc)
+endfunction()

@@ -1,0 +1,18 @@
+// Parameters as int8 rows with float32 scales, as quantize_parameters() of polyhead/io/parameters.h stores them: NAME int8 and NAME.scale.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "polyhead/io/tensor_file.h"
+
+#pragma GCC visibility push(default)  // exported: the library of models calls these
+namespace polyhead::io::inline internal {
+
+// Floating tensors of two dimensions or more become int8 rows; the others are the same tensors. `owner` names the file in errors. Error that names a tensor with a NaN or an infinity.
+std::vector<NamedTensor> int8_rows_of(std::span<const NamedTensor> tensors, const std::string& owner);
+// Replaces int8 rows by float32 values, scale times row. An int8 tensor without scales stays. Error where scales do not fit.
+void expand_int8_rows(TensorFile& file);
+
+}  // namespace polyhead::io::inline internal
+#pragma GCC visibility pop

@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include "core/text.h"
+#include "io/file_bytes.h"
+#include "io/int8_rows.h"
+#include "models/encoder_families.h"
+#include "models/model_folder.h"
+#include "polyhead/io/atomic_file.h"
+#include "polyhead/models/sentence_model.h"
+
+namespace polyhead::models {
+namespace {
+
+// Returns whether load_bert() reads the tensor. It does not read poolers and heads of tasks. `name` is without its prefix.
+bool is_of_encoder(const EncoderTensors& names, std::string_view name) {
+  for (const std::string_view own : {names.words, names.positions, names.segments, names.embedding_norm, names.embedding_projection, names.relative_bias, names.final_norm})
+    if (!own.empty() && name.starts_with(own) && name.substr(own.size()).starts_with('.')) return true;
+  return name.starts_with(names.layer) || name == "rotary_embeddings.inv_freq";
+}
+
+}  // namespace
+
+void quantize_bert(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const BertConfig config = load_bert(from).encoder.config;  // an Error if the folder is not an encoder
+  const EncoderTensors& names = find_encoder_family("config.json", config.family).tensors;
+  const io::TensorFile file = io::open_tensors(from);
+  const std::string words = cat(names.words, ".weight");
+  const auto found = std::ranges::find_if(file.tensors, [&](const io::NamedTensor& tensor) { return tensor.name == words || tensor.name.ends_with(cat(".", words)); });
+  const std::size_t prefix = found->name.size() - words.size();
+  if (found->tensor.dtype() == DType::i8) fail(ErrorCode::unsupported, "quantize_bert: ", from.string(), " is quantised already");
+  std::vector<io::NamedTensor> tensors;
+  for (const auto& [name, tensor] : file.tensors)
+    if (name.starts_with(std::string_view(found->name).substr(0, prefix)) && is_of_encoder(names, std::string_view(name).substr(prefix)))
+      tensors.push_back({name, is_floating(tensor.dtype()) ? Tensor::copy_of(tensor, DType::f32) : Tensor::copy_of(tensor)});
+  make_folder(to);
+  io::save_tensors(to / "model.safetensors", io::int8_rows_of(tensors, cat("quantize_bert: ", from.string())));
+  const auto copy_file = [&](const char* name) { io::write_file(to / name, std::string(io::read_file(from / name).text())); };
+  if (io::is_there(from / "tokenizer.json")) {  // then load_tokenizer() reads no other file
+    copy_file("tokenizer.json");
+  } else {
+    for (const char* name : {"vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+      if (io::is_there(from / name)) copy_file(name);
+  }
+  copy_file("config.json");  // last, because a folder with config.json counts as a model
+}
+
+}  // namespace polyhead::models

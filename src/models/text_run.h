@@ -1,0 +1,24 @@
+// The result of an encoder as that of any model of text.
+#pragma once
+
+#include <utility>
+
+#include "polyhead/models/any_text_model.h"
+
+namespace polyhead::models {
+
+inline TextRun text_run_of(SentenceResult result) {
+  return {.tokens = std::move(result.tokens),
+          .ids = std::move(result.ids),
+          .attentions = std::move(result.attentions),
+          .pooled = std::move(result.pooled),
+          .hidden = std::move(result.hidden),
+          .embedding = std::move(result.embedding),
+          .q = std::move(result.q),
+          .k = std::move(result.k),
+          .v = std::move(result.v),
+          .bias = std::move(result.bias),
+          .attend = std::move(result.attend)};
+}
+
+}  // namespace polyhead::models

@@ -1,0 +1,23 @@
+// The texts of live pages alone, in Chinese; other pages do not carry them. Sorted, as in chinese.js.
+const CHINESE_LIVE = {
+  "(cut off)": "（已截断）",
+  "English to French": "英语译法语",
+  "Model": "模型",
+  "No answer: {0}.": "没有答案：{0}。",
+  "Pooling heads add {0}, words and word pairs {1}.": "各汇聚头加上 {0}，词和词对加上 {1}。",
+  "Rating of a text": "文本评分",
+  "Rating {0}, {1}": "评分 {0}，{1}",
+  "The engine of this page does not run here: {0}.": "本页的计算引擎无法在此运行：{0}。",
+  "The model knows no word of this text; its rating means nothing. Unknown: {0}.": "模型不认识这段文本中的任何词，评分没有意义。不认识的词：{0}。",
+  "This page has the model's matrices as int8. Over {0} sentences its attention weights differ from those of the given parameters by at most {1}, by {2} on average; the cosine of a sentence's vector with the exact one is at least {3}.": "本页以 int8 存放模型的矩阵。在 {0} 个句子上，其注意力权重与原参数算出的最多相差 {1}，平均相差 {2}；句向量与精确句向量的余弦至少为 {3}。",
+  "Type a sentence.": "请输入一句话。",
+  "Unknown to the model, which has no score for {1|this word|these words}: {0}.": "模型不认识{1|这个词|这些词}，没有相应的分数：{0}。",
+  "Unknown to the model, which invents something for {1|this word|these words}: {0}.": "模型不认识{1|这个词|这些词}，相应的译文是编出来的：{0}。",
+  "Your sentence": "你的句子",
+  "it is of polyhead {0}, the page of {1}": "它属于 polyhead {0}，页面属于 {1}",
+  "negative": "负面",
+  "neither": "中性",
+  "positive": "正面",
+  "the engine ended": "引擎已结束",
+  "{0} {0|token|tokens}.": "{0} 个词元。",
+};
