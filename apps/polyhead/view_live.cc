@@ -8,11 +8,9 @@
 #include "arguments.h"
 #include "core/embed_file.h"
 #include "core/text.h"
-#include "format.h"
 #include "output_path.h"
-#include "polyhead/io/atomic_file.h"
 #include "polyhead/version.h"
-#include "terminal.h"
+#include "view_output.h"
 
 #ifdef POLYHEAD_LIVE_ENGINE
 POLYHEAD_EMBED_FILE(polyhead_live_engine, POLYHEAD_LIVE_ENGINE)
@@ -46,10 +44,7 @@ void write_live_page(const LiveOptions& o) {
   viewer::LivePage page{.title = "Your sentence, live", .engine = engine, .version = POLYHEAD_VERSION, .text = o.text};
   if (page.text.empty()) page.text = "I am very happy with how it looks, but the manual is too complicated.";
   page.language = o.language.value_or(viewer::Language::readers);
-  const std::string html = viewer::render_live(page);
-  if (o.page == "-") return print(html);
-  io::write_file(o.page, html);
-  print_diagnostic(cat("wrote '", o.page, "' (", byte_size(html.size()), ")"));
+  write_html(o.page, viewer::render_live(page));
 }
 
 }  // namespace polyhead::app
