@@ -1,9 +1,13 @@
 #include "attention_rules.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "arguments.h"
+#include "core/join.h"
+#include "core/option_words.h"
 #include "format.h"
 #include "parser.h"
 
@@ -46,9 +50,8 @@ std::string read_causal(const std::string& word) {
 }
 
 EmptyRows read_empty_rows(const std::string& word) {
-  static const std::array<std::string, 3> kNames{"zero", "uniform", "unmasked"};
-  const std::string name = read_choice(word, "kind of empty rows", kNames);
-  return name == "zero" ? EmptyRows::zero : name == "uniform" ? EmptyRows::uniform : EmptyRows::unmasked;
+  static const std::vector<std::string> kNames(kEmptyRowsWords.begin(), kEmptyRowsWords.end());
+  return static_cast<EmptyRows>(std::ranges::find(kNames, read_choice(word, "kind of empty rows", kNames)) - kNames.begin());
 }
 
 Precision read_precision(const std::string& word) {
@@ -98,7 +101,7 @@ Option* add_attention_rules(Parser& parser, AttentionRules* rules) {
   Option* dropout = add_value(parser, "--dropout", &rules->dropout, read_number, "P", "drop attention weights with probability P, as in training");
   add_value(parser, "--dropout-seed", &rules->dropout_seed, read_seed, "SEED", "seed of dropout (default: 0)")->needs(dropout);
   add_value(parser, "--empty-rows", &rules->empty_rows, read_empty_rows, "KIND",
-            "output of a query that may attend to no key: zero, uniform or unmasked (default: that of the layer's layout, else zero)");
+            cat("output of a query that may attend to no key: ", join(kEmptyRowsWords), " (default: that of the layer's layout, else zero)"));
   return dropout;
 }
 

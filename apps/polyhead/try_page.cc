@@ -7,18 +7,17 @@
 #include "answer_page.h"
 #include "core/text.h"
 #include "format.h"
-#include "polyhead/io/atomic_file.h"
 #include "terminal.h"
 #include "text_layout.h"
 #include "view_input.h"
+#include "view_output.h"
 
 namespace polyhead::app {
 namespace {
 
 void write(const PageFile& file, const std::string& kind, viewer::Text text, std::string start = {}) {
   const std::string html = viewer::render({.title = clip_words(printable(file.answer), 80), .model = cat(model_name(file.model), ": ", kind), .texts = {std::move(text)}, .start = std::move(start)});
-  io::write_file(file.path, html);
-  print_diagnostic(cat("wrote '", file.path, "' (", byte_size(html.size()), ")"));
+  write_html(file.path, html);
 }
 
 // The page's address that opens the mean over the heads of the last layer, with the first row chosen.

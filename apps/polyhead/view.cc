@@ -18,7 +18,6 @@
 #include "json.h"
 #include "output_path.h"
 #include "parser.h"
-#include "polyhead/io/atomic_file.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/any_text_model.h"
 #include "polyhead/viewer.h"
@@ -30,6 +29,7 @@
 #include "view_image.h"
 #include "view_link.h"
 #include "view_live.h"
+#include "view_output.h"
 
 namespace polyhead::app {
 namespace {
@@ -98,12 +98,6 @@ Json to_json(const std::vector<viewer::WithoutHead>& without) {
   Json list = Json::array();
   for (const viewer::WithoutHead& one : without) list.push_back({{"layer", one.layer}, {"head", one.head}, {"change", one.change}});
   return list;
-}
-
-Json to_json(const HeadChoice& choice) {
-  return {{"layer", choice.layer ? Json(*choice.layer) : Json(nullptr)},
-          {"head", choice.head ? Json(*choice.head) : Json(nullptr)},
-          {"description", choice.description()}};
 }
 
 viewer::Language read_language(const std::string& word) {
@@ -277,15 +271,9 @@ class View {
     if (!o_.arrays.empty()) {
       save_arrays();
       files["arrays"] = o_.arrays;
-      report(o_.arrays, counted(texts_.size(), "text"));
+      report_written(o_.arrays, counted(texts_.size(), "text"));
     }
-    if (!o_.page.empty()) {
-      const std::string html = page();
-      if (o_.page == "-") return print(html);
-      io::write_file(o_.page, html);
-      files["page"] = o_.page;
-      report(o_.page, cat(choice_.layers * choice_.heads, " heads, ", byte_size(html.size())));
-    }
+    if (!o_.page.empty()) write_view_page(o_.page, page(), choice_, files);
     if (!o_.json) return;
     const models::AnyTextModel::Sizes& sizes = model_->sizes();
     print_json({{"model", {{"path", o_.model}, {"layers", sizes.layers}, {"heads", sizes.heads}, {"width", sizes.width}}},
@@ -293,8 +281,6 @@ class View {
                 {"texts", std::move(json_texts_)},
                 {"files", std::move(files)}});
   }
-
-  static void report(const std::string& path, const std::string& what) { print_diagnostic(cat("wrote '", path, "' (", what, ")")); }
 
   void save_arrays() const {
     std::vector<io::NamedView> arrays;
@@ -322,12 +308,9 @@ class View {
   }
 
   std::string page() const {
-    viewer::Page page;
-    page.title = clip_words(printable(texts_[0].text), 80);
-    if (texts_.size() > 1) page.title += cat(" (+", texts_.size() - 1, ")");
-    page.model = model_name(o_.model);
-    page.language = o_.language.value_or(viewer::Language::readers);
-    page.vector_megabytes = o_.vector_megabytes;
+    std::vector<std::string> names;
+    for (const InputText& text : texts_) names.push_back(text.text);
+    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
     if (link_ && blocks_[0] == 0) page.start = link_->address();
     for (std::size_t i = 0; i < results_.size(); ++i) {
       page.texts.push_back(page_text(texts_[i].both(), results_[i], without_[i], left_out_[i]));

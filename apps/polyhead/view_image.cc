@@ -11,7 +11,6 @@
 #include "heatmap.h"
 #include "image_page.h"
 #include "json.h"
-#include "polyhead/io/atomic_file.h"
 #include "polyhead/io/image_file.h"
 #include "polyhead/io/tensor_file.h"
 #include "polyhead/models/any_text_model.h"
@@ -22,6 +21,7 @@
 #include "terminal.h"
 #include "text_layout.h"
 #include "view_input.h"
+#include "view_output.h"
 
 namespace polyhead::app {
 namespace {
@@ -127,7 +127,6 @@ class Viewed {
 
   void write(Json list) const {
     Json files = Json::object();
-    const auto report = [](const std::string& path, const std::string& what) { print_diagnostic(cat("wrote '", path, "' (", what, ")")); };
     if (!o_.arrays.empty()) {
       std::vector<io::NamedView> arrays;
       Json paths = Json::array();
@@ -145,19 +144,13 @@ class Viewed {
       }
       io::save_tensors(o_.arrays, arrays, {{"images", to_text(paths)}});
       files["arrays"] = o_.arrays;
-      report(o_.arrays, counted(seen_.size(), "image"));
+      report_written(o_.arrays, counted(seen_.size(), "image"));
     }
-    if (!o_.page.empty()) {
-      const std::string html = page();
-      if (o_.page == "-") return print(html);
-      io::write_file(o_.page, html);
-      files["page"] = o_.page;
-      report(o_.page, cat(choice_.layers * choice_.heads, " heads, ", byte_size(html.size())));
-    }
+    if (!o_.page.empty()) write_view_page(o_.page, page(), choice_, files);
     if (!o_.json) return;
     const models::VisionConfig& c = encoder_.config;
     print_json({{"model", {{"path", o_.model}, {"layers", c.layers}, {"heads", c.layer.heads}, {"width", c.layer.width}, {"rows", c.rows()}, {"columns", c.columns()}, {"prefix_tokens", c.prefix_tokens()}}},
-                {"map", {{"layer", choice_.layer ? Json(*choice_.layer) : Json(nullptr)}, {"head", choice_.head ? Json(*choice_.head) : Json(nullptr)}, {"description", choice_.description()}}},
+                {"map", app::to_json(choice_)},
                 {"images", std::move(list)},
                 {"text", o_.text ? Json(*o_.text) : Json(nullptr)},
                 {"files", std::move(files)}});
@@ -165,19 +158,16 @@ class Viewed {
 
   std::string page() const {
     const models::VisionConfig& c = encoder_.config;
-    viewer::Page page;
-    page.title = clip_words(printable(std::filesystem::path(seen_[0].name).filename().string()), 80);
-    if (seen_.size() > 1) page.title += cat(" (+", seen_.size() - 1, ")");
-    page.model = model_name(o_.model);
-    page.language = o_.language.value_or(viewer::Language::readers);
-    page.vector_megabytes = o_.vector_megabytes;
+    std::vector<std::string> names;
+    for (const SeenImage& seen : seen_) names.push_back(std::filesystem::path(seen.name).filename().string());
+    viewer::Page page = page_frame(names, o_.model, o_.language, o_.vector_megabytes);
     page.start = start_of_images(c);
     std::vector<Tensor> shown;
     for (const SeenImage& seen : seen_) shown.push_back(shown_pixels(c, seen));
     for (std::size_t i = 0; i < seen_.size(); ++i) {
       page.texts.push_back(image_text(c, seen_[i], shown[i]));
       std::string& name = page.texts.back().text;
-      name.replace(0, seen_[i].name.size(), std::filesystem::path(seen_[i].name).filename().string());
+      name.replace(0, seen_[i].name.size(), names[i]);
       if (!text_) continue;
       if (const auto fit = similarity(seen_[i])) append(name, cat(": ", fixed(*fit, 2), " to the text"));
       page.texts.back().name = "Image";

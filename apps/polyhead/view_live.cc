@@ -34,6 +34,7 @@
 #include "polyhead/version.h"
 #include "terminal.h"
 #include "view_input.h"
+#include "view_output.h"
 
 #ifdef POLYHEAD_LIVE_ENGINE
 POLYHEAD_EMBED_FILE(polyhead_live_engine, POLYHEAD_LIVE_ENGINE)
@@ -205,10 +206,7 @@ void write_live_page(const LiveOptions& o) {
     page.model = {.name = model_name(o.model), .files = {reinterpret_cast<const std::uint8_t*>(packed.files.data()), packed.files.size()}, .rounding = packed.rounding};
   }
   page.language = o.language.value_or(viewer::Language::readers);
-  const std::string html = viewer::render_live(page);
-  if (o.page == "-") return print(html);
-  io::write_file(o.page, html);
-  print_diagnostic(cat("wrote '", o.page, "' (", byte_size(html.size()), ")"));
+  write_html(o.page, viewer::render_live(page));
 }
 
 }  // namespace polyhead::app

@@ -5,11 +5,13 @@
 #include <concepts>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 
 #include "polyhead/mask.h"
 #include "polyhead/relative_bias.h"
 #include "polyhead/sdpa.h"
+#include "polyhead/sdpa_derivatives.h"
 #include "polyhead/tensor_view.h"
 
 #pragma GCC visibility push(default)
@@ -33,17 +35,18 @@ enum class ArgumentExtent : std::uint8_t {
 struct Argument {
   const char* name;  // the argument's name in Python
   ArgumentExtent extent = ArgumentExtent::none;
-  bool has_gradient = false;     // true: the argument has a gradient and a tangent
-  const char* member = nullptr;  // the argument's path in the options if it is inside another struct: "relative_bias.slopes"
+  bool has_gradient = false;     // and a tangent: visit_gradients() below has them
+  const char* member = nullptr;  // its path, if it is the member of a member such as RelativeBias
 
-  const char* path() const { return member != nullptr ? member : name; }  // the argument's name in messages, and the tensor's name in a file
+  constexpr const char* path() const { return member != nullptr ? member : name; }  // in messages, and of the tensor in a file
+  constexpr std::string_view option() const { return std::string_view(path()).substr(0, std::string_view(path()).find('.')); }  // relative_bias for its slopes
 };
 
 // `mask` is a Mask or a const Mask. The structured binding lists every member of Mask, so a member that is added to Mask must be added here, or the code does
 // not compile.
 template <class M, class F>
   requires std::same_as<std::remove_const_t<M>, Mask>
-void visit_arguments(M& mask, const F& f) {
+constexpr void visit_arguments(M& mask, const F& f) {
   auto& [named, causal, window, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
   f(Argument{"attend", ArgumentExtent::pairs}, attend);
   f(Argument{"block", ArgumentExtent::pairs}, block);
@@ -61,7 +64,7 @@ void visit_arguments(M& mask, const F& f) {
 
 template <class Bias, class F>
   requires std::same_as<std::remove_const_t<Bias>, RelativeBias>
-void visit_arguments(Bias& bias, const F& f) {
+constexpr void visit_arguments(Bias& bias, const F& f) {
   auto& [named, slopes, table, bidirectional, max_distance, diagonal] = bias;
   f(Argument{"slopes", ArgumentExtent::heads, true, "relative_bias.slopes"}, slopes);
   f(Argument{"table", ArgumentExtent::heads, true, "relative_bias.table"}, table);
@@ -70,19 +73,30 @@ void visit_arguments(Bias& bias, const F& f) {
   f(Argument{"diagonal", ArgumentExtent::none, false, "relative_bias.diagonal"}, diagonal);
 }
 
-// Calls f for the arguments that SdpaOptions and nn::AttentionOptions have in common.
+// The arguments that SdpaOptions and nn::AttentionOptions have in common.
+template <class Options>
+constexpr auto shared_arguments(Options& options) {
+  return std::tie(options.mask, options.bias, options.sink, options.relative_bias);
+}
+
+template <class From, class To>
+constexpr void copy_shared_arguments(const From& from, To& to) {
+  shared_arguments(to) = shared_arguments(from);
+}
+
 template <class Options, class F>
-void visit_shared_arguments(Options& options, const F& f) {
-  visit_arguments(options.mask, f);
-  f(Argument{"bias", ArgumentExtent::pairs, true}, options.bias);
-  f(Argument{"sink", ArgumentExtent::rows, true}, options.sink);
-  f(Argument{"relative_bias"}, options.relative_bias);
+constexpr void visit_shared_arguments(Options& options, const F& f) {
+  const auto [mask, bias, sink, relative_bias] = shared_arguments(options);
+  visit_arguments(mask, f);
+  f(Argument{"bias", ArgumentExtent::pairs, true}, bias);
+  f(Argument{"sink", ArgumentExtent::rows, true}, sink);
+  f(Argument{"relative_bias"}, relative_bias);
 }
 
 // Calls f for the options that the program and Python offer too. score_rule, executor and workspace exist only in C++, so f is not called for them.
 template <class Options, class F>
   requires std::same_as<std::remove_const_t<Options>, SdpaOptions>
-void visit_arguments(Options& options, const F& f) {
+constexpr void visit_arguments(Options& options, const F& f) {
   auto& [scale, mask, bias, relative_bias, softcap, score_rule, sink, dropout, empty_rows, precision, backend, executor, workspace] = options;
   visit_shared_arguments(options, f);
   f(Argument{"seed"}, dropout.seed);
@@ -98,7 +112,7 @@ void visit_arguments(Options& options, const F& f) {
 // Calls f for each input of the forward pass.
 template <class Tensors, class F>
   requires std::same_as<std::remove_const_t<Tensors>, SdpaForward>
-void visit_arguments(Tensors& tensors, const F& f) {
+constexpr void visit_arguments(Tensors& tensors, const F& f) {
   f(Argument{"q", ArgumentExtent::query_heads, true}, tensors.q);
   f(Argument{"k", ArgumentExtent::key_heads, true}, tensors.k);
   f(Argument{"v", ArgumentExtent::key_heads, true}, tensors.v);
@@ -113,7 +127,7 @@ struct TensorArguments {
   F f;
 
   template <class Member>
-  void operator()(const Argument& argument, Member& member) const {
+  constexpr void operator()(const Argument& argument, Member& member) const {
     if constexpr (std::is_same_v<std::remove_const_t<Member>, ConstTensorView>) {
       f(argument, member);
     } else if constexpr (std::is_same_v<std::remove_const_t<Member>, RelativeBias>) {
@@ -130,6 +144,46 @@ void visit_given(const Mask& mask, const F& f) {
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
     if (view) f(std::string_view(argument.name), view);
   }});
+}
+
+// visit_gradients(tensors, f) calls f(name, member) for each argument with a gradient: a tangent in SdpaTangents, a gradient in SdpaBackward and
+// SdpaBackwardBackward. slopes and table share the name "relative_bias", because only one of them is given.
+template <class Tangents, class F>
+  requires std::same_as<std::remove_const_t<Tangents>, SdpaTangents>
+constexpr void visit_gradients(Tangents& tangents, const F& f) {
+  auto& [named, q, k, v, bias, relative_bias, sink] = tangents;
+  f("q", q), f("k", k), f("v", v), f("bias", bias), f("sink", sink), f("relative_bias", relative_bias);
+}
+
+template <class Tensors, class F>
+  requires std::same_as<std::remove_const_t<Tensors>, SdpaBackward>
+constexpr void visit_gradients(Tensors& tensors, const F& f) {
+  auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, d_bias, d_relative_bias, d_sink, d_score_rule] = tensors;
+  f("q", d_q), f("k", d_k), f("v", d_v), f("bias", d_bias), f("sink", d_sink), f("relative_bias", d_relative_bias);
+}
+
+template <class Tensors, class F>
+  requires std::same_as<std::remove_const_t<Tensors>, SdpaBackwardBackward>
+constexpr void visit_gradients(Tensors& tensors, const F& f) {
+  auto& [q, k, v, out, lse, d_out, d_gradients, d_q, d_k, d_v, d_d_out, d_bias, d_relative_bias, d_sink] = tensors;
+  f("q", d_q), f("k", d_k), f("v", d_v), f("bias", d_bias), f("sink", d_sink), f("relative_bias", d_relative_bias);
+}
+
+// Calls f(name, argument, view) for each argument with a gradient, in the order of visit_gradients(). view: as it is given, or absent. argument: that of the
+// table, for a relative bias slopes or table.
+template <class F>
+void visit_differentiable(const SdpaForward& inputs, const SdpaOptions& options, const F& f) {
+  Argument last{nullptr};
+  ConstTensorView view;  // of `last`
+  const TensorArguments take{[&](const Argument& argument, const ConstTensorView& given) {
+    if (!argument.has_gradient) return;
+    const bool is_other = last.name == nullptr || last.option() != argument.option();
+    if (is_other && last.name != nullptr) f(last.option(), last.name, view);
+    if (is_other || given) last = argument, view = given;
+  }};
+  visit_arguments(inputs, take);
+  visit_arguments(options, take);
+  f(last.option(), last.name, view);
 }
 
 }  // namespace polyhead

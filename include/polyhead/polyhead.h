@@ -22,6 +22,7 @@
 #include "polyhead/nn/feed_forward.h"
 #include "polyhead/nn/initialisation.h"
 #include "polyhead/nn/key_value_cache.h"
+#include "polyhead/nn/layer_config.h"
 #include "polyhead/nn/layer_norm.h"
 #include "polyhead/nn/learning_rate.h"
 #include "polyhead/nn/linear.h"

@@ -15,6 +15,7 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "gradients.h"
 #include "options.h"
 #include "polyhead/error.h"
 #include "polyhead/tensor.h"
@@ -197,22 +198,18 @@ Tuple<nb::any, nb::any> forward(Ranks& ranks, nb::handle communicator, nb::handl
   return nb::make_tuple(out.object, lse.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(Ranks& ranks, nb::handle communicator, nb::handle q_given, nb::handle k_given,
-                                                                      nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out,
-                                                                      nb::handle options, nb::handle distributed, nb::handle d_bias_given, bool want_q,
-                                                                      bool want_k, bool want_v, bool want_bias, bool want_sink, bool want_relative_bias) {
+// Returns the fields of polyhead.Gradients, None for those that are not wanted.
+Gradients backward(Ranks& ranks, nb::handle communicator, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out,
+                   nb::handle options, nb::handle distributed, nb::handle d_bias, const Wanted& wanted) {
   SdpaCall call("distributed.sdpa_backward", options);
   const DistributedOptions of_ranks = read_distributed(distributed);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
-  const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k), d_v("d_v", nb::none(), want_v, q_given, v);
-  const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
-  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, call.sdpa.relative_bias.parameter());
-  const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
-                             .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(),
-                             .d_bias = d_bias.view(), .d_relative_bias = d_relative_bias.view(), .d_sink = d_sink.view()};
+  const GradientResults gradients({.q = q, .k = k, .v = v, .out = {}}, call.sdpa, q_given, wanted, d_bias);
+  SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"), .d_out = call.required(d_out, "d_out"),
+                       .d_q = {}, .d_k = {}, .d_v = {}};
+  gradients.place(tensors);
   ranks.run(communicator, [&] { sdpa_backward(ranks, tensors, call.sdpa, of_ranks); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object);
+  return gradients.objects();
 }
 
 std::string explain_forward(Ranks& ranks, nb::handle communicator, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle options,
@@ -256,8 +253,7 @@ void bind_distributed(nb::module_& m) {
   m.def("distributed_sdpa", &forward, nb::arg("ranks"), any("communicator"), any("q"), any("k"), any("v"), any("options"), any("distributed"),
         any("return_lse"), any("out"), nb::arg("d_bias_follows"), nb::arg("d_sink_follows"));
   m.def("distributed_sdpa_backward", &backward, nb::arg("ranks"), any("communicator"), any("q"), any("k"), any("v"), any("out"), any("lse"),
-        any("d_out"), any("options"), any("distributed"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"),
-        nb::arg("want_bias"), nb::arg("want_sink"), nb::arg("want_relative_bias"));
+        any("d_out"), any("options"), any("distributed"), any("d_bias"), nb::arg("wanted"));
   m.def("distributed_explain", &explain_forward, nb::arg("ranks"), any("communicator"), any("q"), any("k"), any("v"), any("options"), any("distributed"));
   m.def("first_number", &first_number, nb::arg("ranks"), any("communicator"), any("number"), any("timeout"));
   m.def("slice_of", &slice_of, any("order"), any("length"), any("rank"), any("ranks"));

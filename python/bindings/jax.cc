@@ -205,6 +205,8 @@ int captured_number(std::string_view name) {
   constexpr std::string_view kPrefix = "captured";
   return name.starts_with(kPrefix) ? number<int>(name.substr(kPrefix.size())) : -1;
 }
+const RelativeBias kNoBias{};
+
 bool is_gradient(std::string_view name) { return name.starts_with("d_") && name != "d_out"; }
 
 // The rank to which the view of one example is padded, given the rank of q; 0 for a buffer whose rank does not depend on q.
@@ -309,13 +311,27 @@ class Run {
   // The tensors of one call. Which of them are present depends on the operation.
   struct Tensors {
     ConstTensorView q, k, v, k_scale, v_scale, out, lse, d_out;
-    TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent;
-    TensorView d_q, d_k, d_v, d_d_out, d_bias, d_relative_bias, d_sink;
+    TensorView new_out, new_lse, attention_weights, out_tangent, lse_tangent, d_d_out;
+    SdpaBackward gradients{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};  // its gradients alone
     std::vector<ConstTensorView> captured;
     std::vector<TensorView> d_captured;  // one for each captured array; absent where no gradient is wanted
     SdpaTangents tangents{};
     bool is_backward = false, has_tangents = false;
   };
+
+  // Sets the member that prefix + an argument's name means: a gradient "d_" or a tangent "t_", if the name has that prefix.
+  template <class Gradients>
+  static void set_gradient(std::string_view prefix, std::string_view name, Gradients& gradients, const TensorView& view) {
+    if (!name.starts_with(prefix)) return;
+    const std::string_view of = name.substr(prefix.size());
+    std::string_view option = of;
+    visit_arguments(kNoBias, [&](const Argument& argument, const auto&) {
+      if (argument.name == of) option = argument.option();  // relative_bias for its slopes and table
+    });
+    visit_gradients(gradients, [&](std::string_view own, auto& member) {
+      if (own == option) member = view;
+    });
+  }
 
   static void read_result(std::string_view name, const TensorView& view, Tensors& x) {
     x.is_backward = x.is_backward || is_gradient(name);
@@ -324,13 +340,8 @@ class Run {
     if (name == "attention_weights") x.attention_weights = view;
     if (name == "t_out") x.out_tangent = view;
     if (name == "t_lse") x.lse_tangent = view;
-    if (name == "d_q") x.d_q = view;
-    if (name == "d_k") x.d_k = view;
-    if (name == "d_v") x.d_v = view;
     if (name == "d_d_out") x.d_d_out = view;
-    if (name == "d_bias") x.d_bias = view;
-    if (name == "d_sink") x.d_sink = view;
-    if (name == "d_slopes" || name == "d_table") x.d_relative_bias = view;
+    set_gradient("d_", name, x.gradients, view);
     if (const int captured = captured_number(name); captured >= 0) set_captured(x.d_captured, captured, view);
   }
 
@@ -345,12 +356,7 @@ class Run {
     if (name == "out") x.out = view;
     if (name == "lse") x.lse = view;
     if (name == "d_out") x.d_out = view;
-    if (name == "t_q") x.tangents.q = view;
-    if (name == "t_k") x.tangents.k = view;
-    if (name == "t_v") x.tangents.v = view;
-    if (name == "t_bias") x.tangents.bias = view;
-    if (name == "t_sink") x.tangents.sink = view;
-    if (name == "t_slopes" || name == "t_table") x.tangents.relative_bias = view;
+    set_gradient("t_", name, x.tangents, view);
     if (const int captured = captured_number(name); captured >= 0) set_captured(x.captured, captured, view);
     if (name == "seed") {
       const auto* words = view.data<std::uint32_t>();
@@ -409,7 +415,7 @@ class Run {
     SdpaOptions& sdpa = plan_.options.sdpa;
     for (std::size_t i = 0; i < results_.size(); ++i) read_result(plan_.results[i], arranged(plan_.results[i], results_[i], index), x);
     for (std::size_t i = 0; i < operands_.size(); ++i) read_operand(plan_.operands[i], arranged(plan_.operands[i], operands_[i], index), x);
-    alike(sdpa.bias, x.d_bias, x.tangents.bias), alike(sdpa.sink, x.d_sink, x.tangents.sink);
+    alike(sdpa.bias, x.gradients.d_bias, x.tangents.bias), alike(sdpa.sink, x.gradients.d_sink, x.tangents.sink);
     std::optional<ScoreProgram> program;
     std::vector<std::vector<double>> tables;
     std::vector<double> sums;
@@ -429,14 +435,17 @@ class Run {
                 .lse_tangent = x.lse_tangent},
                sdpa);
     } else if (x.has_tangents) {
-      sdpa_backward_backward({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_gradients = x.tangents,
-                              .d_q = x.d_q, .d_k = x.d_k, .d_v = x.d_v, .d_d_out = x.d_d_out, .d_bias = x.d_bias,
-                              .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink},
-                             sdpa);
+      SdpaBackwardBackward tensors{.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_gradients = x.tangents,
+                                   .d_q = {}, .d_k = {}, .d_v = {}, .d_d_out = x.d_d_out};
+      std::vector<TensorView> gradients;
+      visit_gradients(x.gradients, [&](const char*, const TensorView& view) { gradients.push_back(view); });
+      auto next = gradients.begin();
+      visit_gradients(tensors, [&](const char*, TensorView& view) { view = *next++; });
+      sdpa_backward_backward(tensors, sdpa);
     } else if (x.is_backward) {
-      sdpa_backward({.q = x.q, .k = x.k, .v = x.v, .out = x.out, .lse = x.lse, .d_out = x.d_out, .d_q = x.d_q, .d_k = x.d_k, .d_v = x.d_v,
-                     .d_bias = x.d_bias, .d_relative_bias = x.d_relative_bias, .d_sink = x.d_sink, .d_score_rule = d_score_rule},
-                    sdpa);
+      SdpaBackward tensors = x.gradients;
+      tensors.q = x.q, tensors.k = x.k, tensors.v = x.v, tensors.out = x.out, tensors.lse = x.lse, tensors.d_out = x.d_out, tensors.d_score_rule = d_score_rule;
+      sdpa_backward(tensors, sdpa);
       if (plan_.program) write_captured_gradients(x, sums, x.q.rank() > 2 ? x.q.extent(-3) : 0);
     } else {
       sdpa_forward({.q = x.q, .k = x.k, .v = x.v, .out = x.new_out, .lse = x.new_lse, .attention_weights = x.attention_weights,

@@ -138,7 +138,7 @@ ByName run_language_model(const HeldLanguageModel& held, nb::handle ids_given, n
   if (ids.view().rank() < 1) throw nb::value_error("ids has no dimension; it must be [*,T]");
   std::optional<LimitedThreads> threads = read_num_threads(num_threads);
   const Shape shape = ids.view().shape(), lead = shape.first(shape.size() - 1);
-  const nn::EncoderLayerConfig& layer = config.layer;
+  const nn::LayerConfig& layer = config.layer;
   const Shape rows = joined(shape, {layer.width}), heads = joined(lead, {layer.heads, shape[-1], layer.head_width}), kv_heads = joined(lead, {layer.kv_heads, shape[-1], layer.head_width});
   models::LanguageOutput output;
   NamedOutputs outputs(accumulation_dtype(layer.dtype), {{"logits", &output.logits, joined(shape, {config.vocabulary})},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "core/option_words.h"
 #include "polyhead/executor.h"
 #include "polyhead/maps.h"
 #include "polyhead/nn/multi_head_attention.h"
@@ -43,7 +44,11 @@ std::string word_of(const Choices<T, count>& choices, T value) {
 }
 
 inline constexpr Choices<Diagonal, 2> kCorners{{{"top_left", Diagonal::top_left()}, {"bottom_right", Diagonal::bottom_right()}}};
-inline constexpr Choices<EmptyRows, 3> kEmptyRows{{{"zero", EmptyRows::zero}, {"uniform", EmptyRows::uniform}, {"unmasked", EmptyRows::unmasked}}};
+inline constexpr Choices<EmptyRows, kEmptyRowsWords.size()> kEmptyRows = [] {
+  Choices<EmptyRows, kEmptyRowsWords.size()> choices;
+  for (std::size_t i = 0; i < choices.size(); ++i) choices[i] = {kEmptyRowsWords[i], static_cast<EmptyRows>(i)};
+  return choices;
+}();
 inline constexpr Choices<Precision, 2> kPrecisions{{{"exact", Precision::exact}, {"native", Precision::native}}};
 inline constexpr Choices<Pooling, 3> kPoolings{{{"mean", Pooling::mean}, {"sum", Pooling::sum}, {"largest", Pooling::largest}}};
 

@@ -2,6 +2,7 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "gradients.h"
 #include "options.h"
 #include "shapes.h"
 
@@ -47,19 +48,19 @@ Tuple<nb::any, nb::any, nb::any> forward(const Program& program, nb::handle q_gi
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink, sums or None), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(const Program& program, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse,
-                                                                     nb::handle d_out, nb::handle options, bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink, bool want_sums) {
+// Returns the fields of polyhead.Gradients, then the sums of the program's gradients; None for those that are not wanted.
+Gradients backward(const Program& program, nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out, nb::handle options,
+                   const Wanted& wanted, bool want_sums) {
   SdpaCall call("attention", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
   call.sdpa.score_rule = program.program->rule();
-  const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k), d_v("d_v", nb::none(), want_v, q_given, v);
-  const Result d_bias("d_bias", nb::none(), want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
+  const GradientResults gradients({.q = q, .k = k, .v = v, .out = {}}, call.sdpa, q_given, wanted);
   const Result sums("d_score_rule", nb::none(), want_sums, q_given, Shape{q.rank() > 2 ? q.extent(-3) : 0, call.sdpa.score_rule.gradient_count}, DType::f64);
-  const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"), .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(),
-                             .d_v = d_v.view(), .d_bias = d_bias.view(), .d_sink = d_sink.view(), .d_score_rule = sums.view()};
+  SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"), .d_out = call.required(d_out, "d_out"),
+                       .d_q = {}, .d_k = {}, .d_v = {}, .d_score_rule = sums.view()};
+  gradients.place(tensors);
   without_gil([&] { sdpa_backward(tensors, call.sdpa); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, sums.object);
+  return gradients.objects({sums.object});
 }
 
 }  // namespace
@@ -68,8 +69,8 @@ void bind_score_program(nb::module_& m) {
   nb::class_<Program>(m, "ScoreProgram")
       .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"));
   m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"));
-  m.def("score_backward", &backward, nb::arg("program"), any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("options"), nb::arg("want_q"), nb::arg("want_k"),
-        nb::arg("want_v"), nb::arg("want_bias"), nb::arg("want_sink"), nb::arg("want_sums"));
+  m.def("score_backward", &backward, nb::arg("program"), any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("options"), nb::arg("wanted"),
+        nb::arg("want_sums"));
 }
 
 }  // namespace polyhead::python

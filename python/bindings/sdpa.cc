@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "gradients.h"
 #include "options.h"
 #include "polyhead/quantize.h"
 #include "polyhead/sdpa_derivatives.h"
@@ -35,41 +36,25 @@ Tuple<nb::any, nb::any, nb::any> forward(nb::handle q_given, nb::handle k_given,
   return nb::make_tuple(out.object, lse.object, weights.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out,
-                                                                      nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias_given,
-                                                                      bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink,
-                                                                      bool want_relative_bias) {
+// Returns the fields of polyhead.Gradients, None for those that are not wanted.
+Gradients backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out, nb::handle options, nb::handle d_bias,
+                   const Wanted& wanted) {
   SdpaCall call("sdpa_backward", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
-  const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k),
-      d_v("d_v", nb::none(), want_v, q_given, v);
-  const Result d_bias("d_bias", d_bias_given, want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
-  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, call.sdpa.relative_bias.parameter());
-  const SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
-                             .d_out = call.required(d_out, "d_out"), .d_q = d_q.view(), .d_k = d_k.view(), .d_v = d_v.view(),
-                             .d_bias = d_bias.view(), .d_relative_bias = d_relative_bias.view(), .d_sink = d_sink.view()};
+  const GradientResults gradients({.q = q, .k = k, .v = v, .out = {}}, call.sdpa, q_given, wanted, d_bias);
+  SdpaBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"), .d_out = call.required(d_out, "d_out"),
+                       .d_q = {}, .d_k = {}, .d_v = {}};
+  gradients.place(tensors);
   without_gil([&] { sdpa_backward(tensors, call.sdpa); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object);
-}
-
-// Reads a tuple of tangents (q, k, v, bias, sink, relative_bias). None in the tuple means a tangent of zeros.
-SdpaTangents read_tangents(SdpaCall& call, nb::handle given, const char* const (&names)[6]) {
-  if (!nb::isinstance<nb::tuple>(given) || nb::len(given) != 6) {
-    throw nb::type_error("tangents and d_gradients are tuples (q, k, v, bias, sink, relative_bias)");
-  }
-  const nb::tuple parts = nb::borrow<nb::tuple>(given);
-  const auto part = [&](std::size_t i) { return call.keep(Array::input(parts[i], names[i])); };
-  return {.q = part(0), .k = part(1), .v = part(2), .bias = part(3), .relative_bias = part(5), .sink = part(4)};
+  return gradients.objects();
 }
 
 // Returns (out_tangent, lse_tangent or None).
 Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out_given, nb::handle lse_given,
                             nb::handle tangents_given, nb::handle options, bool want_lse) {
-  constexpr const char* kNames[] = {"tangents.q", "tangents.k", "tangents.v", "tangents.bias", "tangents.sink", "tangents.relative_bias"};
   SdpaCall call("sdpa_jvp", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
-  const SdpaTangents tangents = read_tangents(call, tangents_given, kNames);
+  const SdpaTangents tangents = read_tangents(call, tangents_given, "tangents");
   const Result out("out_tangent", nb::none(), true, q_given, out_shape(q, v), q.dtype(), q);
   const Result lse("lse_tangent", nb::none(), want_lse, q_given, without_last(q), lse_dtype(q.dtype()));
   const SdpaJvp tensors{.q = q, .k = k, .v = v, .out = call.required(out_given, "out"), .lse = call.required(lse_given, "lse"),
@@ -78,26 +63,19 @@ Tuple<nb::any, nb::any> jvp(nb::handle q_given, nb::handle k_given, nb::handle v
   return nb::make_tuple(out.object, lse.object);
 }
 
-// Returns (d_q, d_k, d_v, d_bias, d_sink, d_relative_bias, d_d_out), with None for gradients that are not wanted.
-Tuple<nb::any, nb::any, nb::any, nb::any, nb::any, nb::any, nb::any> backward_backward(
-    nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out_given, nb::handle d_gradients_given,
-    nb::handle options, bool want_q, bool want_k, bool want_v, bool want_bias, bool want_sink, bool want_relative_bias, bool want_d_out) {
-  constexpr const char* kNames[] = {"d_gradients.q",    "d_gradients.k",    "d_gradients.v",
-                                      "d_gradients.bias", "d_gradients.sink", "d_gradients.relative_bias"};
+// Returns the fields of polyhead.SecondGradients, None for those that are not wanted.
+Gradients backward_backward(nb::handle q_given, nb::handle k_given, nb::handle v_given, nb::handle out, nb::handle lse, nb::handle d_out_given, nb::handle d_gradients_given,
+                            nb::handle options, const Wanted& wanted, bool want_d_out) {
   SdpaCall call("sdpa_backward_backward", options);
   const ConstTensorView q = call.required(q_given, "q"), k = call.required(k_given, "k"), v = call.required(v_given, "v");
-  const SdpaTangents d_gradients = read_tangents(call, d_gradients_given, kNames);
-  const Result d_q("d_q", nb::none(), want_q, q_given, q), d_k("d_k", nb::none(), want_k, q_given, k),
-      d_v("d_v", nb::none(), want_v, q_given, v);
-  const Result d_bias("d_bias", nb::none(), want_bias, q_given, call.sdpa.bias), d_sink("d_sink", nb::none(), want_sink, q_given, call.sdpa.sink);
-  const Result d_relative_bias("d_relative_bias", nb::none(), want_relative_bias, q_given, call.sdpa.relative_bias.parameter());
+  const SdpaTangents d_gradients = read_tangents(call, d_gradients_given, "d_gradients");
+  const GradientResults gradients({.q = q, .k = k, .v = v, .out = {}}, call.sdpa, q_given, wanted);
   const Result d_d_out("d_d_out", nb::none(), want_d_out, q_given, out_shape(q, v), q.dtype(), q);
-  const SdpaBackwardBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"),
-                                     .d_out = call.required(d_out_given, "d_out"), .d_gradients = d_gradients, .d_q = d_q.view(), .d_k = d_k.view(),
-                                     .d_v = d_v.view(), .d_d_out = d_d_out.view(), .d_bias = d_bias.view(),
-                                     .d_relative_bias = d_relative_bias.view(), .d_sink = d_sink.view()};
+  SdpaBackwardBackward tensors{.q = q, .k = k, .v = v, .out = call.required(out, "out"), .lse = call.required(lse, "lse"), .d_out = call.required(d_out_given, "d_out"),
+                               .d_gradients = d_gradients, .d_q = {}, .d_k = {}, .d_v = {}, .d_d_out = d_d_out.view()};
+  gradients.place(tensors);
   without_gil([&] { sdpa_backward_backward(tensors, call.sdpa); });
-  return nb::make_tuple(d_q.object, d_k.object, d_v.object, d_bias.object, d_sink.object, d_relative_bias.object, d_d_out.object);
+  return gradients.objects({d_d_out.object});
 }
 
 // `explain` of Python. Reads the shapes and dtypes of the arrays, but no elements.
@@ -152,12 +130,10 @@ void bind_sdpa(nb::module_& m) {
   m.def("sdpa", &forward, any("q"), any("k"), any("v"), any("options"), any("return_lse"), any("out"),
         any("return_attention_weights"), any("attention_weights"), any("k_scale"), any("v_scale"));
   m.def("sdpa_backward", &backward, any("q"), any("k"), any("v"), any("out"), any("lse"),
-        any("d_out"), any("options"), any("d_bias"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"),
-        nb::arg("want_sink"), nb::arg("want_relative_bias"));
+        any("d_out"), any("options"), any("d_bias"), nb::arg("wanted"));
   m.def("sdpa_jvp", &jvp, any("q"), any("k"), any("v"), any("out"), any("lse"), any("tangents"), any("options"), nb::arg("want_lse"));
   m.def("sdpa_backward_backward", &backward_backward, any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("d_gradients"),
-        any("options"), nb::arg("want_q"), nb::arg("want_k"), nb::arg("want_v"), nb::arg("want_bias"), nb::arg("want_sink"),
-        nb::arg("want_relative_bias"), nb::arg("want_d_out"));
+        any("options"), nb::arg("wanted"), nb::arg("want_d_out"));
   m.def("alibi_slopes", &slopes, any("heads"));
   m.def("relative_bucket", &bucket, any("distance"), any("buckets"), any("bidirectional"), any("max_distance"));
   m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"), any("k_scale"), any("v_scale"));

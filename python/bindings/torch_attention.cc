@@ -7,6 +7,7 @@
 
 #include "bind.h"
 #include "gil.h"
+#include "gradients.h"
 #include "options.h"
 #include "polyhead/executor.h"
 #include "polyhead/sdpa.h"
@@ -312,52 +313,50 @@ nb::object save(const nb::args& given) {
 // The gradients d_q, d_k, d_v and those of the named tensors; nullopt if the torch operator must compute them. wanted: which gradients to compute.
 std::optional<std::vector<nb::object>> run_backward(nb::handle call_of, const nb::tuple& saved, nb::handle lse_saved, nb::handle d_out_given, const nb::tuple& wanted) {
   const nb::tuple parts = nb::borrow<nb::tuple>(call_of), names = nb::borrow<nb::tuple>(parts[1]);
-  const auto named = [&](const char* name) {  // whether the gradient of tensor `name` is wanted
+  const auto named = [&](std::string_view name) {  // whether its gradient is wanted
     for (std::size_t i = 0; i < names.size(); ++i) {
-      if (nb::borrow<nb::str>(names[i]).equal(nb::str(name))) return nb::cast<bool>(wanted[i + 3]);
+      if (name == nb::borrow<nb::str>(names[i]).c_str()) return nb::cast<bool>(wanted[i + 3]);
     }
     return false;
   };
   nb::object options = parts[0];
-  bool want_bias = false, want_sink = false, want_slopes = false, want_table = false;
   if (names.size() > 0) {
     if (!option(options, POLYHEAD_INTERNED("k_scale")).is_none()) return std::nullopt;
     std::vector<nb::object> tensors;
     for (std::size_t i = 0; i < names.size(); ++i) tensors.push_back(saved[i + 4]);
     options = call(eager->with_tensors, options, names, tuple_of(tensors));
-    want_bias = named("bias"), want_sink = named("sink"), want_slopes = named("slopes"), want_table = named("table");
   }
   std::optional<TensorCall> read;
-  std::optional<Result> d_q, d_k, d_v, d_bias, d_sink, d_relative;
-  ConstTensorView out, lse, d_out;
+  std::optional<GradientResults> gradients;
+  SdpaBackward tensors{.q = {}, .k = {}, .v = {}, .out = {}, .lse = {}, .d_out = {}, .d_q = {}, .d_k = {}, .d_v = {}};
   const nb::object q = saved[0], k = saved[1], v = saved[2];
   try {
     TensorCall& pass = read.emplace("sdpa_backward", options, q, k, v);
-    out = pass.keep(Array::tensor_memory(saved[3], "out")), lse = pass.keep(Array::tensor_memory(lse_saved, "lse"));
-    d_out = pass.keep(Array::tensor_memory(d_out_given, "d_out"));
-    if (!pass.is_readable() || !out || !lse || !d_out) return std::nullopt;
-    for (const ConstTensorView& view : {pass.k, pass.v, out, d_out}) {  // the torch operator converts tensors of another dtype
+    tensors.out = pass.keep(Array::tensor_memory(saved[3], "out")), tensors.lse = pass.keep(Array::tensor_memory(lse_saved, "lse"));
+    tensors.d_out = pass.keep(Array::tensor_memory(d_out_given, "d_out"));
+    if (!pass.is_readable() || !tensors.out || !tensors.lse || !tensors.d_out) return std::nullopt;
+    tensors.q = pass.q, tensors.k = pass.k, tensors.v = pass.v;
+    for (const ConstTensorView& view : {tensors.k, tensors.v, tensors.out, tensors.d_out}) {  // the operator converts them
       if (view.dtype() != pass.q.dtype()) return std::nullopt;
     }
-    const auto make = [&](std::optional<Result>& result, const char* name, bool want, ConstTensorView of) { result.emplace(name, nb::none(), want, q, of); };
-    make(d_q, "d_q", nb::cast<bool>(wanted[0]), pass.q), make(d_k, "d_k", nb::cast<bool>(wanted[1]), pass.k), make(d_v, "d_v", nb::cast<bool>(wanted[2]), pass.v);
-    make(d_bias, "d_bias", want_bias, pass.sdpa.bias), make(d_sink, "d_sink", want_sink, pass.sdpa.sink);
-    make(d_relative, "d_relative_bias", want_slopes || want_table, pass.sdpa.relative_bias.parameter());
+    gradients.emplace(SdpaForward{.q = pass.q, .k = pass.k, .v = pass.v, .out = {}}, pass.sdpa, q,
+                      [&](std::string_view argument, std::size_t i) { return i < 3 ? nb::cast<bool>(wanted[i]) : named(argument); });
   } catch (const nb::builtin_exception&) {
     return std::nullopt;
   }
-  read->compute([&] {
-    sdpa_backward({.q = read->q, .k = read->k, .v = read->v, .out = out, .lse = lse, .d_out = d_out, .d_q = d_q->view(), .d_k = d_k->view(),
-                   .d_v = d_v->view(), .d_bias = d_bias->view(), .d_relative_bias = d_relative->view(), .d_sink = d_sink->view()}, read->sdpa);
-  });
-  std::vector<nb::object> gradients{d_q->object, d_k->object, d_v->object};
+  gradients->place(tensors);
+  read->compute([&] { sdpa_backward(tensors, read->sdpa); });
+  std::vector<nb::object> found;
+  for (std::size_t i = 0; i < 3; ++i) found.push_back(gradients->all()[i].result.object);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const nb::str name = nb::borrow<nb::str>(names[i]);
-    const auto is = [&](const char* other) { return name.equal(nb::str(other)); };
-    const bool relative = (want_slopes && is("slopes")) || (want_table && is("table"));
-    gradients.push_back(is("bias") ? d_bias->object : is("sink") ? d_sink->object : relative ? d_relative->object : nb::none());
+    nb::object gradient = nb::none();
+    for (const GradientResult& one : gradients->all().subspan(3)) {
+      if (name.c_str() == one.argument) gradient = one.result.object;
+    }
+    found.push_back(gradient);
   }
-  return gradients;
+  return found;
 }
 
 // backward of the autograd.Function: (ctx, d_out), or with more outputs (ctx, d_out, d_lse[, d_attention_weights]).

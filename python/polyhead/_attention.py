@@ -186,7 +186,7 @@ def sdpa_backward(
     require_gradients(gradients, Gradients._fields)
     if d_bias is not None and "bias" not in gradients:
         raise ValueError(f"d_bias is given, and gradients is {gradients!r}; it must contain 'bias'")
-    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, *(name in gradients for name in Gradients._fields)))
+    return Gradients(*_core.sdpa_backward(q, k, v, out, lse, d_out, options, d_bias, tuple(name in gradients for name in Gradients._fields)))
 
 
 def require_gradients(gradients: object, allowed: tuple[str, ...]) -> None:

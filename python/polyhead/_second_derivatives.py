@@ -130,5 +130,5 @@ def sdpa_backward_backward(
     """
     require_gradients(gradients, SecondGradients._fields)
     _require_tangents("d_gradients", d_gradients)
-    wanted = (name in gradients for name in SecondGradients._fields)
-    return SecondGradients(*_core.sdpa_backward_backward(q, k, v, out, lse, d_out, tuple(d_gradients), options, *wanted))
+    wanted = tuple(name in gradients for name in Gradients._fields)
+    return SecondGradients(*_core.sdpa_backward_backward(q, k, v, out, lse, d_out, tuple(d_gradients), options, wanted, "d_out" in gradients))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from . import _core
 from ._capture import Capture
-from ._options import Array, Causal
+from ._options import Array
+from ._view_arguments import Annotations, Computation, MapArguments, ModelCall, PageSize, check_call, check_groups, check_measure, check_vector_megabytes, given
 from ._view_capture import captured_sets, plain_layers, tabs_of
 from ._view_pooled import check_pooling, computed
 from ._view_sets import heads_off, images_of_model, sets
 
-__all__ = ["Page", "view"]
+__all__ = ["Annotations", "Computation", "ModelCall", "Page", "PageSize", "view"]
 
 
 class Page:
@@ -54,100 +55,52 @@ def view(
     source: Any = None,
     text: str | Sequence[str] | None = None,
     *,
-    pair: str | None = None,
     tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
-    special: Any = None,
-    segments: Any = None,
-    block_keys: Any = None,
-    axes: tuple[str, str] | None = None,
-    links: Any = None,
-    possible_links: Any = None,
-    gate: Any = None,
-    pair_bias: Array | None = None,
     image: Array | Sequence[Array] | None = None,
     patches: tuple[int, int] | None = None,
-    title: str | None = None,
-    q: Any = None,
-    k: Any = None,
-    v: Any = None,
-    bias: Any = None,
-    attend: Any = None,
-    scale: float | None = None,
     without: Any = None,
-    without_measure: tuple[str, str] | None = None,
-    causal: Causal = None,
-    pooling: Literal["largest", "mean", "sum"] | None = None,
-    pooled_blocks: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
-    vector_megabytes: float = 4.0,
-    path: str | os.PathLike[str] | None = None,
-    truncate: bool = False,
-    generate: int = 0,
+    annotations: Annotations = Annotations(),
+    computation: Computation = Computation(),
+    size: PageSize = PageSize(),
+    call: ModelCall = ModelCall(),
+    title: str | None = None,
     lang: Literal["en", "zh"] | None = None,
+    path: str | os.PathLike[str] | None = None,
 ) -> Page:
     """A page with the attention maps of every head.
 
     Args:
-        source: one of five. (1) The folder of a model: an encoder of BERT's kind, a decoder such as GPT-2 or Llama, an encoder-decoder such as T5 (config.json,
-            model.safetensors, tokenizer.json or vocab.txt), or a model of images such as ViT or CLIP. (2) Attention weights (probabilities, floating; rows need not sum
-            to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer.
-            (3) A `Capture`: the page has a tab for each kind and shape of attention, joins the steps of a decoder with a cache to one map, and shows pooled maps of
-            calls that exceeded the budget. (4) An output of transformers, whose ``attentions``, ``encoder_attentions``, ``decoder_attentions`` and
-            ``cross_attentions`` become tabs. (5) None: the attention weights are computed from q and k. A batch of B > 1 becomes B texts of the page. An array
-            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]`` is read as a batch only if B texts or B lists of tokens are given; arguments below that are for tokens then
-            have one entry for each text. If a text has more than 2^26 attention weights that are computed, from a folder or from q and k, the page shows pooled maps.
+        source: a folder with an encoder of BERT's kind, a decoder such as GPT-2 or Llama, a model with two sides such as T5 (config.json, model.safetensors, tokenizer.json or
+            vocab.txt), or a model of images such as ViT or CLIP; or attention weights
+            (probabilities, floating; rows need not sum to 1, as after dropout): ``[T, S]``, ``[heads, T, S]``, ``[layers, heads, T, S]`` or a list with
+            one ``[heads, T, S]`` or ``[B, heads, T, S]`` per layer; or what `capture` took, which becomes
+            a tab for each kind and shape of attention, steps with a cache joined to one map, and pooled maps of what exceeded the budget; or an output of transformers, whose ``attentions``, ``encoder_attentions``,
+            ``decoder_attentions`` and ``cross_attentions`` become tabs. A batch of B > 1 becomes B texts of the page; an array of a batch,
+            ``[B, heads, T, S]`` or ``[layers, B, heads, T, S]``, is known by B texts or lists of tokens. All arguments below that are for tokens
+            then have one entry for each text. None: the attention weights are computed from q and k of computation; of a text with more than 2^26 of them the page
+            shows pooled maps, also with a folder.
         text: with a model: one text or several. With attention weights: a text to show above the maps.
-        pair: with a model and one text: the second part of the text.
-        tokens: with attention weights: T words of the queries; default: the positions of the queries. For an encoder-decoder these are the decoder's words.
+        tokens: with attention weights: T words of the queries; default: their positions. For an encoder-decoder these are the decoder's words.
         keys: with attention weights: S words of the keys; default: the words of the queries if S = T, else the positions of the keys. For an encoder-decoder
             these are the encoder's words.
-        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags. If the keys are other
-            words than the queries: a pair (flags of the queries, flags of the keys).
-        segments: T ints, 0 for the first part of a text, 1 for the second part. If the keys are other words than the queries: a pair (ints of the queries, ints
-            of the keys).
-        block_keys: S flags, True for a key that no query may attend to, such as padding; the page shades these keys. transformers' attention_mask is the opposite:
-            ``block_keys=attention_mask == 0``.
-        axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
-        links: pairs (query, key) that are known to be right, such as the word alignment of a translation. The page outlines them and shows each head's alignment
-            error rate (Och and Ney 2003); the head's own link of a query word goes to the key word with the largest weight. Links of special tokens are left out
-            of the rate.
-        possible_links: further pairs (query, key), which the rate does not treat as wrong.
-        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows the gates as a strip beside the map.
-        pair_bias: the bias that was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without this bias.
-        image: with self attention: the image from which the tokens are made, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
-            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows the image beside the map, and tints the image's patches by the
-            attention weights of a chosen patch. With the folder of a model of images (ViT, CLIP and others): the image or a list of images, uint8
-            ``[height, width, 3]``, in place of text; images are resized and normalised as the folder's preprocessor_config.json says.
-        patches: the number of rows and of columns of the image's patches. The patches are the tokens that are not special, row by row from the top left. If special is
-            not given, the tokens before the patches are special.
-        q: with attention weights: the queries ``[layers, heads, T, H]`` from which they were computed, or a list of layers; for a batch, with a dimension B where
-            source has it. With q and k the page shows how each weight is computed, with v also the head's output.
-        k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
-        v: the values ``[layers, K, S, V]``.
-        bias: the bias that was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
-        attend: bool, True where a query may attend to a key; broadcasts as bias.
-        scale: the factor by which q @ k was multiplied; default: 1/sqrt(H).
-        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). A badge on each of these heads shows how much the text's
-            embedding changes without the head, as 1 - cosine in thousandths. With attention weights: changes that you have measured, ``[layers, heads]``
+        image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
+            [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
+            folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
+            resized and normalised as the folder's preprocessor_config.json says.
+        patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If ``annotations.special``
+            is not given, the tokens before them are special.
+        without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
+            embedding changes, 1 - cosine in thousandths. With attention weights: these changes as you have measured them, ``[layers, heads]``
             (NaN: not measured) or a dict ``{(layer, head): change}``.
-        without_measure: name and unit of the numbers in without, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
-        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give the result as source.
-        pooling: if source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``: the argument `pooling` with which `pooled_map` made them; tokens (and
-            keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
-            keys. A cell of ``"largest"`` is the largest weight of the block; a cell of ``"mean"`` or ``"sum"`` is shown as the share of attention that a query of the
-            block gives to all keys of the block, on average. The page leaves out what cannot be computed from blocks, and says so. Default: ``"largest"`` if the
-            maps are too large for a page. With a `Capture`: pool all its maps; maps that exceeded the capture's budget are means.
-        pooled_blocks: without source: the number of rows and of columns of the pooled maps; default: 512, fewer with more than 32 heads.
-        progress: without source: as in `maps`.
-        vector_megabytes: how many megabytes of the page q, k and v may take, given ones or those of a model. If q, k and v of a text take more, the page shows only
-            the attention weights of the text, and says so. 0 leaves q, k and v out.
+        annotations: what is known about tokens and heads, such as special tokens, the links of a translation and names of the axes.
+        computation: with attention weights: q, k and v, from which the page shows how each weight is computed; gates and a pair bias. Without source: what
+            `view` computes the attention weights from.
+        size: how much the page holds: pooled maps, and megabytes for q, k and v.
+        call: with a model: the second part of a text, tokens to generate, and whether long texts are shortened.
         title: title of the page.
-        path: a file to which the page is also written.
-        truncate: shorten texts that exceed the model's positions; without it such texts are an error.
-        generate: number of tokens. A decoder continues each text by at most this many tokens, each time the likeliest. An encoder-decoder writes at most this many
-            tokens of the target, and the page shows, for each of them, what the decoder read of the text.
         lang: language of the page, ``"en"`` or ``"zh"``; default: what the reader's browser prefers.
+        path: also write the page there.
 
     Returns:
         The page; its attribute ``html`` is the HTML text.
@@ -158,72 +111,94 @@ def view(
             bias and attend do not fit the attention weights, or give other attention weights; without names a head that does not exist.
         TypeError: an argument of another type.
     """
-    if not isinstance(truncate, bool):
-        raise TypeError(f"truncate is of type {type(truncate).__name__}; it must be True or False")
-    if isinstance(generate, bool) or not isinstance(generate, int):
-        raise TypeError(f"generate is of type {type(generate).__name__}; it must be an int")
-    if generate < 0:
-        raise ValueError(f"generate is {generate}; it must be 0 tokens or more")
-    if isinstance(vector_megabytes, bool) or not isinstance(vector_megabytes, (int, float)):
-        raise TypeError(f"vector_megabytes is of type {type(vector_megabytes).__name__}; it must be a number of megabytes")
-    if not 0 <= vector_megabytes < float("inf"):
-        raise ValueError(f"vector_megabytes is {vector_megabytes}; it must be 0 megabytes or more")
-    if without_measure is not None:
-        if without is None or isinstance(source, (str, os.PathLike)):
-            raise ValueError("without_measure names the numbers in without, which are not given" if without is None else "without_measure: for attention weights; of a model, without measures 1 - cosine")
-        if not isinstance(without_measure, (tuple, list)) or len(without_measure) != 2:
-            raise TypeError("without_measure must be two str, a name and a unit")
-    check_pooling(pooling)
+    check_groups(annotations=(annotations, Annotations), computation=(computation, Computation), size=(size, PageSize), call=(call, ModelCall))
+    is_model = isinstance(source, (str, os.PathLike))
+    check_call(call)
+    check_vector_megabytes(size.vector_megabytes)
+    check_measure(annotations.without_measure, without, is_model)
+    check_pooling(size.pooling)
+    arguments = MapArguments(source, text, tokens, keys, image, patches, without, annotations, computation, size.pooling)
     if source is None:
-        if q is None or k is None:
-            raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given")
-        source, pooling, attend, T, S = computed(q, k, bias, attend, scale, causal, pooling, pooled_blocks, progress)
-        if pooling is not None:
-            if v is not None:
-                raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
-            tokens = [str(place) for place in range(T)] if tokens is None else tokens
-            keys = [str(place) for place in range(S)] if keys is None and T != S else keys
-            q = k = bias = attend = scale = None  # the page does not show how cells of pooled maps are computed
-    elif wrong := [name for name, value in {"causal": causal, "pooled_blocks": pooled_blocks, "progress": progress}.items() if value is not None]:
+        arguments = _computed(arguments, size)
+    elif wrong := [*given(computation, "causal"), *given(size, "pooled_blocks"), *given(computation, "progress")]:
         raise ValueError(f"{' and '.join(wrong)}: for attention weights that view computes from q and k, without source")
-    vectors = {name: given for name, given in {"q": q, "k": k, "v": v, "bias": bias, "attend": attend, "scale": scale}.items() if given is not None}
-    if vectors and (q is None or k is None) and not isinstance(source, (str, os.PathLike)):
-        raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
-    if isinstance(source, (str, os.PathLike)):
-        if text is None and image is None:
-            raise ValueError("text is missing; source is the folder of a model, which needs one, or image of a model of images")
-        given = {"tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "axes": axes, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "patches": patches, "pooling": pooling, **vectors}
-        if wrong := [name for name, value in given.items() if value is not None]:
-            raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
-        if image is not None:
-            of_texts = {"text": text, "pair": pair, "without": without, "truncate": truncate or None, "generate": generate or None}
-            if wrong := [name for name, value in of_texts.items() if value is not None]:
-                raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both")
-            images = images_of_model(image)
-            names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-            page = Page(_core.image_page(source, images, names, names[0] if title is None else title, lang, vector_megabytes))
-            if path is not None:
-                page.save(path)
-            return page
-        assert text is not None
-        page = Page(_core.model_page(source, [text] if isinstance(text, str) else text, pair, title, truncate, lang, vector_megabytes, heads_off(without), generate))
+    if not is_model:
+        _refuse_call(call)
+        page = Page(_core.page(_texts(arguments), "polyhead" if title is None else title, lang, size.vector_megabytes, annotations.without_measure))
     else:
-        if pair is not None:
-            raise ValueError("pair is for a model, and source is not the folder of one")
-        if generate:
-            raise ValueError("generate is for a model, and source is not the folder of one")
-        tabs = tabs_of(source, pooling) if isinstance(source, Capture) else []
-        plain = plain_layers(tabs)
-        if tabs and plain is not None:
-            source = plain
-        if vectors and pooling is not None:
-            raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
-        if tabs and plain is None:
-            given = {"text": text, "tokens": tokens, "keys": keys, "special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links}
-            texts = captured_sets(tabs, given, {"axes": axes, "gate": gate, "pair_bias": pair_bias, "image": image, "patches": patches, "without": without, **vectors})
-        else:
-            texts = sets(source, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gate, pair_bias, image, patches, vectors, without, pooling)
-        page = Page(_core.page(texts, "polyhead" if title is None else title, lang, vector_megabytes, without_measure))
+        _refuse_weights(arguments)
+        page = Page(_image_page(arguments, call, title, lang, size) if image is not None else _text_page(arguments, call, title, lang, size))
     if path is not None:
         page.save(path)
     return page
+
+
+def _computed(arguments: MapArguments, size: PageSize) -> MapArguments:
+    """The arguments with attention weights as source, computed from q and k."""
+    computation = arguments.computation
+    if computation.q is None or computation.k is None:
+        raise TypeError("source is None; it must be the folder of a model, attention weights, or an output of transformers; or q and k must be given in computation")
+    source, pooling, attend, T, S = computed(computation, size)
+    if pooling is None:
+        return arguments._replace(source=source, computation=computation._replace(attend=attend))
+    if computation.v is not None:
+        raise ValueError(f"v is for the computation of a single weight, and the page has pooled maps of {T} x {S} tokens, whose cells are blocks")
+    tokens, keys = arguments.tokens, arguments.keys
+    return arguments._replace(
+        source=source,
+        tokens=[str(place) for place in range(T)] if tokens is None else tokens,
+        keys=[str(place) for place in range(S)] if keys is None and T != S else keys,
+        computation=Computation(gate=computation.gate, pair_bias=computation.pair_bias),  # the page does not show how cells of pooled maps are computed
+        pooling=pooling,
+    )
+
+
+def _named(call: ModelCall) -> dict[str, Any]:
+    """The arguments of a model's call that are not the default."""
+    return {**given(call, "pair"), **({"truncate": True} if call.truncate else {}), **({"generate": call.generate} if call.generate else {})}
+
+
+def _refuse_call(call: ModelCall) -> None:
+    """Raises ValueError for arguments of a model's call."""
+    if wrong := list(_named(call)):
+        raise ValueError(f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for a model, and source is not the folder of one")
+
+
+def _refuse_weights(arguments: MapArguments) -> None:
+    """Raises ValueError for arguments that describe attention weights, which a model computes itself."""
+    if arguments.text is None and arguments.image is None:
+        raise ValueError("text is missing; source is the folder of a model, which needs one, or image of a model of images")
+    wrong = {
+        **given(arguments, "tokens", "keys"), **arguments.annotations._asdict(), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "patches", "pooling"), **arguments.vectors(),
+    }  # fmt: skip
+    if names := [name for name, value in wrong.items() if value is not None]:
+        raise ValueError(f"{' and '.join(names)}: for attention weights; source is the folder of a model, which has its own")
+
+
+def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
+    if wrong := [*given(arguments, "text", "without"), *_named(call)]:
+        raise ValueError(
+            f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both"
+        )
+    images = images_of_model(arguments.image)
+    names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
+    return _core.image_page(arguments.source, images, names, names[0] if title is None else title, lang, size.vector_megabytes)
+
+
+def _text_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
+    texts = [arguments.text] if isinstance(arguments.text, str) else arguments.text
+    return _core.model_page(arguments.source, texts, call.pair, title, call.truncate, lang, size.vector_megabytes, heads_off(arguments.without), call.generate)
+
+
+def _texts(arguments: MapArguments) -> list[dict[str, Any]]:
+    """The texts of a page of attention weights, in the form that the bindings read."""
+    vectors = arguments.vectors()
+    if vectors and not {"q", "k"} <= vectors.keys():
+        raise ValueError(f"{', '.join(vectors)}: q and k are both needed to show how attention weights are computed")
+    tabs = tabs_of(arguments.source, arguments.pooling) if isinstance(arguments.source, Capture) else []
+    plain = plain_layers(tabs)
+    if vectors and arguments.pooling is not None:
+        raise ValueError(f"{', '.join(vectors)}: for the computation of a single weight, and the cells of pooled maps are blocks")
+    if tabs and plain is None:
+        return captured_sets(tabs, arguments)
+    return sets(arguments if plain is None else arguments._replace(source=plain))

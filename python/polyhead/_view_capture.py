@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._capture import Capture, CapturedCall, names_of, require_calls, why_no_maps
+from ._view_arguments import MapArguments, given
 from ._view_pooled import block_limit
 from ._view_sets import Side, both, counted, described, is_list, named_special, of_text, pairs, plain
 
@@ -383,16 +384,16 @@ def plain_layers(tabs: list[_Tab]) -> list[Any] | None:
 class _Words:
     """The words of tokens and the flags that the caller gave. Each is used in every tab whose number of tokens it fits."""
 
-    def __init__(self, given: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
+    def __init__(self, arguments: dict[str, Any], tabs: list[_Tab], names: list[str]) -> None:
         self.tabs, self.names = tabs, names
-        self.given = {name: value for name, value in given.items() if value is not None}
-        self.fit: set[tuple[str, int]] = set()  # pairs ("tokens" or "keys", number of the text) for which the number of words fitted some tab
+        self.given = arguments
+        self.fit: set[tuple[str, int]] = set()  # ("tokens" or "keys", number of the text) whose number of words fitted some tab
         self.unused = {name for name, value in self.given.items() if not isinstance(value, frozenset)}
         kinds = list(dict.fromkeys(tab.kind for tab in tabs))
         self.sides = [_sides(tab.kind, kinds) for tab in tabs]
         self.has_keys = any(sides is not None and "key" in sides for sides in self.sides)
         batches = {tab.batch for tab in tabs}
-        self.count = counted(given["tokens"], given["text"])  # number of texts that the words are for; None: one text, not given as a list
+        self.count = counted(self.given.get("tokens"), self.given.get("text"))  # number of texts that the words are for; None: one text, not given as a list
         if self.count is None and 1 not in batches:
             self.count = min(batches)
         if self.count is not None and self.count not in batches:
@@ -450,10 +451,10 @@ class _Words:
         return self.fitting("block_keys", self.part("block_keys", tab, place), tab.S)
 
     def links(self, at: int, place: int) -> tuple[Any, list[Any]]:
-        tab, given = self.tabs[at], self.part("links", self.tabs[at], place)
-        if given is None or self.sides[at] != ("query", "key") or tab.pooling is not None:
+        tab, sure = self.tabs[at], self.part("links", self.tabs[at], place)
+        if sure is None or self.sides[at] != ("query", "key") or tab.pooling is not None:
             return None, []
-        found = pairs(given, "links"), pairs(self.part("possible_links", tab, place), "possible_links")
+        found = pairs(sure, "links"), pairs(self.part("possible_links", tab, place), "possible_links")
         if any(not (0 <= query < tab.T and 0 <= key < tab.S) for links in found for query, key in links):
             return None, []
         self.unused -= {"links", "possible_links"}
@@ -484,16 +485,24 @@ class _Words:
         )
 
 
-def captured_sets(tabs: list[_Tab], given: dict[str, Any], refused: dict[str, Any]) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets of maps as tabs. Sequence i of every set belongs to text i; sets may have different numbers of sequences."""
+def captured_sets(tabs: list[_Tab], arguments: MapArguments) -> list[dict[str, Any]]:
+    """The texts of a page, each with its further sets as tabs. Sequence i of each set is in text i: sets may have different numbers of them."""
     names = _names(tabs) if len(tabs) > 1 else [""]
-    if wrong := [name for name, value in refused.items() if value is not None]:
+    annotations, text = arguments.annotations, arguments.text
+    refused = {**given(annotations, "axes"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image", "patches", "without"), **arguments.vectors()}
+    if wrong := list(refused):
         sets = f"the capture has {len(tabs)}: {', '.join(names)}; captured.select(prefix) takes some of its calls" if len(tabs) > 1 else "the capture has pooled maps or steps with a cache"
         raise ValueError(f"{' and '.join(wrong)}: for one set of maps of single tokens; {sets}")
-    if given["possible_links"] is not None and given["links"] is None:
+    if annotations.possible_links is not None and annotations.links is None:
         raise ValueError("possible_links are given without links, the sure ones")
-    words = _Words({**given, "special": named_special(given["special"])}, tabs, names)
-    text = given["text"]
+    words = _Words(
+        {
+            **given(arguments, "text", "tokens", "keys"),
+            **given(annotations._replace(special=named_special(annotations.special)), "special", "segments", "block_keys", "links", "possible_links"),
+        },
+        tabs,
+        names,
+    )
     if is_list(text) and words.count != len(text) or isinstance(text, str) and words.count is not None:
         raise ValueError(f"text must be {'one str' if words.count is None else f'{words.count} str, one for each text'}")
     arrays = [tab.arrays() for tab in tabs]

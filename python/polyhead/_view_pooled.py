@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from . import _core
 from ._attention import maps, pooled_map
+from ._view_arguments import Computation, PageSize
 from ._view_sets import layered
 
 POOLINGS = ("largest", "mean", "sum")
@@ -56,23 +56,22 @@ def _reach(causal: Any, attend: Any, T: int, S: int) -> Any:
     return below if attend is None else np.asarray(attend) & below
 
 
-def computed(
-    q: Any, k: Any, bias: Any, attend: Any, scale: float | None, causal: Any, pooling: str | None, blocks: int | None, progress: Callable[[int, int], object] | None
-) -> tuple[list[Any], Any, Any, int, int]:
+def computed(computation: Computation, page: PageSize) -> tuple[list[Any], Any, Any, int, int]:
     """Returns (maps, pooling, mask, T, S). maps: for each layer a map [heads, T, S], or a pooled map [heads, height, width]. pooling: None if not pooled. mask: `attend`
     combined with the causal diagonal; if pooled, `attend` alone."""
-    queries, keys = layered(q, "q"), layered(k, "k")
+    pooling, attend, causal, progress = page.pooling, computation.attend, computation.causal, computation.progress
+    queries, keys = layered(computation.q, "q"), layered(computation.k, "k")
     layers = len(queries)
     if len(keys) != layers or layers == 0:
         raise ValueError(f"q has {layers} layers and k {len(keys)}; they must have the same, at least one")
     heads, T, S = layers * queries[0].shape[0], queries[0].shape[1], keys[0].shape[1]
-    size = _blocks(blocks, heads)
-    if pooling is None and (blocks is not None or heads * T * S > _core.most_attention_weights):
+    size = _blocks(page.pooled_blocks, heads)
+    if pooling is None and (page.pooled_blocks is not None or heads * T * S > _core.most_attention_weights):
         pooling = "largest"
 
     found = []
     for place in range(layers):
-        options = {"bias": _layer(bias, place), "attend": _layer(attend, place), "scale": scale, "causal": causal}
+        options = {"bias": _layer(computation.bias, place), "attend": _layer(attend, place), "scale": computation.scale, "causal": causal}
 
         def told(done: int, total: int, place: int = place) -> None:
             if progress is not None:
@@ -81,5 +80,5 @@ def computed(
         if pooling is None:
             found.append(maps(queries[place], keys[place], progress=told, **options))
         else:
-            found.append(pooled_map(queries[place], keys[place], min(size, T), min(size, S), pooling=pooling, progress=told, **options))  # type: ignore[arg-type]
+            found.append(pooled_map(queries[place], keys[place], min(size, T), min(size, S), pooling=pooling, progress=told, **options))
     return found, pooling, attend if pooling is not None or causal is None else _reach(causal, attend, T, S), T, S

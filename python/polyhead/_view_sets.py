@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Name in an output of transformers -> (name of the page's tab, whose tokens the queries are, whose tokens the keys are). In an encoder-decoder "query" means the
-# decoder's tokens and "key" the encoder's tokens.
+from ._view_arguments import MapArguments, given
+
+# Name in an output of transformers -> name of the page's tab, side of the queries, side of the keys. In an encoder-decoder the side "query" are
+# the decoder's tokens, the side "key" the encoder's.
 _OUTPUTS = {
     "attentions": ("Self-attention", "query", "query"),
     "encoder_attentions": ("Encoder", "key", "key"),
@@ -49,8 +51,8 @@ def _output(source: Any) -> dict[str, Any] | None:
         raise ValueError(f"source has the name {unknown[0]!r}; it may have {', '.join(map(repr, _OUTPUTS))}")
     if not isinstance(source, Mapping) and not any(hasattr(source, name) for name in _OUTPUTS):
         return None
-    given = {name: get(name) for name in _OUTPUTS}
-    found = {name: values for name, values in given.items() if values is not None and len(values) > 0}  # transformers gives () for attentions that a model does not have
+    attentions = {name: get(name) for name in _OUTPUTS}
+    found = {name: values for name, values in attentions.items() if values is not None and len(values) > 0}  # transformers gives () for attentions that a model does not have
     if not found:
         raise ValueError("source has no attention weights; call the model with output_attentions=True (and attn_implementation='eager')")
     return found
@@ -117,11 +119,11 @@ def layered(values: Any, name: str) -> Any:
     return found
 
 
-def _vectors(given: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
-    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; other arguments are returned unchanged."""
-    result = dict(given)
-    for name in given.keys() & {"q", "k", "v"}:
-        result[name], texts = _layered(given[name], name, count, _VECTORS, batch is not None)
+def _vectors(arrays: dict[str, Any], count: int | None, batch: int | None) -> dict[str, Any]:
+    """Converts q, k and v to lists of layers and checks that they have as many texts as the attention weights; leaves the rest unchanged."""
+    result = dict(arrays)
+    for name in arrays.keys() & {"q", "k", "v"}:
+        result[name], texts = _layered(arrays[name], name, count, _VECTORS, batch is not None)
         if texts != batch:
             raise ValueError(f"{name} has a batch of {texts or 1} and source of {batch or 1}")
     return result
@@ -162,18 +164,20 @@ def _maps(source: Any, count: int | None) -> list[_Maps]:
     return tabs
 
 
-def _pooled(tabs: list[_Maps], tokens: Any, keys: Any, of_tokens: dict[str, Any]) -> _Maps:
-    """The only set of maps, as pooled maps together with the numbers of queries and keys."""
+def _pooled(tabs: list[_Maps], arguments: MapArguments) -> _Maps:
+    """The only set of maps, as a pooled one with its numbers of tokens."""
     if len(tabs) > 1 or tabs[0].batch is not None:
         raise ValueError("pooling is for one set of maps of one text; source has several")
-    if wrong := [name for name, value in of_tokens.items() if value is not None]:
+    tokens, keys = arguments.tokens, arguments.keys
+    of_tokens = {**given(arguments.annotations, "special", "segments", "block_keys", "links", "possible_links"), **given(arguments.computation, "gate", "pair_bias"), **given(arguments, "image")}
+    if wrong := list(of_tokens):
         raise ValueError(f"{' and '.join(wrong)}: for single tokens, and the cells of pooled maps are blocks")
     if tokens is None:
         raise ValueError("pooling needs tokens, the words of all T queries: pooled maps do not say how many there are")
     words = plain(tokens), plain(tokens if keys is None else keys)
-    for name, given in zip(("tokens", "keys"), words):
-        if not is_list(given):
-            raise TypeError(f"{name} is of type {type(given).__name__}; it must be a list of str")
+    for name, listed in zip(("tokens", "keys"), words):
+        if not is_list(listed):
+            raise TypeError(f"{name} is of type {type(listed).__name__}; it must be a list of str")
     return tabs[0]._replace(T=len(words[0]), S=len(words[1]))
 
 
@@ -340,13 +344,31 @@ def counted(tokens: Any, text: Any) -> int | None:
     return len(text) if is_list(text) else None
 
 
-def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gate: Any, pair_bias: Any, image: Any, patches: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> list[dict[str, Any]]:
-    """The texts of a page, each with its further sets of maps as tabs, in the form that the bindings read."""
-    count = counted(tokens, text)
-    tabs = _maps(source, count)
+def sets(arguments: MapArguments) -> list[dict[str, Any]]:
+    """The texts of a page, each with its further sets as tabs, in the form that the bindings read."""
+    count = counted(arguments.tokens, arguments.text)
+    tabs = _maps(arguments.source, count)
+    if arguments.pooling is not None:
+        tabs = [_pooled(tabs, arguments)]
     batch = tabs[0].batch
-    if pooling is not None:
-        tabs = [_pooled(tabs, tokens, keys, {"special": special, "segments": segments, "block_keys": block_keys, "links": links, "possible_links": possible_links, "gate": gate, "pair_bias": pair_bias, "image": image})]
+    _require_texts(arguments, count, batch)
+    _require_one_set(arguments, tabs)
+    if arguments.annotations.possible_links is not None and arguments.annotations.links is None:
+        raise ValueError("possible_links are given without links, the sure ones")
+    if arguments.computation.pair_bias is not None:
+        _require_pair_bias(arguments.computation.pair_bias, tabs[0].values)
+    if arguments.image is not None and arguments.keys is not None:
+        raise ValueError("image is for self attention, and keys are given, which are other tokens")
+    gates, vectors = _gates(arguments.computation.gate, count, batch), _vectors(arguments.vectors(), count, batch)
+    images = _images(arguments.image, arguments.patches, batch)
+    if images and arguments.annotations.special is None:
+        arguments = arguments._replace(annotations=arguments.annotations._replace(special=_special_before(arguments.patches, tabs[0].T, batch)))
+    return [_text(arguments, tabs, place, gates, (images[place], *arguments.patches) if images else None, _vectors_of(vectors, place, batch)) for place in range(1 if batch is None else batch)]
+
+
+def _require_texts(arguments: MapArguments, count: int | None, batch: int | None) -> None:
+    """Raises ValueError unless there are as many texts as the attention weights are of."""
+    text, axes = arguments.text, arguments.annotations.axes
     if batch is not None and count is not None and batch != count:
         raise ValueError(f"source has a batch of {batch}; there are words for {count} texts")
     if text is not None and not isinstance(text, str) and batch is None:
@@ -355,73 +377,98 @@ def sets(source: Any, text: Any, tokens: Any, keys: Any, special: Any, segments:
         raise ValueError(f"text must be {batch} str, one for each text of the batch")
     if axes is not None and (not is_list(axes) or len(axes) != 2):
         raise TypeError("axes must be two str, the names of the query axis and of the key axis")
-    for name, value in (("axes", axes), ("gate", gate), ("pair_bias", pair_bias), ("image", image), ("without", without)):
-        if value is not None and len(tabs) > 1:
-            raise ValueError(f"{name} is for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
-    if vectors and len(tabs) > 1:
-        raise ValueError(f"{', '.join(vectors)}: for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}")
-    if possible_links is not None and links is None:
-        raise ValueError("possible_links are given without links, the sure ones")
-    gates = None if gate is None else _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
-    if gates and gates[1] != batch:
-        raise ValueError(f"gate has a batch of {gates[1]} and source of {batch}")
-    if pair_bias is not None:
-        if not _has_shape(pair_bias):
-            raise TypeError(f"pair_bias is of type {type(pair_bias).__name__}; it must be an array")
-        _refuse_gradients([pair_bias], "pair_bias")
-        values = tabs[0].values
-        whole = [len(values), *_shape(values[0])[-3:]] if isinstance(values, list) else _shape(values)
-        given = _shape(pair_bias)
-        if len(given) > 4 or any(extent not in (1, full) for extent, full in zip(given[::-1], whole[::-1])):
-            raise ValueError(f"pair_bias is {given}; it must broadcast to [layers, heads, T, S] = {whole}")
-    vectors = _vectors(vectors, count, batch)
-    if image is not None and keys is not None:
-        raise ValueError("image is for self attention, and keys are given, which are other tokens")
-    images = _images(image, patches, batch)
-    if images and special is None:
-        special = [1] * max(0, tabs[0].T - patches[0] * patches[1]) + [0] * min(tabs[0].T, patches[0] * patches[1])
-        special = special if batch is None else [special] * batch
-    return [_text(tabs, place, batch, text, tokens, keys, special, segments, block_keys, axes, links, possible_links, gates, pair_bias, (images[place], *patches) if images else None, _vectors_of(vectors, place, batch), without, pooling) for place in range(1 if batch is None else batch)]
 
 
-def _text(tabs: list[_Maps], place: int, batch: int | None, text: Any, tokens: Any, keys: Any, special: Any, segments: Any, block_keys: Any, axes: Any, links: Any, possible_links: Any, gates: Any, pair_bias: Any, image: Any, vectors: dict[str, Any], without: Any, pooling: str | None) -> dict[str, Any]:
-    def part(value: Any, name: str) -> Any:
-        return of_text(value, name, place, batch)
+def _require_one_set(arguments: MapArguments, tabs: list[_Maps]) -> None:
+    """Raises ValueError for arguments of one set of maps if there are several."""
+    if len(tabs) == 1:
+        return
+    listed = f"for one set of maps; source has {len(tabs)}: {', '.join(tab.name for tab in tabs)}"
+    for name in (*given(arguments.annotations, "axes"), *given(arguments.computation, "gate", "pair_bias"), *given(arguments, "image", "without")):
+        raise ValueError(f"{name} is {listed}")
+    if vectors := arguments.vectors():
+        raise ValueError(f"{', '.join(vectors)}: {listed}")
 
-    words = {"query": part(tokens, "tokens"), "key": part(keys, "keys")}
+
+def _gates(gate: Any, count: int | None, batch: int | None) -> Any:
+    """The gates as layers, of all texts; None if they are not given."""
+    if gate is None:
+        return None
+    gates, texts = _layered(gate, "gate", count, "[T, V], [heads, T, V] or [layers, heads, T, V]; for several texts [layers, B, heads, T, V]", batch is not None)
+    if texts != batch:
+        raise ValueError(f"gate has a batch of {texts} and source of {batch}")
+    return gates
+
+
+def _require_pair_bias(pair_bias: Any, values: Any) -> None:
+    if not _has_shape(pair_bias):
+        raise TypeError(f"pair_bias is of type {type(pair_bias).__name__}; it must be an array")
+    _refuse_gradients([pair_bias], "pair_bias")
+    whole = [len(values), *_shape(values[0])[-3:]] if isinstance(values, list) else _shape(values)
+    extents = _shape(pair_bias)
+    if len(extents) > 4 or any(extent not in (1, full) for extent, full in zip(extents[::-1], whole[::-1])):
+        raise ValueError(f"pair_bias is {extents}; it must broadcast to [layers, heads, T, S] = {whole}")
+
+
+def _special_before(patches: tuple[int, int], T: int, batch: int | None) -> Any:
+    """Flags of special tokens: those before the patches."""
+    count = patches[0] * patches[1]
+    special = [1] * max(0, T - count) + [0] * min(T, count)
+    return special if batch is None else [special] * batch
+
+
+def _sizes(tabs: list[_Maps]) -> dict[str, int]:
+    """The number of tokens of each side, in which all sets of maps must agree."""
     sizes: dict[str, int] = {}
     for tab in tabs:
         for side, size in zip(tab.sides, (tab.T, tab.S)):
             if sizes.setdefault(side, size) != size:
                 raise ValueError(f"source has sets of maps with {sizes[side]} and {size} {'tokens' if side == 'query' else 'keys'}; they must agree")
-    alone = len(tabs) == 1 and tabs[0].sides == ("query", "key") and words["key"] is None and sizes["query"] == sizes["key"]
+    return sizes
+
+
+def _sides(arguments: MapArguments, tabs: list[_Maps], place: int) -> dict[str, Side]:
+    """The words and flags of each side, for one text. The sides of self attention are one object."""
+    batch, sizes = tabs[0].batch, _sizes(tabs)
+    words, special, segments = (of_text(value, name, place, batch) for name, value in (
+        ("tokens", arguments.tokens), ("special", named_special(arguments.annotations.special)), ("segments", arguments.annotations.segments)))  # fmt: skip
+    own = {"query": words, "key": of_text(arguments.keys, "keys", place, batch)}
+    alone = len(tabs) == 1 and tabs[0].sides == ("query", "key") and own["key"] is None and sizes["query"] == sizes["key"]
     two = len(sizes) == 2 and not alone
-    if not two and words["key"] is not None:
+    if not two and own["key"] is not None:
         raise ValueError("keys are given, but the keys of source are its tokens")
     for side, name in (("query", "tokens"), ("key", "keys")):
         if side in sizes:
-            require_count(name, words[side], sizes[side], place, batch)
-    special_of, segments_of = both(part(named_special(special), "special"), "special", two), both(part(segments, "segments"), "segments", two)
-    sides = {side: Side("tokens" if side == "query" else "keys", sizes[side], words[side], special_of[at], segments_of[at])
-             for at, side in enumerate(("query", "key")) if side in sizes}
+            require_count(name, own[side], sizes[side], place, batch)
+    special_of, segments_of = both(special, "special", two), both(segments, "segments", two)
+    sides = {side: Side("tokens" if side == "query" else "keys", sizes[side], own[side], special_of[at], segments_of[at])
+             for at, side in enumerate(("query", "key")) if side in sizes}  # fmt: skip
     if alone:
         sides["key"] = sides["query"]
-    blocked = part(block_keys, "block_keys")
+    return sides
+
+
+def _text(arguments: MapArguments, tabs: list[_Maps], place: int, gates: Any, image: Any, vectors: dict[str, Any]) -> dict[str, Any]:
+    """One text of the page: its first set of maps, with the further ones as tabs."""
+    batch, text, annotations = tabs[0].batch, arguments.text, arguments.annotations
+    sides = _sides(arguments, tabs, place)
+    blocked, links, possible, without = (of_text(value, name, place, batch) for name, value in (
+        ("block_keys", annotations.block_keys), ("links", annotations.links), ("possible_links", annotations.possible_links), ("without", arguments.without)))  # fmt: skip
     values = tabs[0].values
     extents = [len(values), _shape(values[0])[-3]] if isinstance(values, list) else _shape(values)[:2]
-    changes = _changes(part(without, "without"), *extents)
+    changes = _changes(without, *extents)
     found = []
     for tab in tabs:
         query, key = (sides[side] for side in tab.sides)
-        linked = links is not None and (len(tabs) == 1 or tab.sides == ("query", "key"))
+        linked = annotations.links is not None and (len(tabs) == 1 or tab.sides == ("query", "key"))
         masked = blocked is not None and (len(tabs) == 1 or tab.sides[1] == "key")
         found.append(described(
             text=(text if isinstance(text, str) else text[place] if text is not None else "" if batch is None else str(place)),
-            name=tab.name, pooling=pooling, attentions=tab.of(place), queries=query, keys=key, axes=axes, block_keys=blocked if masked else None,
-            links=pairs(part(links, "links"), "links") if linked else None, possible_links=pairs(part(possible_links, "possible_links"), "possible_links"),
-            gate=None if gates is None else (gates[0] if batch is None else [layer[place] for layer in gates[0]]), pair_bias=pair_bias, image=image, vectors=vectors, without=changes,
+            name=tab.name, pooling=arguments.pooling, attentions=tab.of(place), queries=query, keys=key, axes=annotations.axes, block_keys=blocked if masked else None,
+            links=pairs(links, "links") if linked else None, possible_links=pairs(possible, "possible_links"),
+            gate=gates if gates is None or batch is None else [layer[place] for layer in gates], pair_bias=arguments.computation.pair_bias, image=image, vectors=vectors, without=changes,
         ))  # fmt: skip
-    if links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
+    if annotations.links is not None and len(tabs) > 1 and not any(tab.sides == ("query", "key") for tab in tabs):
         raise ValueError(f"links are for cross-attention; source has {', '.join(tab.name for tab in tabs)}")
     found[0]["tabs"] = found[1:]
     return found[0]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@ class Statement {
 
   // Adds a fact that must be the same on all ranks.
   void same(const char* name, std::int64_t value) { add(name, value, Type::integer, true); }
+  void same(std::string name, std::int64_t value) { same(names_.emplace_back(std::move(name)).c_str(), value); }
   void same(const char* name, double value);
   void same(const char* name, DType dtype) { add(name, static_cast<std::int64_t>(dtype), Type::dtype, true); }
   // Does what same() does, for a text. Only hashes are compared, so the error names the fact but not the two texts.
@@ -50,6 +52,7 @@ class Statement {
   }
   static std::string text_of(Type type, std::int64_t value);
 
+  std::deque<std::string> names_;  // those of facts_ that are not literals
   std::vector<Fact> facts_;
   std::vector<std::int64_t> values_;
   std::string refusal_;

@@ -61,12 +61,12 @@ ConstTensorView in_full_rank(ConstTensorView view, int rank) {
 
 bool per_query(const ConstTensorView& key_lengths, const ConstTensorView& q) { return key_lengths && key_lengths.rank() == q.rank() - 2; }
 
-// Returns the options that are no tensors and do not depend on sizes of other ranks.
+// Returns the options that are no tensors, without rules for positions. A dropout whose bits are a tensor is left out.
 SdpaOptions without_tensors(const SdpaOptions& options) {
-  SdpaOptions result;
-  result.scale = options.scale, result.softcap = options.softcap, result.precision = options.precision, result.empty_rows = options.empty_rows;
-  if (!options.dropout.keep) result.dropout = {.p = options.dropout.p, .seed = options.dropout.seed};
-  result.backend = options.backend, result.executor = options.executor, result.workspace = options.workspace;
+  SdpaOptions result = options;
+  visit_arguments(result, TensorArguments{[](const Argument&, ConstTensorView& view) { view = {}; }});
+  result.mask = {}, result.relative_bias = {};
+  if (options.dropout.keep) result.dropout = {};
   return result;
 }
 
@@ -89,8 +89,7 @@ void copy_tensors(const SdpaOptions& from, SdpaOptions& to, const Wanted& wanted
 // Returns the options that refer to positions in the whole sequence.
 SdpaOptions of_positions(const SdpaOptions& options, const ConstTensorView& q) {
   SdpaOptions result = without_tensors(options);
-  result.mask.causal = options.mask.causal, result.mask.window = options.mask.window;
-  result.relative_bias = options.relative_bias;
+  result.mask = options.mask, result.relative_bias = options.relative_bias;  // copy_tensors() replaces their tensors
   copy_tensors(options, result, [&](const Argument& argument, const ConstTensorView& view) {
     return in_positions(argument.extent) && !(&view == &options.mask.key_lengths && per_query(view, q));
   });
@@ -108,14 +107,20 @@ SdpaOptions of_rows(const SdpaOptions& options, const ConstTensorView& q) {
   return result;
 }
 
-// Error for a tensor of the mask that neither of_positions() nor of_rows() copies: a new member of Mask must not be ignored.
+// Error for a tensor that neither of_positions() nor of_rows() copies: a new argument must not be ignored.
 void require_handed_on(const char* operation, const SdpaOptions& options, const ConstTensorView& q) {
-  const Mask of[] = {of_positions(options, q).mask, of_rows(options, q).mask};
-  visit_given(options.mask, [&](std::string_view name, const ConstTensorView&) {
-    bool handed_on = false;
-    for (const Mask& mask : of) visit_given(mask, [&](std::string_view other, const ConstTensorView&) { handed_on |= name == other; });
-    require(handed_on, operation, ": ", name, " over several ranks is not supported");
-  });
+  const auto given = [](const SdpaOptions& some) {
+    std::vector<bool> flags;
+    visit_arguments(some, TensorArguments{[&](const Argument&, const ConstTensorView& view) { flags.push_back(static_cast<bool>(view)); }});
+    return flags;
+  };
+  const std::vector<bool> by_position = given(of_positions(options, q)), by_row = given(of_rows(options, q));
+  std::size_t at = 0;
+  visit_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
+    const bool handed_on = by_position[at] || by_row[at];
+    ++at;
+    require(!view || handed_on, operation, ": ", argument.path(), " over several ranks is not supported");
+  }});
 }
 
 // Checks what this rank can check by itself.
@@ -131,8 +136,9 @@ bool check_own(const char* operation, const Tensors& own, const SdpaOptions& opt
     Tensors tensors = own;
     tensors.d_bias = tensors.d_relative_bias = tensors.d_sink = {};
     native = normal_form(tensors, without_tensors(options), memory).native;
-    for (const auto& [name, view] : {std::pair{"d_bias", own.d_bias}, {"d_sink", own.d_sink}, {"d_relative_bias", own.d_relative_bias}})
-      require(!view || !overlaps_itself(view), operation, ": positions of ", name, " share memory; over several ranks that is not supported");
+    visit_gradients(own, [&](const char* name, const TensorView& view) {
+      require(!view || !overlaps_itself(view), operation, ": positions of d_", name, " share memory; over several ranks that is not supported");
+    });
   } else {
     require(!own.attention_weights, operation, ": attention_weights over several ranks are not supported");
     require(!own.k_scale && !own.v_scale && own.k.dtype() != DType::i8, operation, ": int8 keys over several ranks are not supported");
@@ -173,9 +179,10 @@ std::vector<std::int64_t> check_rows(const char* operation, const Tensors& own, 
 // Adds the facts of a call on which all ranks must agree.
 template <class Tensors>
 void state(const Tensors& own, const SdpaOptions& options, const DistributedOptions& distributed, const ConstTensorView& pair_mask, const ConstTensorView& sink_rows, Statement& statement) {
-  const Mask& mask = options.mask;
-  const RelativeBias& relative = options.relative_bias;
-  const ConstTensorView& key_mask = mask.attend_keys ? mask.attend_keys : mask.block_keys;
+  // A new argument does not compile until it is named here; it then needs a fact, and a line in WholeProblem() if ranks compute with it.
+  const auto& [scale, mask, bias, relative_bias, softcap, score_rule, sink, dropout, empty_rows, precision, backend, executor, workspace] = options;
+  const auto& [named_rules, causal, window, key_lengths, attend, block, attend_keys, block_keys, diagonal_offsets, query_offsets, key_offsets, blocks] = mask;
+  const auto& [named_bias, slopes, table, bidirectional, max_distance, diagonal] = relative_bias;
   statement.same("the dtype of q", own.q.dtype());
   statement.same("the dtype of k", own.k.dtype());
   const Shape lead = own.q.rank() >= 3 ? own.q.shape().first(own.q.rank() - 3) : Shape{};
@@ -185,34 +192,34 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   statement.same("the number of key/value heads", extent(own.k, -3));
   statement.same("the width of a query head", extent(own.q, -1));
   statement.same("the width of a value head", extent(own.v, -1));
-  statement.same("whether scale is given", std::int64_t{options.scale.has_value()});
-  statement.same("scale", options.scale.value_or(0));
-  statement.same("softcap", options.softcap);
-  statement.same("the dropout probability", options.dropout.p);
-  statement.same("the seed of dropout", static_cast<std::int64_t>(options.dropout.seed.value_or(0)));
-  statement.same("empty_rows", static_cast<std::int64_t>(options.empty_rows));
-  statement.same("precision", static_cast<std::int64_t>(options.precision));
-  statement.same("whether the mask is causal", std::int64_t{mask.causal.has_value()});
-  statement.same_text("the causal diagonal", text_of(mask.causal));
-  statement.same("the window's left side", mask.window.left.value_or(-1));
-  statement.same("the window's right side", mask.window.right.value_or(-1));
-  statement.same_text("the window's diagonal", text_of(mask.window.diagonal));
+  statement.same("whether scale is given", std::int64_t{scale.has_value()});
+  statement.same("scale", scale.value_or(0));
+  statement.same("softcap", softcap);
+  statement.same("the dropout probability", dropout.p);
+  statement.same("the seed of dropout", static_cast<std::int64_t>(dropout.seed.value_or(0)));
+  statement.same("empty_rows", static_cast<std::int64_t>(empty_rows));
+  statement.same("precision", static_cast<std::int64_t>(precision));
+  statement.same("whether the mask is causal", std::int64_t{causal.has_value()});
+  statement.same_text("the causal diagonal", text_of(causal));
+  statement.same("the window's left side", window.left.value_or(-1));
+  statement.same("the window's right side", window.right.value_or(-1));
+  statement.same_text("the window's diagonal", text_of(window.diagonal));
   visit_arguments(mask, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) {
-    if (in_positions(argument.extent)) statement.same_hash(argument.name, &view == &mask.key_lengths && per_query(view, own.q) ? 1 : hash_of(view));
+    if (in_positions(argument.extent)) statement.same_hash(argument.name, &view == &options.mask.key_lengths && per_query(view, own.q) ? 1 : hash_of(view));
   }});
-  statement.same("whether attend_keys is given", std::int64_t{static_cast<bool>(mask.attend_keys)});
-  statement.same_hash("attend_keys or block_keys", hash_of(key_mask));
-  statement.same("whether attend is given", std::int64_t{static_cast<bool>(mask.attend)});
+  statement.same("whether attend_keys is given", std::int64_t{static_cast<bool>(attend_keys)});
+  statement.same_hash("attend_keys or block_keys", hash_of(attend_keys ? attend_keys : block_keys));
+  statement.same("whether attend is given", std::int64_t{static_cast<bool>(attend)});
   statement.same_text("the kind of attend or block", kind_of(pair_mask));
-  statement.same_text("the kind of bias", kind_of(options.bias));
-  statement.same_text("the kind of dropout.keep", kind_of(options.dropout.keep));
+  statement.same_text("the kind of bias", kind_of(bias));
+  statement.same_text("the kind of dropout.keep", kind_of(dropout.keep));
   statement.same_text("the kind of sink", kind_of(sink_rows));
-  statement.same("the dimensions of sink", std::int64_t{options.sink.rank()});
-  statement.same("whether relative_bias has slopes", std::int64_t{static_cast<bool>(relative.slopes)});
-  statement.same_hash("relative_bias", relative ? hash_of(relative.parameter()) : 0);
-  statement.same("relative_bias.max_distance", relative.max_distance);
-  statement.same("relative_bias.bidirectional", std::int64_t{relative.bidirectional});
-  statement.same_text("relative_bias.diagonal", text_of(relative.diagonal));
+  statement.same("the dimensions of sink", std::int64_t{sink.rank()});
+  statement.same("whether relative_bias has slopes", std::int64_t{static_cast<bool>(slopes)});
+  statement.same_hash("relative_bias", relative_bias ? hash_of(relative_bias.parameter()) : 0);
+  statement.same("relative_bias.max_distance", max_distance);
+  statement.same("relative_bias.bidirectional", std::int64_t{bidirectional});
+  statement.same_text("relative_bias.diagonal", text_of(diagonal));
   statement.same("the order of slices", static_cast<std::int64_t>(distributed.order));
   statement.same("the plan's head_ranks", std::int64_t{distributed.plan ? distributed.plan->head_ranks : -1});
   statement.same("the plan's ring_ranks", std::int64_t{distributed.plan ? distributed.plan->ring_ranks : -1});
@@ -223,12 +230,7 @@ void state(const Tensors& own, const SdpaOptions& options, const DistributedOpti
   statement.same("links.seconds_per_message", distributed.links.seconds_per_message);
   statement.same("links.multiply_adds_per_second", distributed.links.multiply_adds_per_second);
   if constexpr (kBackward<Tensors>) {
-    statement.same("whether d_q is wanted", std::int64_t{static_cast<bool>(own.d_q)});
-    statement.same("whether d_k is wanted", std::int64_t{static_cast<bool>(own.d_k)});
-    statement.same("whether d_v is wanted", std::int64_t{static_cast<bool>(own.d_v)});
-    statement.same("whether d_bias is wanted", std::int64_t{static_cast<bool>(own.d_bias)});
-    statement.same("whether d_sink is wanted", std::int64_t{static_cast<bool>(own.d_sink)});
-    statement.same("whether d_relative_bias is wanted", std::int64_t{static_cast<bool>(own.d_relative_bias)});
+    visit_gradients(own, [&](const char* name, const TensorView& view) { statement.same(cat("whether d_", name, " is wanted"), std::int64_t{static_cast<bool>(view)}); });
   } else {
     statement.same("whether lse is wanted", std::int64_t{static_cast<bool>(own.lse)});
   }

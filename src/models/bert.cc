@@ -59,7 +59,7 @@ BertEncoder::BertEncoder(const BertConfig& given, nn::Seed seed) : config(given)
   if (config.segments > 0) segments = embedding(config.segments);
   if (config.embedding_norm) embedding_norm = norm(embedding_width);
   for (std::int64_t i = 0; i < own_layers; ++i) {
-    EncoderLayer& layer = layers.emplace_back(EncoderLayerConfig{.width = config.width,
+    EncoderLayer& layer = layers.emplace_back(LayerConfig{.width = config.width,
                                                                  .heads = config.heads,
                                                                  .hidden_width = config.hidden_width,
                                                                  .activation = config.activation,

@@ -8,7 +8,7 @@
 
 namespace polyhead::models {
 
-std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x) {
+std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::LayerConfig& layer, std::int64_t layers, const Shape& x) {
   const std::int64_t tokens = x[-2];
   Shape lead{layers};
   for (const std::int64_t extent : x.first(x.size() - 2)) lead.push_back(extent);

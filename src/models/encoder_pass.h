@@ -15,7 +15,7 @@ struct LayerOutputs {
 };
 
 // Returns the shapes that LayerOutputs must have for an input x [*,T,E].
-std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::EncoderLayerConfig& layer, std::int64_t layers, const Shape& x);
+std::vector<WantedOutput> wanted(const LayerOutputs& outputs, const nn::LayerConfig& layer, std::int64_t layers, const Shape& x);
 
 // Returns the output [*,T,E] of the last layer, before the final norm. attention.workspace is required.
 Tensor run_layers(const nn::Encoder& stack, Tensor x, const LayerOutputs& outputs, const nn::AttentionOptions& attention);

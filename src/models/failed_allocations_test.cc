@@ -168,7 +168,7 @@ void expect_whole_or_nothing_in_a_stack(Cache& cache, Cache& other, std::int64_t
 TEST(FailedAllocations, CachesOfStacksAreChangedInEveryLayerOrInNone) {
   Random random(3);
   const nn::Encoder encoder({.width = 8, .heads = 2, .norm_position = nn::NormPosition::pre, .seed = 1}, 3);
-  const nn::EncoderDecoder translator({.source_count = 7, .width = 8, .heads = 2, .layers = 1, .decoder_layers = 2, .seed = 1});
+  const nn::EncoderDecoder translator({.source_count = 7, .layers = 1, .decoder_layers = 2, .layer = {.width = 8, .heads = 2, .seed = 1}});
   const Tensor x = random.tensor(DType::f32, {4, 2, 8}), memory = random.tensor(DType::f32, {2, 3, 8}), ids = Tensor::of<std::int64_t>({4, 2}, {1, 2, 3, 4, 5, 6, 0, 1});
   const auto one = [](const Tensor& tensor) { return tensor.view().slice(1, 0, 1); };
   const std::array<std::int64_t, 4> source{1, 0, 3, 3};

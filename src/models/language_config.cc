@@ -66,7 +66,7 @@ void read_experts(ConfigFile& file, const Family& family, LanguageModelConfig& c
 void read_layer(ConfigFile& file, const Family& family, LanguageModelConfig& config) {
   const FamilyKeys& keys = family.keys;
   const FamilyDefaults& defaults = family.defaults;
-  nn::EncoderLayerConfig& layer = config.layer;
+  nn::LayerConfig& layer = config.layer;
   layer.width = file.size(keys.width);
   layer.heads = file.size(keys.heads);
   layer.kv_heads = keys.kv_heads.empty() ? layer.heads : file.size(keys.kv_heads, defaults.kv_heads_as_heads ? layer.heads : 0);

@@ -114,7 +114,7 @@ Tensor last_rows(ConstTensorView hidden, const Call& call) {
 }
 
 void require_outputs(const LanguageModel& model, const LanguageInput& input, const LanguageOutput& output, const LanguageOptions& options, const Call& call) {
-  const nn::EncoderLayerConfig& layer = model.config.layer;
+  const nn::LayerConfig& layer = model.config.layer;
   const std::int64_t layers = model.config.layers, tokens = call.tokens;
   const Shape hidden = nn::appended(call.ids, {layer.width});
   const auto of_layers = [&](std::int64_t heads, std::int64_t extent) { return with_leading(nn::appended(call.lead, {heads, tokens, extent}), layers); };
@@ -180,7 +180,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& given) : config(given) {
   require(!config.experts || config.experts->layers.empty() || std::ssize(config.experts->layers) == config.layers, kName, ": experts.layers has ",
           config.experts ? config.experts->layers.size() : 0, " entries for ", config.layers, " layers");
   config.windows.resize(static_cast<std::size_t>(config.layers));
-  nn::EncoderLayerConfig& layer = config.layer;
+  nn::LayerConfig& layer = config.layer;
   const nn::MultiHeadAttentionConfig attention = config.attention(0);
   layer.kv_heads = attention.kv_heads, layer.head_width = attention.head_width;
   if (layer.hidden_width == 0) layer.hidden_width = 4 * layer.width;

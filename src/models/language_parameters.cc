@@ -11,7 +11,7 @@ namespace polyhead::models {
 namespace {
 
 nn::Norm load_norm(Checkpoint& file, const std::string& name, const LanguageModelConfig& config) {
-  const nn::EncoderLayerConfig& layer = config.layer;
+  const nn::LayerConfig& layer = config.layer;
   Tensor weight = file.take(name + ".weight", {layer.width});
   if (layer.norm == nn::NormKind::rms_norm) return nn::RMSNorm(std::move(weight), layer.epsilon, config.norm_weight_offset);
   return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);
@@ -37,7 +37,7 @@ nn::Linear head_rows_of(const nn::Linear& whole, std::int64_t heads, std::int64_
 }
 
 nn::MultiHeadAttention load_attention(Checkpoint& file, const Family& family, const LanguageModelConfig& config, const std::string& prefix, std::int64_t index) {
-  const nn::EncoderLayerConfig& layer = config.layer;
+  const nn::LayerConfig& layer = config.layer;
   const FamilyTensors& names = family.tensors;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
   const std::int64_t width = layer.width, q_rows = layer.heads * layer.head_width, k_rows = layer.kv_heads * layer.head_width;
@@ -101,7 +101,7 @@ nn::MixtureOfExperts load_mixture(Checkpoint& file, const Family& family, const 
 }
 
 nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const LanguageModelConfig& config, std::int64_t index) {
-  const nn::EncoderLayerConfig& c = config.layer;
+  const nn::LayerConfig& c = config.layer;
   const FamilyTensors& names = family.tensors;
   const std::string prefix = cat(file.prefix(), names.layer, index, ".");
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
@@ -112,7 +112,7 @@ nn::EncoderLayer load_layer(Checkpoint& file, const Family& family, const Langua
   layer.attention_output_norm = norm(names.attention_output_norm);
   layer.feed_forward_norm = norm(names.feed_forward_norm);
   layer.feed_forward_output_norm = norm(names.feed_forward_output_norm);
-  layer.norm_position = c.norm_position;
+  layer.norm_position = *c.norm_position;
   layer.part_order = c.part_order;
   if (const std::optional<nn::MixtureOfExpertsConfig> mixture = config.mixture(index)) {
     layer.mixture = load_mixture(file, family, *mixture, prefix);

@@ -20,7 +20,7 @@ struct Source {
   nn::Linear linear(const std::string& name, std::int64_t out, std::int64_t in) { return file.linear(name, out, in, family.bias); }
 
   nn::Norm norm(const std::string& name) {
-    const nn::EncoderLayerConfig& layer = config.encoder;
+    const nn::LayerConfig& layer = config.encoder;
     Tensor weight = file.take(name + ".weight", {layer.width});
     if (layer.norm == nn::NormKind::rms_norm) return nn::RMSNorm(std::move(weight), layer.epsilon);
     return nn::LayerNorm(std::move(weight), file.take(name + ".bias", {layer.width}), layer.epsilon);

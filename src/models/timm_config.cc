@@ -90,7 +90,7 @@ VisionConfig read_timm_config(ConfigFile& file) {
     file.fail_at("model_args", cat("makes images of ", config.channels, " channels and ", config.height, " x ", config.width, " pixels with patches of ", config.patch_height, " x ", config.patch_width));
   config.layers = size("depth", made.size->layers);
   if (config.layers > kMostLayers) file.fail_at("model_args", cat("has depth ", config.layers, "; it may be at most ", kMostLayers));
-  nn::EncoderLayerConfig& layer = config.layer;
+  nn::LayerConfig& layer = config.layer;
   layer.width = size("embed_dim", made.size->width);
   layer.heads = size("num_heads", made.size->heads);
   if (layer.width % layer.heads != 0) file.fail_at("model_args", cat("has num_heads ", layer.heads, "; it must divide embed_dim = ", layer.width));

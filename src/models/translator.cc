@@ -25,15 +25,10 @@ TranslatorConfig checked(TranslatorConfig config, const BytePairTokenizer& token
 
 nn::EncoderDecoder network_of(const TranslatorConfig& c) {
   return nn::EncoderDecoder({.source_count = c.vocabulary,
-                             .width = c.model_width,
-                             .heads = c.heads,
                              .layers = c.layers,
-                             .hidden_width = c.hidden_width,
-                             .dropout = c.dropout,
+                             .layer = {.width = c.model_width, .heads = c.heads, .hidden_width = c.hidden_width, .dropout = c.dropout, .dtype = c.dtype, .seed = c.seed},
                              .shared_embedding = true,
-                             .tied_output = true,
-                             .dtype = c.dtype,
-                             .seed = c.seed});
+                             .tied_output = true});
 }
 
 void require_length(const Translator& model, std::int64_t tokens, const char* what) {

@@ -13,9 +13,9 @@
 namespace polyhead::models {
 namespace {
 
-// Reads the sizes that the configs of the image encoder and of the text encoder have under the same keys.
-nn::EncoderLayerConfig read_layer(ConfigFile& file, const VisionDefaults& defaults) {
-  nn::EncoderLayerConfig layer{.seed = 0};
+// Reads the sizes that the configs of the image side and of the text side have under the same keys.
+nn::LayerConfig read_layer(ConfigFile& file, const VisionDefaults& defaults) {
+  nn::LayerConfig layer{.seed = 0};
   layer.width = file.size("hidden_size", defaults.width);
   layer.heads = file.size("num_attention_heads", defaults.heads);
   if (layer.width % layer.heads != 0) file.fail_at("num_attention_heads", cat("is ", layer.heads, "; it must divide hidden_size = ", layer.width));

@@ -11,7 +11,7 @@
 namespace polyhead::models {
 namespace {
 
-ProbePooling load_pooling_head(Checkpoint& file, const std::string& prefix, const nn::EncoderLayerConfig& layer) {
+ProbePooling load_pooling_head(Checkpoint& file, const std::string& prefix, const nn::LayerConfig& layer) {
   const std::int64_t width = layer.width;
   ProbePooling head;
   head.probe = file.take_reshaped(prefix + ".probe", {1, width});
@@ -52,7 +52,7 @@ nn::Linear load_head(Checkpoint& file, const std::string& name, std::int64_t in,
 
 }  // namespace
 
-nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::EncoderLayerConfig& config, const std::string& prefix) {
+nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::LayerConfig& config, const std::string& prefix) {
   const std::int64_t width = config.width;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
   nn::Linear q, k, v;
@@ -81,7 +81,7 @@ VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, Vis
   *root = prefix.ends_with(names.prefix) ? prefix.substr(0, prefix.size() - names.prefix.size()) : prefix;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
   config.layer.dtype = file.dtype();
-  const nn::EncoderLayerConfig& layer = config.layer;
+  const nn::LayerConfig& layer = config.layer;
   const std::int64_t width = layer.width, pixels = config.channels * config.patch_height * config.patch_width;
 
   VisionEncoder encoder;
@@ -121,7 +121,7 @@ TextSide load_text_side_of(Checkpoint& file, const TextSideFamily& family, TextS
   *root = prefix.ends_with(family.prefix) ? prefix.substr(0, prefix.size() - family.prefix.size()) : prefix;
   const auto named = [&](std::string_view name) { return cat(prefix, name); };
   config.layer.dtype = file.dtype();
-  const nn::EncoderLayerConfig& layer = config.layer;
+  const nn::LayerConfig& layer = config.layer;
   TextSide side;
   side.words = nn::Embedding(file.take(cat(prefix, family.words, ".weight"), {config.vocabulary, layer.width}));
   side.positions = nn::Embedding(file.take(cat(prefix, family.positions, ".weight"), {config.positions, layer.width}));

@@ -9,7 +9,7 @@ namespace polyhead::models {
 struct LayerNames {
   std::string_view attention_norm, feed_forward_norm, q, k, v, attention_output, hidden, feed_forward_output;
 };
-nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::EncoderLayerConfig& config, const std::string& prefix);
+nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::LayerConfig& config, const std::string& prefix);
 
 // Loads the tensors of an image encoder, with its classifier or projection. `*root` receives what comes before the names of the classifier, the projection and
 // the text encoder in the file.

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "core/option_words.h"
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/nn/multi_head_attention.h"
@@ -47,9 +48,9 @@ MultiHeadAttentionConfig completed(const MultiHeadAttentionConfig& given) {
   positive("output_width", c.output_width);
   require(c.heads % c.kv_heads == 0, kOperation, ": ", c.heads, " heads are not a multiple of ", c.kv_heads, " key/value heads");
   require(c.dropout >= 0 && c.dropout <= 1, kOperation, ": dropout is ", c.dropout, "; it must lie in [0,1]");
-  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", c.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
-          "; in a row without keys the sink takes the whole attention weight, so the output is zero");
-  require(c.axis != -1, kOperation, ": axis is -1, the axis of the width; attention runs along another axis");
+  require(!c.sink || c.empty_rows == EmptyRows::zero, kOperation, ": sink with empty_rows ", word_of(c.empty_rows),
+          "; a sink takes all of the weight of a row without keys, which is zero");
+  require(c.axis != -1, kOperation, ": axis is -1, the width's; attention runs along one of the others");
   require(!c.scale || std::isfinite(*c.scale), kOperation, ": scale is ", c.scale.value_or(0), "; it must be finite");
   require(c.softcap >= 0 && !std::isinf(c.softcap), kOperation, ": softcap is ", c.softcap, "; it must be finite and at least 0");
   require(is_floating(c.dtype), kOperation, ": the dtype is ", c.dtype, "; it must be floating");

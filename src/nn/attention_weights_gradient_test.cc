@@ -125,7 +125,7 @@ TEST(AttentionWeightsGradient, OfLayersOfStacksIsCentralDifferences) {
 // The loss of a model is the sum of a loss on its output and a loss on its attention weights. The gradient of that sum equals central differences.
 TEST(AttentionWeightsGradient, OfAModelIsCentralDifferences) {
   Random random(5);
-  EncoderDecoder model({.source_count = 4, .width = 4, .heads = 2, .hidden_width = 3, .shared_embedding = true, .tied_output = true, .dtype = DType::f64, .seed = 1});
+  EncoderDecoder model({.source_count = 4, .layer = {.width = 4, .heads = 2, .hidden_width = 3, .dtype = DType::f64, .seed = 1}, .shared_embedding = true, .tied_output = true});
   const Tensor source = Tensor::of<std::int64_t>({1, 3}, {1, 0, 3}), target = Tensor::of<std::int64_t>({1, 2}, {2, 2});
   Tensor logits(DType::f64, {1, 2, 4});
   const Tensor d_logits = random.tensor(DType::f64, logits.shape());

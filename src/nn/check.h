@@ -81,7 +81,7 @@ inline void require_parameters_may_change(std::string_view operation, bool forwa
 
 // Error if an output shares memory with a parameter of the module.
 template <class M>
-void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
+void require_parameters_separate(std::string_view operation, std::span<const Operand> outputs, const M& module) {
   bool separate = true;  // first check without names, because joining names costs more than the check
   module.visit([&](NoName, const Tensor& parameter) {
     for (const Operand& output : outputs) separate = separate && !overlaps(output.view, parameter);
@@ -93,6 +93,11 @@ void require_parameters_separate(std::string_view operation, std::initializer_li
               "; outputs need memory of their own");
     }
   });
+}
+
+template <class M>
+void require_parameters_separate(std::string_view operation, std::initializer_list<Operand> outputs, const M& module) {
+  require_parameters_separate(operation, std::span(outputs.begin(), outputs.size()), module);
 }
 
 // Error unless `grads` is a module of the same structure (zeros_like) that overlaps no input, no parameter and no other output. Called

@@ -58,10 +58,11 @@ void layer_forward(const char* operation, const DecoderLayer& layer, ConstTensor
 
 }  // namespace
 
-DecoderLayer::DecoderLayer(const DecoderLayerConfig& config) : norm_position(config.norm_position), dropout(config.dropout) {
+DecoderLayer::DecoderLayer(const LayerConfig& config) : norm_position(config.norm_position.value_or(NormPosition::post)), dropout(config.dropout) {
   constexpr const char* kOperation = "DecoderLayer";
   const std::uint64_t seed = config.seed;
   require_dropout(kOperation, config.dropout);
+  require(config.part_order == PartOrder::sequential, kOperation, ": part_order is parallel; the parts of a decoder layer are sequential");
   const auto attention = [&](std::int64_t key_width, std::uint64_t number) {
     MultiHeadAttentionConfig own = attention_config(config, derive_seed(seed, number));
     own.key_width = key_width;
@@ -151,7 +152,7 @@ void DecoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Decod
                     });
 }
 
-Decoder::Decoder(const DecoderLayerConfig& layer, std::int64_t count)
+Decoder::Decoder(const LayerConfig& layer, std::int64_t count)
     : layers(make_layers<DecoderLayer>("Decoder", layer, count)), final_norm(make_final_norm(layer)) {}
 
 void Decoder::forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options, Saved* saved) const {

@@ -13,7 +13,7 @@ using test::near;
 using test::Random;
 using test::same_bits;
 
-DecoderLayerConfig tiny(NormPosition position) {
+LayerConfig tiny(NormPosition position) {
   return {.width = 6, .memory_width = 4, .heads = 2, .hidden_width = 5, .norm_position = position, .epsilon = 1e-3, .dtype = DType::f64, .seed = 0};
 }
 
@@ -55,7 +55,7 @@ TEST(DecoderLayer, GradientsAreCentralDifferences) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
     for (const double dropout : {0.0, 0.3}) {
       SCOPED_TRACE((position == NormPosition::pre ? "pre, dropout " : "post, dropout ") + std::to_string(dropout));
-      DecoderLayerConfig config = tiny(position);
+      LayerConfig config = tiny(position);
       config.dropout = config.attention_dropout = dropout;
       expect_central_differences_with_memory(DecoderLayer(config), 26, 1);
       expect_central_differences_with_memory(Decoder(config, 2), position == NormPosition::pre ? 54 : 52, 2);
@@ -64,21 +64,21 @@ TEST(DecoderLayer, GradientsAreCentralDifferences) {
 }
 
 TEST(DecoderLayer, NormsOfBothSidesAndOfHeadsHaveTheGradientsOfCentralDifferences) {
-  DecoderLayerConfig config = tiny(NormPosition::both);
+  LayerConfig config = tiny(NormPosition::both);
   config.norm = NormKind::rms_norm, config.kv_heads = 1, config.head_width = 4, config.qk_norm = true, config.dropout = 0.3;
   config.bias = config.output_bias = config.feed_forward_bias = false;
   expect_central_differences_with_memory(Decoder(config, 2), 2 * (2 * 6 + 2 + 6) + 1, 3);
 }
 
-DecoderLayerConfig tiny_rms_norm_swiglu(NormPosition position) {
-  DecoderLayerConfig config = tiny(position);
+LayerConfig tiny_rms_norm_swiglu(NormPosition position) {
+  LayerConfig config = tiny(position);
   config.norm = NormKind::rms_norm, config.activation = Activation::silu, config.gated = true;
   return config;
 }
 
 TEST(DecoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
-    DecoderLayerConfig config = tiny_rms_norm_swiglu(position);
+    LayerConfig config = tiny_rms_norm_swiglu(position);
     config.dropout = 0.3;
     expect_central_differences_with_memory(Decoder(config, 2), position == NormPosition::pre ? 51 : 50, 3);
   }
@@ -103,7 +103,7 @@ TEST(DecoderLayer, LaterTokensAndMaskedMemoryDoNotExist) {
 
 TEST(DecoderLayer, TokenByTokenWithACacheIsTheWhole) {
   Random random(4);
-  for (const DecoderLayerConfig& config : {tiny(NormPosition::pre), tiny_rms_norm_swiglu(NormPosition::post)}) {
+  for (const LayerConfig& config : {tiny(NormPosition::pre), tiny_rms_norm_swiglu(NormPosition::post)}) {
     const DecoderLayer layer(config);
     const Tensor x = random.tensor(DType::f64, {2, 5, 6}), memory = random.tensor(DType::f64, {2, 3, 4});
     Tensor whole(DType::f64, x.shape()), parts(DType::f64, x.shape());
@@ -128,6 +128,8 @@ TEST(DecoderLayer, ExtentsMayBeZero) {
 }
 
 TEST(DecoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
+  EXPECT_EQ(error_message([] { DecoderLayer({.width = 4, .norm_position = NormPosition::pre, .part_order = PartOrder::parallel, .seed = 1}); }),
+            "DecoderLayer: part_order is parallel; the parts of a decoder layer are sequential");
   const DecoderLayer layer(tiny(NormPosition::post));
   const Decoder decoder(tiny(NormPosition::post), 1);
   Tensor x(DType::f64, {2, 3, 6}), memory(DType::f64, {2, 5, 4}), wide(DType::f64, {2, 5, 6}), y(DType::f64, {2, 3, 6}), d(DType::f64, {2, 3, 6});

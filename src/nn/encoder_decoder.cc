@@ -74,18 +74,15 @@ Tensor embed(const Embedding& embedding, ConstTensorView ids, const std::vector<
 std::vector<std::int64_t> from_zero(ConstTensorView ids) { return std::vector<std::int64_t>(static_cast<std::size_t>(ids.extent(0))); }
 
 Embedding make_embedding(std::int64_t count, const EncoderDecoderConfig& config, std::uint64_t seed) {
-  Tensor weight(config.dtype, {count, config.width});
-  Initialiser(seed).normal(weight, 0, 1 / std::sqrt(static_cast<double>(config.width)));
+  Tensor weight(config.layer.dtype, {count, config.layer.width});
+  Initialiser(seed).normal(weight, 0, 1 / std::sqrt(static_cast<double>(config.layer.width)));
   return Embedding(std::move(weight));
 }
 
-template <class C>
-C layer_config(const EncoderDecoderConfig& config, std::uint64_t seed) {
-  C layer{.seed = seed};
-  layer.width = config.width, layer.heads = config.heads, layer.kv_heads = config.kv_heads, layer.head_width = config.head_width, layer.hidden_width = config.hidden_width;
-  layer.bias = config.bias, layer.output_bias = config.output_bias, layer.feed_forward_bias = config.feed_forward_bias, layer.qk_norm = config.qk_norm;
-  layer.activation = config.activation, layer.gated = config.gated, layer.norm = config.norm, layer.norm_position = config.norm_position, layer.epsilon = config.epsilon;
-  layer.dropout = config.dropout, layer.attention_dropout = config.attention_dropout, layer.dtype = config.dtype;
+LayerConfig layer_config(const EncoderDecoderConfig& config, std::uint64_t seed) {
+  LayerConfig layer = config.layer;
+  layer.norm_position = layer.norm_position.value_or(NormPosition::pre);
+  layer.seed = seed;
   return layer;
 }
 
@@ -100,22 +97,22 @@ AttentionOptions of_encoder(const EncoderDecoderOptions& options) {
 
 }  // namespace
 
-EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config) : dropout(config.dropout) {
+EncoderDecoder::EncoderDecoder(const EncoderDecoderConfig& config) : dropout(config.layer.dropout) {
   constexpr const char* kOperation = "EncoderDecoder";
-  const std::uint64_t seed = config.seed;
+  const std::uint64_t seed = config.layer.seed;
   const std::int64_t target_count = config.target_count == 0 ? config.source_count : config.target_count;
-  require(config.source_count >= 1 && target_count >= 1 && config.width >= 1, kOperation, ": source_count is ", config.source_count,
-          ", target_count ", target_count, " and width ", config.width, "; each must be at least 1");
-  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": shared_embedding with source_count ", config.source_count,
-          " and target_count ", target_count, "; both must be equal");
-  require(is_floating(config.dtype), kOperation, ": the parameters must be floating, not ", config.dtype);
-  require_dropout(kOperation, config.dropout);
+  require(config.source_count >= 1 && target_count >= 1 && config.layer.width >= 1, kOperation, ": source_count is ", config.source_count,
+          ", target_count ", target_count, " and width ", config.layer.width, "; each must be at least 1");
+  require(!config.shared_embedding || target_count == config.source_count, kOperation, ": a shared embedding of ", config.source_count,
+          " ids of the source and ", target_count, " of the target");
+  require(is_floating(config.layer.dtype), kOperation, ": the parameters must be floating, not ", config.layer.dtype);
+  require_dropout(kOperation, config.layer.dropout);
   source_embedding = make_embedding(config.source_count, config, derive_seed(seed, kSource));
   if (!config.shared_embedding) target_embedding = make_embedding(target_count, config, derive_seed(seed, kTarget));
-  encoder = Encoder(layer_config<EncoderLayerConfig>(config, derive_seed(seed, kEncoder)), config.layers);
-  decoder = Decoder(layer_config<DecoderLayerConfig>(config, derive_seed(seed, kDecoder)), config.decoder_layers == 0 ? config.layers : config.decoder_layers);
+  encoder = Encoder(layer_config(config, derive_seed(seed, kEncoder)), config.layers);
+  decoder = Decoder(layer_config(config, derive_seed(seed, kDecoder)), config.decoder_layers == 0 ? config.layers : config.decoder_layers);
   if (!config.tied_output)
-    output = Linear({.in_width = config.width, .out_width = target_count, .dtype = config.dtype, .seed = derive_seed(seed, kOutput)});
+    output = Linear({.in_width = config.layer.width, .out_width = target_count, .dtype = config.layer.dtype, .seed = derive_seed(seed, kOutput)});
 }
 
 std::int64_t EncoderDecoder::target_count() const { return output.weight ? output.out_width() : target_embedding_of(*this).count(); }

@@ -23,9 +23,9 @@ using test::same_bits;
 constexpr std::int64_t kCount = 4;
 
 EncoderDecoder tiny(bool tied, std::uint64_t seed, double dropout = 0) {
-  EncoderDecoder model({.source_count = tied ? kCount : 6, .target_count = kCount, .width = 4, .heads = 2, .layers = 1, .decoder_layers = 2,
-                        .hidden_width = 5, .norm_position = tied ? NormPosition::pre : NormPosition::post, .epsilon = 1e-3, .dropout = dropout,
-                        .attention_dropout = dropout, .shared_embedding = tied, .tied_output = tied, .dtype = DType::f64, .seed = seed});
+  EncoderDecoder model({.source_count = tied ? kCount : 6, .target_count = kCount, .layers = 1, .decoder_layers = 2,
+                        .layer = {.width = 4, .heads = 2, .hidden_width = 5, .norm_position = tied ? NormPosition::pre : NormPosition::post, .epsilon = 1e-3, .dropout = dropout,
+                                  .attention_dropout = dropout, .dtype = DType::f64, .seed = seed}, .shared_embedding = tied, .tied_output = tied});
   Random random(seed);
   model.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, -0.8, 1); });
   return model;
@@ -97,7 +97,7 @@ TEST(EncoderDecoder, IsItsParts) {
 }
 
 TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
-  const EncoderDecoderConfig config{.source_count = 500, .width = 64, .heads = 4, .layers = 2, .shared_embedding = true, .tied_output = true, .seed = 5};
+  const EncoderDecoderConfig config{.source_count = 500, .layers = 2, .layer = {.width = 64, .heads = 4, .seed = 5}, .shared_embedding = true, .tied_output = true};
   const EncoderDecoder model(config);
   double squares = 0;
   for (const double x : test::to_doubles(model.source_embedding.weight)) squares += x * x;
@@ -110,7 +110,17 @@ TEST(EncoderDecoder, NewParametersDifferAndEmbeddingsAreSmall) {
   });
 }
 
-// Decodes with a cache, first two tokens at once and then one token at a time; at last chooses tokens with greedy_tokens().
+// Decodes with a cache: two tokens first, then one token at a time, then with greedy_tokens().
+TEST(EncoderDecoder, NormsTheInputOfItsPartsUnlessToldOtherwise) {
+  const EncoderDecoder pre({.source_count = 5, .layer = {.width = 4, .seed = 1}}), post({.source_count = 5, .layer = {.width = 4, .norm_position = NormPosition::post, .seed = 1}});
+  EXPECT_EQ(pre.encoder.layers[0].norm_position, NormPosition::pre);
+  EXPECT_EQ(pre.decoder.layers[0].norm_position, NormPosition::pre);
+  EXPECT_TRUE(pre.encoder.final_norm.weight && pre.decoder.final_norm.weight);
+  EXPECT_EQ(post.decoder.layers[0].norm_position, NormPosition::post);
+  EXPECT_EQ(EncoderLayer({.width = 4, .seed = 1}).norm_position, NormPosition::post);
+  EXPECT_EQ(DecoderLayer({.width = 4, .seed = 1}).norm_position, NormPosition::post);
+}
+
 TEST(EncoderDecoder, DecodingWithACacheIsTheWhole) {
   const Texts texts;
   for (const bool tied : {false, true}) {
@@ -176,7 +186,7 @@ TEST(EncoderDecoder, BeamSearchFindsTheBestText) {
 }
 
 TEST(EncoderDecoder, StepsReuseTheirMemory) {
-  const EncoderDecoder model({.source_count = kCount, .width = 128, .heads = 2, .shared_embedding = true, .tied_output = true, .seed = 8});
+  const EncoderDecoder model({.source_count = kCount, .layer = {.width = 128, .heads = 2, .seed = 8}, .shared_embedding = true, .tied_output = true});
   EncoderDecoder grads = zeros_like(model);
   const Workspace workspace;
   const Tensor ids(DType::i64, {2, 30});
@@ -193,10 +203,12 @@ TEST(EncoderDecoder, StepsReuseTheirMemory) {
 }
 
 TEST(EncoderDecoder, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
-  EXPECT_EQ(error_message([] { EncoderDecoder({.width = 4, .seed = 1}); }),
+  EXPECT_EQ(error_message([] { EncoderDecoder({.layer = {.width = 4, .seed = 1}}); }),
             "EncoderDecoder: source_count is 0, target_count 0 and width 4; each must be at least 1");
-  EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .width = 4, .shared_embedding = true, .seed = 1}); }),
-            "EncoderDecoder: shared_embedding with source_count 5 and target_count 6; both must be equal");
+  EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .target_count = 6, .layer = {.width = 4, .seed = 1}, .shared_embedding = true}); }),
+            "EncoderDecoder: a shared embedding of 5 ids of the source and 6 of the target");
+  EXPECT_EQ(error_message([] { EncoderDecoder({.source_count = 5, .layer = {.width = 4, .memory_width = 6, .seed = 1}}); }),
+            "EncoderLayer: memory_width is 6; an encoder layer reads no memory, so it must be 0");
   const Texts texts;
   const EncoderDecoder model = tiny(false, 9);
   Tensor logits(DType::f64, {2, 3, kCount}), short_logits(DType::f64, {2, 3, 3});

@@ -43,10 +43,11 @@ void require_order(const char* operation, const AttentionOptions& options, Const
 
 }  // namespace
 
-EncoderLayer::EncoderLayer(const EncoderLayerConfig& config) : norm_position(config.norm_position), part_order(config.part_order), dropout(config.dropout) {
+EncoderLayer::EncoderLayer(const LayerConfig& config) : norm_position(config.norm_position.value_or(NormPosition::post)), part_order(config.part_order), dropout(config.dropout) {
   constexpr const char* kOperation = "EncoderLayer";
   const std::uint64_t seed = config.seed;
   require_dropout(kOperation, config.dropout);
+  require(config.memory_width == 0, kOperation, ": memory_width is ", config.memory_width, "; an encoder layer reads no memory, so it must be 0");
   const NormConfig norm{.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype};
   require_part_order(kOperation, part_order, norm_position);
   attention = MultiHeadAttention(attention_config(config, derive_seed(seed, 0)));
@@ -139,7 +140,7 @@ void EncoderLayer::backward(const Saved& saved, ConstTensorView d_y, const Encod
   }
 }
 
-Encoder::Encoder(const EncoderLayerConfig& layer, std::int64_t count)
+Encoder::Encoder(const LayerConfig& layer, std::int64_t count)
     : layers(make_layers<EncoderLayer>("Encoder", layer, count)), final_norm(make_final_norm(layer)) {}
 
 void Encoder::forward(ConstTensorView x, TensorView y, const AttentionOptions& options, Saved* saved) const {

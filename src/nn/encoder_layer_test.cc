@@ -18,7 +18,7 @@ void scramble(Module& module, Random& random) {
   module.visit([&](const std::string&, Tensor& tensor) { random.fill(tensor, 0.2, 1.0); });
 }
 
-EncoderLayerConfig tiny(Activation activation = Activation::gelu, NormPosition position = NormPosition::post) {
+LayerConfig tiny(Activation activation = Activation::gelu, NormPosition position = NormPosition::post) {
   return {.width = 6, .heads = 2, .hidden_width = 5, .activation = activation, .norm_position = position, .epsilon = 1e-3, .dtype = DType::f64, .seed = 0};
 }
 
@@ -53,7 +53,7 @@ TEST(EncoderLayer, GradientsAgreeWithCentralDifferences) {
     for (const double dropout : {0.0, 0.3}) {
       for (const std::uint64_t seed : {1u, 2u}) {
         SCOPED_TRACE((position == NormPosition::pre ? "pre, dropout " : "post, dropout ") + std::to_string(dropout) + ", seed " + std::to_string(seed));
-        EncoderLayerConfig config = tiny(seed == 1 ? Activation::gelu : Activation::gelu_tanh, position);
+        LayerConfig config = tiny(seed == 1 ? Activation::gelu : Activation::gelu_tanh, position);
         config.dropout = config.attention_dropout = dropout;
         expect_central_differences(EncoderLayer(config), 16, seed);
         if (dropout > 0) expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 34 : 32, seed);
@@ -64,7 +64,7 @@ TEST(EncoderLayer, GradientsAgreeWithCentralDifferences) {
 
 TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
   for (const NormPosition position : {NormPosition::post, NormPosition::pre}) {
-    EncoderLayerConfig config = tiny(Activation::silu, position);
+    LayerConfig config = tiny(Activation::silu, position);
     config.norm = NormKind::rms_norm, config.gated = true, config.dropout = 0.3;
     expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 33 : 32, 3);
   }
@@ -72,7 +72,7 @@ TEST(EncoderLayer, RMSNormAndSwiGLUHaveTheGradientsOfCentralDifferences) {
 
 // Tests configurations like the layers of Gemma 2, Qwen 3 and GPT-NeoX.
 TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifferences) {
-  EncoderLayerConfig config = tiny(Activation::silu, NormPosition::both);
+  LayerConfig config = tiny(Activation::silu, NormPosition::both);
   config.heads = 4, config.kv_heads = 2, config.head_width = 3, config.gated = true, config.norm = NormKind::rms_norm, config.qk_norm = true, config.dropout = 0.2;
   config.bias = config.output_bias = config.feed_forward_bias = false;
   expect_central_differences(Encoder(config, 2), 2 * (4 + 2 + 3 + 4) + 1, 4);
@@ -82,7 +82,7 @@ TEST(EncoderLayer, GroupedHeadsAndFewerBiasesHaveTheGradientsOfCentralDifference
 
 TEST(EncoderLayer, ParallelPartsHaveTheGradientsOfCentralDifferences) {
   for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
-    EncoderLayerConfig config = tiny(Activation::gelu, position);
+    LayerConfig config = tiny(Activation::gelu, position);
     config.part_order = PartOrder::parallel, config.dropout = 0.2;
     expect_central_differences(Encoder(config, 2), position == NormPosition::pre ? 34 : 42, 6);
   }
@@ -140,7 +140,7 @@ TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
   Random random(9);
   for (const NormPosition position : {NormPosition::pre, NormPosition::both}) {
     for (const PartOrder order : {PartOrder::sequential, PartOrder::parallel}) {
-      EncoderLayerConfig config = tiny(Activation::gelu, position);
+      LayerConfig config = tiny(Activation::gelu, position);
       config.part_order = order;
       EncoderLayer layer(config);
       scramble(layer, random);
@@ -165,9 +165,8 @@ TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
 }
 
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
-  // All parameters are 0 except one bias, which is 1: that of attention's output or that of the feed-forward network's output. With dropout p, each element of
-  // the output is then x + 1 / (1 - p) or x.
-  EncoderLayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
+  // With all parameters 0 except the last bias of the feed-forward part, a pre-norm layer gives x + 1 / (1 - p) or x.
+  LayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
   EncoderLayer layer(config);
   layer.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });
   const auto run = [&](bool of_attention, std::uint64_t seed) {
@@ -314,7 +313,7 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   EXPECT_EQ(error_message([] { EncoderLayer({.width = 6, .dropout = 2, .seed = 1}); }), "EncoderLayer: dropout is 2; it must lie in [0,1]");
   EXPECT_EQ(error_message([&] { layer.forward(x, layer.attention.q.weight.view().slice(0, 0, 3)); }),
             "EncoderLayer.forward: y overlaps the parameter attention.q.weight; outputs need memory of their own");
-  EncoderLayerConfig parallel = tiny();
+  LayerConfig parallel = tiny();
   parallel.part_order = PartOrder::parallel;
   EXPECT_EQ(error_message([&] { EncoderLayer{parallel}; }),
             "EncoderLayer: part_order is parallel and norm_position post; parallel parts norm x first, so norm_position must be pre or both");
@@ -326,7 +325,7 @@ TEST(EncoderLayer, ErrorsSayWhatWasGivenAndWhatIsAllowed) {
   layer.forward(x, d_x, {}, &saved);
   EXPECT_EQ(error_message([&] { pre.backward(saved, d_x, {.x = x}); }),
             "EncoderLayer.backward: saved comes from a post-norm layer; this one is pre-norm");
-  EncoderLayerConfig with_rms = tiny();
+  LayerConfig with_rms = tiny();
   with_rms.norm = NormKind::rms_norm;
   EXPECT_EQ(error_message([&] { EncoderLayer(with_rms).backward(saved, d_x, {.x = x}); }),
             "EncoderLayer.backward: saved comes from a layer with layer_norm; this one has rms_norm");

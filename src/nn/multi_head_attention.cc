@@ -1,5 +1,7 @@
 #include "polyhead/nn/multi_head_attention.h"
 
+#include <array>
+#include <span>
 #include <vector>
 
 #include "core/parallel.h"
@@ -13,28 +15,55 @@
 #include "polyhead/attention_arguments.h"
 #include "polyhead/nn/activation.h"
 #include "sdpa/dense_mask.h"
+#include "sdpa/gradient_names.h"
 
 namespace polyhead::nn {
 namespace {
 
 constexpr const char* kForward = "MultiHeadAttention.forward";
 
-// Returns all tensors that forward and backward read, except the parameters.
-std::vector<Operand> inputs_of(const AttentionInput& input, const Mask& mask, const ConstTensorView& bias, const RelativeBias& relative_bias,
-                               const ConstTensorView& sink, const ConstTensorView& dropout_keep, const Rotary& rotary) {
+// Returns all tensors that forward and backward read, except the parameters. options: those that a layer shares with sdpa.
+template <class Options>
+std::vector<Operand> inputs_of(const AttentionInput& input, const Options& options, const ConstTensorView& dropout_keep, const Rotary& rotary) {
   std::vector<Operand> inputs;
   inputs.reserve(23);
   const auto add = [&](std::string_view name, const ConstTensorView& view) {
     if (view) inputs.push_back({name, view});
   };
-  add("query", input.query), add("key", input.key), add("value", input.value), add("bias", bias), add("sink", sink), add("dropout_keep", dropout_keep);
-  add("relative_bias.slopes", relative_bias.slopes), add("relative_bias.table", relative_bias.table);
-  add("projected_key", input.projected_key), add("projected_value", input.projected_value);
-  add("projected_key_scale", input.projected_key_scale), add("projected_value_scale", input.projected_value_scale);
-  add("rotary.cos", rotary.cos), add("rotary.sin", rotary.sin), add("rotary.key_cos", rotary.key_cos),
-      add("rotary.key_sin", rotary.key_sin);
-  visit_given(mask, add);
+  const auto& [query, key, value, projected_key, projected_value, projected_key_scale, projected_value_scale] = input;
+  add("query", query), add("key", key), add("value", value), add("projected_key", projected_key), add("projected_value", projected_value);
+  add("projected_key_scale", projected_key_scale), add("projected_value_scale", projected_value_scale), add("dropout_keep", dropout_keep);
+  const auto& [named, cos, sin, key_cos, key_sin, order, width] = rotary;
+  add("rotary.cos", cos), add("rotary.sin", sin), add("rotary.key_cos", key_cos), add("rotary.key_sin", key_sin);
+  visit_shared_arguments(options, TensorArguments{[&](const Argument& argument, const ConstTensorView& view) { add(argument.path(), view); }});
   return inputs;
+}
+
+// A new option does not compile until it is named here. new_tokens is read with a cache alone.
+std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
+  const auto& [named, mask, mask_like_input, bias, relative_bias, sink, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
+  return inputs_of(input, options, dropout_keep, rotary);
+}
+
+// A gradient of a pass and what it is the gradient of.
+struct GradientOfInput {
+  Operand gradient;
+  ConstTensorView input;
+};
+
+static_assert(kGradientNames.size() == kInputGradients + 3, "each option with a gradient has a member in MultiHeadAttention::Gradients: bias, relative_bias, sink");
+
+// sdpa: the options of the pass, with the bias and sink that forward was given.
+std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients& gradients, const AttentionInput& input, const SdpaOptions& sdpa) {
+  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, parameters, parameters_write, attention_weights] = gradients;
+  return {{{{"the gradient of query", query}, input.query},
+           {{"the gradient of key", key}, input.key},
+           {{"the gradient of value", value}, input.value},
+           {{"the gradient of projected_key", projected_key}, input.projected_key},
+           {{"the gradient of projected_value", projected_value}, input.projected_value},
+           {{"the gradient of bias", bias, true}, sdpa.bias},
+           {{"the gradient of relative_bias", relative_bias, true}, sdpa.relative_bias.parameter()},
+           {{"the gradient of sink", sink, true}, sdpa.sink}}};
 }
 
 Shape output_shape_of(const MultiHeadAttentionConfig& c, const AttentionShapes& shapes) {
@@ -84,15 +113,9 @@ void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, con
 // Sets the options of the sdpa call.
 void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, const AttentionShapes& shapes, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& c = layer.config;
-  s.sdpa = {.scale = c.scale,
-            .mask = options.mask,
-            .bias = options.bias,
-            .relative_bias = options.relative_bias,
-            .softcap = c.softcap,
-            .sink = c.sink ? ConstTensorView(layer.sink) : options.sink,
-            .empty_rows = c.empty_rows,
-            .precision = c.precision,
-            .backend = options.backend};
+  s.sdpa = {.scale = c.scale, .softcap = c.softcap, .empty_rows = c.empty_rows, .precision = c.precision, .backend = options.backend};
+  copy_shared_arguments(options, s.sdpa);
+  if (c.sink) s.sdpa.sink = layer.sink;
   if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
   if (options.mode == Mode::training) s.sdpa.dropout = {.p = c.dropout, .seed = options.dropout_seed.value_or(0), .keep = options.dropout_keep};
   if (shapes.added_keys == 0) return;
@@ -353,7 +376,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   require_exactly(kOperation, {"out", out}, output_shape_of(config, shapes), config.dtype);
   const Operand written{"out", out};
   const Operand results[] = {written, {"attention_weights", attention_weights}};
-  polyhead::require_no_overlap(kOperation, results, inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary));
+  polyhead::require_no_overlap(kOperation, results, inputs_of(input, options));
   require_parameters_separate(kOperation, {results[0], results[1]}, *this);
   if (attention_weights) {
     require(saved != nullptr, kOperation, ": attention_weights without saved activations");
@@ -361,7 +384,7 @@ void MultiHeadAttention::forward(const AttentionInput& input, TensorView out, co
   }
   if (options.cache) {
     require(saved == nullptr, kOperation, ": a cache with saved activations; a pass with a cache has no backward pass");
-    std::vector<Operand> inputs = inputs_of(input, options.mask, options.bias, options.relative_bias, options.sink, options.dropout_keep, options.rotary);
+    std::vector<Operand> inputs = inputs_of(input, options);
     if (options.new_tokens) inputs.push_back({"new_tokens", options.new_tokens});
     const KeyValueCache& cache = *options.cache;
     const Operand memory[] = {written,
@@ -422,28 +445,22 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
   require(!input.projected_key || input.projected_key.dtype() == config.dtype, kOperation, ": projected_key is ",
           input.projected_key.dtype(), "; gradients need keys and values in the dtype of the parameters, ", config.dtype);
   require_exactly(kOperation, {"d_out", d_out}, output_shape_of(config, shapes), config.dtype);
-  const ConstTensorView given_sink = config.sink ? ConstTensorView() : s.sdpa.sink;
-  std::vector<Operand> read = inputs_of(input, s.sdpa.mask, s.bias, s.sdpa.relative_bias, given_sink, s.sdpa.dropout.keep, s.rotary);
+  SdpaOptions of_forward = s.sdpa;
+  of_forward.bias = s.bias;
+  if (config.sink) of_forward.sink = {};
+  std::vector<Operand> read = inputs_of(input, of_forward, of_forward.dropout.keep, s.rotary);
   read.push_back({"d_out", d_out});
   require_attention_weights_gradients(kOperation, gradients.attention_weights, *this, s, gradients);
   for (const AttentionWeightsGradient& one : gradients.attention_weights) read.push_back({"d_p", one.d_p});
-  const Operand written[] = {{"the gradient of query", gradients.query},
-                             {"the gradient of key", gradients.key},
-                             {"the gradient of value", gradients.value},
-                             {"the gradient of projected_key", gradients.projected_key},
-                             {"the gradient of projected_value", gradients.projected_value},
-                             {"the gradient of bias", gradients.bias, true},
-                             {"the gradient of relative_bias", gradients.relative_bias, true},
-                             {"the gradient of sink", gradients.sink, true}};
-  const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias,
-                                         s.sdpa.relative_bias.parameter(), given_sink};
-  for (std::size_t i = 0; i < std::size(written); ++i) {
-    if (!written[i].view) continue;
-    require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, but forward did not get this input");
-    require_exactly(kOperation, written[i], gradient_of[i].shape(), gradient_of[i].dtype());
+  std::vector<Operand> written;
+  for (const auto& [gradient, of] : gradients_of(gradients, input, of_forward)) {
+    written.push_back(gradient);
+    if (!gradient.view) continue;
+    require(static_cast<bool>(of), kOperation, ": ", gradient.name, " is asked for, which forward was not given");
+    require_exactly(kOperation, gradient, of.shape(), of.dtype());
   }
   polyhead::require_no_overlap(kOperation, written, read);
-  require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5], written[6], written[7]}, *this);
+  require_parameters_separate(kOperation, std::span(written), *this);
   MultiHeadAttention* grads = gradients.parameters;
   if (grads) {
     require_parameters_may_change(kOperation, s.constant_parameters, options.workspace);

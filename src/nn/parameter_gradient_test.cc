@@ -133,7 +133,7 @@ TEST(ParametersWrite, OfADecoderAddsMicroBatches) {
 }
 
 EncoderDecoder model_of(bool tied, DType dtype) {
-  return EncoderDecoder({.source_count = 5, .width = 4, .heads = 2, .hidden_width = 5, .shared_embedding = tied, .tied_output = tied, .dtype = dtype, .seed = 1});
+  return EncoderDecoder({.source_count = 5, .layer = {.width = 4, .heads = 2, .hidden_width = 5, .dtype = dtype, .seed = 1}, .shared_embedding = tied, .tied_output = tied});
 }
 
 template <class F>

@@ -8,6 +8,7 @@
 #include "nn/elementwise.h"
 #include "polyhead/nn/dropout.h"
 #include "polyhead/nn/multi_head_attention.h"
+#include "polyhead/nn/layer_config.h"
 #include "polyhead/nn/residual.h"
 
 namespace polyhead::nn {
@@ -105,8 +106,7 @@ inline void require_part_order(const char* operation, PartOrder order, NormPosit
 }
 
 // Returns the configuration of the self-attention of an encoder or decoder layer.
-template <class Config>
-MultiHeadAttentionConfig attention_config(const Config& config, std::uint64_t seed) {
+inline MultiHeadAttentionConfig attention_config(const LayerConfig& config, std::uint64_t seed) {
   return {.query_width = config.width,
           .heads = config.heads,
           .kv_heads = config.kv_heads,

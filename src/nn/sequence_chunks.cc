@@ -63,8 +63,9 @@ void require_sdpa_options(const MultiHeadAttentionConfig& config, const Attentio
   // H = 0, so these tensors need no memory; only their shapes are read.
   const Tensor q(config.dtype, appended(shapes.lead, {config.heads, shapes.queries, 0}));
   const Tensor k(config.dtype, appended(shapes.lead, {config.kv_heads, shapes.keys, 0}));
-  require_options({.q = q, .k = k}, {.mask = options.mask, .bias = options.bias, .relative_bias = options.relative_bias, .sink = options.sink, .empty_rows = config.empty_rows},
-                  "sdpa_forward");
+  SdpaOptions checked{.empty_rows = config.empty_rows};
+  copy_shared_arguments(options, checked);
+  require_options({.q = q, .k = k}, checked, "sdpa_forward");
 }
 
 }  // namespace polyhead::nn

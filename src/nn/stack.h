@@ -7,6 +7,7 @@
 #include "nn/check.h"
 #include "nn/initialiser.h"
 #include "polyhead/nn/dropout.h"
+#include "polyhead/nn/layer_config.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
@@ -26,9 +27,8 @@ std::vector<Layer> make_layers(const char* operation, const Config& config, std:
   return layers;
 }
 
-template <class Config>
-Norm make_final_norm(const Config& config) {
-  if (config.norm_position == NormPosition::post) return {};
+inline Norm make_final_norm(const LayerConfig& config) {
+  if (config.norm_position.value_or(NormPosition::post) == NormPosition::post) return {};
   return Norm({.width = config.width, .kind = config.norm, .epsilon = config.epsilon, .dtype = config.dtype});
 }
 

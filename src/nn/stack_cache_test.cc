@@ -16,11 +16,11 @@ using test::Random;
 
 constexpr std::int64_t kWidth = 8, kLength = 9;
 
-EncoderLayerConfig encoder_layer(NormPosition position) {
+LayerConfig encoder_layer(NormPosition position) {
   return {.width = kWidth, .heads = 2, .hidden_width = 7, .norm_position = position, .dtype = DType::f64, .seed = 1};
 }
 
-DecoderLayerConfig decoder_layer(NormPosition position) {
+LayerConfig decoder_layer(NormPosition position) {
   return {.width = kWidth, .memory_width = 6, .heads = 2, .hidden_width = 7, .norm_position = position, .dtype = DType::f64, .seed = 2};
 }
 

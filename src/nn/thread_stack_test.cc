@@ -94,7 +94,7 @@ void attend(DType dtype, std::int64_t length, Executor* executor, Measure& measu
 
 // Measures a training step and an evaluation.
 void train(DType dtype, Executor* executor, Measure& measure) {
-  const EncoderLayerConfig config{.width = 64, .heads = 4, .activation = Activation::silu, .gated = true, .norm = NormKind::rms_norm, .norm_position = NormPosition::pre, .dropout = 0.1,
+  const LayerConfig config{.width = 64, .heads = 4, .activation = Activation::silu, .gated = true, .norm = NormKind::rms_norm, .norm_position = NormPosition::pre, .dropout = 0.1,
                                   .attention_dropout = 0.1, .dtype = dtype, .seed = 1};
   Encoder encoder(config, 2), gradients = zeros_like(encoder);
   const Tensor x = Random(2).tensor(dtype, {2, 150, 64});
@@ -106,7 +106,7 @@ void train(DType dtype, Executor* executor, Measure& measure) {
   measure([&] { encoder.backward(saved, x, {.x = d_x, .parameters = &gradients, .parameters_write = Write::add}, {executor, &workspace}); });
   measure([&] { encoder.forward(x, y, evaluation); });
 
-  EncoderDecoder translator({.source_count = 9, .width = 64, .heads = 4, .dropout = 0.1, .attention_dropout = 0.1, .dtype = dtype, .seed = 1}), d_translator = zeros_like(translator);
+  EncoderDecoder translator({.source_count = 9, .layer = {.width = 64, .heads = 4, .dropout = 0.1, .attention_dropout = 0.1, .dtype = dtype, .seed = 1}}), d_translator = zeros_like(translator);
   const Tensor ids(DType::i64, {2, 40});
   Tensor logits(dtype, {2, 40, 9});
   EncoderDecoder::Saved pass;

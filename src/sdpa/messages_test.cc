@@ -417,7 +417,7 @@ TEST(Messages, OfBackwardAlone) {
          p.options.relative_bias.slopes = p.bias = Tensor(DType::f32, {4});
          p.d_relative_bias = Tensor(DType::f32, {2, 4});
        },
-       {"d_relative_bias is [2,4]", "the shape of the slopes = [4]"}},
+       {"d_relative_bias is [2,4]", "the shape of slopes = [4]"}},
       {"d_sink without a sink", [](Problem& p) { p.d_sink = Tensor(DType::f32, {4}); }, {"d_sink is given without a sink"}},
       {"d_sink of the broadcast shape",
        [](Problem& p) {

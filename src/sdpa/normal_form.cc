@@ -1,23 +1,35 @@
 #include "sdpa/normal_form.h"
 
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "core/dispatch.h"
 #include "core/index.h"
+#include "core/option_words.h"
 #include "core/parallel.h"
 #include "polyhead/attention_arguments.h"
+#include "sdpa/gradient_names.h"
 #include "sdpa/relative_bias.h"
 
 namespace polyhead {
 namespace {
 
-// The names that messages of an operation give to its tangents.
-struct TangentNames {
-  const char *q, *k, *v, *bias, *relative_bias, *sink;
+// An argument with a gradient, as it is given or absent. Its gradient and its tangent have its shape and dtype.
+struct Differentiable {
+  const char* argument;  // slopes or table for a relative bias
+  ConstTensorView given;
 };
-constexpr TangentNames kTangentNames{"tangents.q", "tangents.k", "tangents.v", "tangents.bias", "tangents.relative_bias", "tangents.sink"};
-constexpr TangentNames kGradientNames{"d_gradients.q", "d_gradients.k", "d_gradients.v", "d_gradients.bias", "d_gradients.relative_bias", "d_gradients.sink"};
+using AllDifferentiable = std::array<Differentiable, kGradientNames.size()>;
+
+template <class Tensors>
+AllDifferentiable all_differentiable(const Tensors& tensors, const SdpaOptions& options) {
+  AllDifferentiable all{};
+  auto next = all.begin();
+  visit_differentiable({.q = tensors.q, .k = tensors.k, .v = tensors.v, .out = {}}, options,
+                       [&](std::string_view, const char* argument, const ConstTensorView& view) { *next++ = {argument, view}; });
+  return all;
+}
 
 class Builder {
  public:
@@ -44,45 +56,36 @@ class Builder {
     expect_lse(p, tensors.lse);
   }
 
-  // Checks gradients or tangents, which must have the shapes of the bias, the relative bias and the sink in the options.
-  void expect_beside_options(const char* bias_name, const ConstTensorView& bias, const char* relative_name, const ConstTensorView& relative,
-                             const char* sink_name, const ConstTensorView& sink, DType dtype) const {
-    if (bias) {
-      require(static_cast<bool>(options_.bias), op_, ": ", bias_name, " is given without a bias");
-      expect(bias, options_.bias.shape(), dtype, bias_name, "the shape of bias");
-    }
-    if (relative) {
-      const RelativeBias& given = options_.relative_bias;
-      require(static_cast<bool>(given), op_, ": ", relative_name, " is given without a relative_bias");
-      expect(relative, given.parameter().shape(), given.parameter().dtype(), relative_name, given.slopes ? "the shape of the slopes" : "the shape of the table");
-    }
-    if (sink) {
-      require(static_cast<bool>(options_.sink), op_, ": ", sink_name, " is given without a sink");
-      expect(sink, options_.sink.shape(), options_.sink.dtype(), sink_name, "the shape of sink");
-    }
+  // Checks gradients or tangents against the arguments that they belong to. prefix: of their names in messages.
+  template <class Tensors, class Gradients>
+  void expect_gradients(std::string_view prefix, const Tensors& tensors, const Gradients& gradients) const {
+    const AllDifferentiable all = all_differentiable(tensors, options_);
+    auto of = all.begin();
+    visit_gradients(gradients, [&](const char* name, const ConstTensorView& view) {
+      const auto& [argument, given] = *of++;
+      if (!view) return;
+      require(static_cast<bool>(given), op_, ": ", OperandName(prefix, name), " is given without a ", name);
+      expect(view, given.shape(), given.dtype(), {prefix, name}, {"the shape of ", argument});
+    });
   }
 
-  // Checks the tangents and adds them to the inputs that no output may overlap. Messages use the names in `names`.
-  Tangents tangents(const Problem& p, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const SdpaTangents& given,
-                    const TangentNames& names, std::vector<Operand>& inputs) const {
-    if (given.q) expect(given.q, q.shape(), p.dtype, names.q, "the shape of q");
-    if (given.k) expect(given.k, k.shape(), p.dtype, names.k, "the shape of k");
-    if (given.v) expect(given.v, v.shape(), p.dtype, names.v, "the shape of v");
-    expect_beside_options(names.bias, given.bias, names.relative_bias, given.relative_bias, names.sink, given.sink, p.dtype);
-    Tangents result{.q = given.q, .k = given.k, .v = given.v, .bias = {}, .relative_bias = {}, .sink = {}};
-    if (given.bias) result.bias = given.bias.expand(shape(p, {p.heads, p.queries, p.keys}));
-    if (given.relative_bias) {  // the bias values are linear in slopes and table, so the same function converts a tangent
+  // Checks tangents, which messages call prefix + name, and adds them to the inputs that no output may overlap.
+  template <class Tensors>
+  Tangents tangents(const Problem& p, const Tensors& tensors, const SdpaTangents& tangents, std::string_view prefix, std::vector<Operand>& inputs) const {
+    expect_gradients(prefix, tensors, tangents);
+    visit_gradients(tangents, [&](const char* name, const ConstTensorView& view) {
+      if (view) inputs.push_back({{prefix, name}, view});
+    });
+    const auto& [named, q, k, v, bias, relative_bias, sink] = tangents;
+    Tangents result{.q = q, .k = k, .v = v, .bias = {}, .relative_bias = {}, .sink = {}};
+    if (bias) result.bias = bias.expand(shape(p, {p.heads, p.queries, p.keys}));
+    if (relative_bias) {  // values are linear in slopes and tables
       RelativeBias moved = options_.relative_bias;
-      (moved.slopes ? moved.slopes : moved.table) = given.relative_bias;
+      (moved.slopes ? moved.slopes : moved.table) = relative_bias;
       memory_.relative_bias_tangent = relative_bias_values(moved, memory_.distances, accumulation_dtype(p.dtype));
       result.relative_bias = memory_.relative_bias_tangent;
     }
-    if (given.sink) result.sink = rows_of_logits(p, given.sink, memory_.sink_tangent, names.sink);
-    const Operand operands[] = {{names.q, given.q},       {names.k, given.k}, {names.v, given.v}, {names.bias, given.bias},
-                                {names.relative_bias, given.relative_bias}, {names.sink, given.sink}};
-    for (const Operand& operand : operands) {
-      if (operand.view) inputs.push_back(operand);
-    }
+    if (sink) result.sink = rows_of_logits(p, sink, memory_.sink_tangent, "the tangent of sink");
     return result;
   }
 
@@ -156,7 +159,7 @@ class Builder {
     return result;
   }
 
-  void expect(const ConstTensorView& view, const Shape& wanted, DType dtype, const char* name, const char* letters) const {
+  void expect(const ConstTensorView& view, const Shape& wanted, DType dtype, const OperandName& name, const OperandName& letters) const {
     require(static_cast<bool>(view), op_, ": ", name, " is missing");
     require(view.shape() == wanted, op_, ": ", name, " is ", view.shape(), "; it must be ", letters, " = ", wanted);
     require(view.dtype() == dtype, op_, ": ", name, " is ", view.dtype(), "; it must be ", dtype);
@@ -208,8 +211,8 @@ class Builder {
     const DType dtype = accumulation_dtype(p.dtype);
     require(given.dtype() == p.dtype || given.dtype() == dtype, op_, ": sink is ", given.dtype(), "; it must be ", p.dtype, " as q",
             p.dtype == dtype ? std::string() : cat(", or ", dtype));
-    require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", p.empty_rows == EmptyRows::uniform ? "uniform" : "unmasked",
-            ": these modes spread the attention of a row whose keys are all masked over its keys, but with a sink all of it goes to the sink; use zero, which does so");
+    require(p.empty_rows == EmptyRows::zero, op_, ": sink with empty_rows ", word_of(p.empty_rows),
+            ": those take a row whose keys are all masked for one of equal scores, and a sink takes all of its weight; use zero, which does that");
     require(given.rank() != 1 || given.extent(0) == p.heads, op_, ": sink is ", given.shape(), "; with one dimension it must be [N] = [", p.heads, "]");
     return rows_of_logits(p, given, memory_.sink, "sink");
   }
@@ -463,10 +466,7 @@ template <class P, class Tensors>
 void backward_form(const Builder& build, const Tensors& tensors, P& p) {
   build.differentiable(p, tensors);
   build.expect(tensors.d_out, tensors.out.shape(), p.dtype, "d_out", "[*,N,T,V]");
-  if (tensors.d_q) build.expect(tensors.d_q, tensors.q.shape(), p.dtype, "d_q", "the shape of q");
-  if (tensors.d_k) build.expect(tensors.d_k, tensors.k.shape(), p.dtype, "d_k", "the shape of k");
-  if (tensors.d_v) build.expect(tensors.d_v, tensors.v.shape(), p.dtype, "d_v", "the shape of v");
-  build.expect_beside_options("d_bias", tensors.d_bias, "d_relative_bias", tensors.d_relative_bias, "d_sink", tensors.d_sink, p.dtype);
+  build.expect_gradients("d_", tensors, tensors);
   if (tensors.d_bias) {
     p.d_bias_given = tensors.d_bias;
     p.d_bias = tensors.d_bias.expand(build.shape(p, {p.heads, p.queries, p.keys}));
@@ -483,8 +483,13 @@ std::vector<Operand> inputs_of(const Tensors& tensors, const SdpaOptions& option
 
 template <class Tensors>
 std::vector<Operand> gradients_of(const Tensors& tensors) {
-  return {{"d_q", tensors.d_q}, {"d_k", tensors.d_k}, {"d_v", tensors.d_v}, {"d_bias", tensors.d_bias, true},
-          {"d_relative_bias", tensors.d_relative_bias, true}, {"d_sink", tensors.d_sink, true}};
+  std::vector<Operand> gradients;
+  gradients.reserve(kGradientNames.size() + 1);
+  visit_gradients(tensors, [&](const char* name, const TensorView& view) {
+    const bool of_option = gradients.size() >= kInputGradients;
+    gradients.push_back({{"d_", name}, view, of_option});  // sums, because options broadcast
+  });
+  return gradients;
 }
 
 // Refuses a score rule in sdpa_jvp() and sdpa_backward_backward(), which would need more derivatives of the caller's functions.
@@ -520,7 +525,7 @@ JvpProblem normal_form(const SdpaJvp& tensors, const SdpaOptions& options, Probl
   build.differentiable(p, tensors);
   p.native = false;
   std::vector<Operand> inputs = inputs_of(tensors, options);
-  p.tangents = build.tangents(p, tensors.q, tensors.k, tensors.v, tensors.tangents, kTangentNames, inputs);
+  p.tangents = build.tangents(p, tensors, tensors.tangents, "tangents.", inputs);
   build.expect(tensors.out_tangent, tensors.out.shape(), p.dtype, "out_tangent", "[*,N,T,V]");
   if (tensors.lse_tangent) build.expect(tensors.lse_tangent, tensors.lse.shape(), tensors.lse.dtype(), "lse_tangent", "[*,N,T]");
   p.out_tangent = tensors.out_tangent;
@@ -539,7 +544,7 @@ BackwardBackwardProblem normal_form(const SdpaBackwardBackward& tensors, const S
   p.native = false;
   std::vector<Operand> inputs = inputs_of(tensors, options), outputs = gradients_of(tensors);
   inputs.push_back({"d_out", tensors.d_out});
-  p.tangents = build.tangents(p, tensors.q, tensors.k, tensors.v, tensors.d_gradients, kGradientNames, inputs);
+  p.tangents = build.tangents(p, tensors, tensors.d_gradients, "d_gradients.", inputs);
   if (tensors.d_d_out) build.expect(tensors.d_d_out, tensors.out.shape(), p.dtype, "d_d_out", "[*,N,T,V]");
   p.d_d_out = tensors.d_d_out;
   outputs.push_back({"d_d_out", tensors.d_d_out});

@@ -31,7 +31,7 @@ PYTHON_MUTANTS = [
            "a gradient moves with d_out in forward mode", ("test_torch_second_derivatives.py",)),
     Mutant("torch: the sink's tangent in the gradient of lse's is dropped", "python/polyhead/torch/_transforms.py", "    if sink_tangent is not None:\n        more", "    if False:\n        more",
            "reverse mode of forward mode of lse", ("test_torch_second_derivatives.py",)),
-    Mutant("torch: gradients of sink and slopes exchanged", "python/bindings/torch_attention.cc", "is(\"sink\") ? d_sink->object : relative ? d_relative->object", "is(\"sink\") ? d_relative->object : relative ? d_sink->object",
+    Mutant("torch: gradients of sink and slopes exchanged", "python/bindings/torch_attention.cc", "if (name.c_str() == one.argument) gradient", "if (name.c_str() == one.argument || one.argument == \"sink\") gradient",
            "each tensor gets its own gradient", ("test_torch_attention.py",)),
     Mutant("torch: half of the gradient of lse", OPS, "(4 * d_lse / (1 + share))", "(2 * d_lse / (1 + share))", "d_score = p d_lse", ("test_torch_attention.py",)),
     Mutant("torch: the sink's share of d_lse is 1", OPS, "to_sink(share * d_lse, options.sink)", "to_sink(d_lse, options.sink)", "d_sink has the sink's share of d_lse",

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import polyhead
-from polyhead._arguments import ARGUMENTS, DEFAULTS, GRADIENTS, TENSORS
+from polyhead._arguments import ARGUMENTS, DEFAULTS, GRADIENT_FIELDS, GRADIENTS, TENSORS, wanted_fields
 from polyhead._layer import LayerOptions
 from polyhead._options import SdpaOptions, annotations_of
 from polyhead.torch import _ops, _rules, _transforms
@@ -56,6 +56,17 @@ def test_keywords_and_defaults_follow() -> None:
         if name in annotations_of(SdpaOptions):
             assert parameter.default == DEFAULTS.get(name), name
     assert GRADIENTS == ("q", "k", "v", "bias", "sink", "slopes", "table")
+
+
+def test_gradients_and_tangents_have_the_fields_of_the_table() -> None:
+    assert polyhead.Gradients._fields == polyhead.Tangents._fields == GRADIENT_FIELDS
+    assert polyhead.SecondGradients._fields == (*GRADIENT_FIELDS, "d_out")
+    assert wanted_fields([("q", True), ("bias", False), ("table", True)]) == tuple(field in ("q", "relative_bias") for field in GRADIENT_FIELDS)
+    q = np.ones((1, 2, 4), np.float32)
+    out, lse = polyhead.sdpa(q, q, q, return_lse=True)
+    for wanted in ((True,) * (len(GRADIENT_FIELDS) - 1), (True,) * (len(GRADIENT_FIELDS) + 1)):
+        with pytest.raises((TypeError, IndexError)):
+            polyhead._core.sdpa_backward(q, q, q, out, lse, out, {}, None, wanted)
 
 
 def example(annotation: str) -> Any:

@@ -64,7 +64,7 @@ def test_an_encoder_decoder_has_a_tab_for_each_set_of_maps(translator, as_dict):
     out = run(translator, 1)
     source = {name: getattr(out, name) for name in ("encoder_attentions", "decoder_attentions", "cross_attentions")} if as_dict else out
     german, english = ["</s>", "Die", "Katze", "saß", "."], ["<s>", "The", "cat", "sat", ".", "</s>"]
-    page = polyhead.view(source, "Die Katze saß.", tokens=german, keys=english, special=["<s>", "</s>"], links=[(2, 2), (1, 1)], possible_links=[(3, 3)], block_keys=torch.tensor([0, 0, 0, 0, 0, 1]))
+    page = polyhead.view(source, "Die Katze saß.", tokens=german, keys=english, annotations=polyhead.Annotations(special=["<s>", "</s>"], links=[(2, 2), (1, 1)], possible_links=[(3, 3)], block_keys=torch.tensor([0, 0, 0, 0, 0, 1])))
     encoder, decoder, cross = sets_of(page)
     assert [entry["name"] for entry in (encoder, decoder, cross)] == ["Encoder", "Decoder", "Cross-attention"]
     assert [entry["group"] for entry in (encoder, decoder, cross)] == [0, 0, 0]
@@ -79,7 +79,7 @@ def test_an_encoder_decoder_has_a_tab_for_each_set_of_maps(translator, as_dict):
 
 def test_a_batch_becomes_texts(translator):
     out = run(translator, 3)
-    entries = sets_of(polyhead.view(out, ["a", "b", "c"], tokens=[[f"{b}{t}" for t in range(5)] for b in "abc"], special=["a0", "c4"]))
+    entries = sets_of(polyhead.view(out, ["a", "b", "c"], tokens=[[f"{b}{t}" for t in range(5)] for b in "abc"], annotations=polyhead.Annotations(special=["a0", "c4"])))
     assert [(entry["group"], entry["text"], entry["name"]) for entry in entries[:4]] == [(0, "a", "Encoder"), (0, "a", "Decoder"), (0, "a", "Cross-attention"), (1, "b", "Encoder")]
     for b in range(3):
         holds(entries[3 * b + 2], torch.stack(out.cross_attentions)[:, b])
@@ -115,7 +115,7 @@ def test_batches_of_arrays():
     whole = maps(2, 3, 4, 5, 5)  # layers, B, heads, T, S
     words = [[f"{b}{t}" for t in range(5)] for b in range(3)]
     for source, expected in (([*whole], whole), (whole, whole), (whole[0], whole[:1])):
-        entries = sets_of(polyhead.view(source, tokens=words, segments=[[0, 0, 1, 1, 1]] * 3, block_keys=[[0] * 5, [0] * 5, [0, 0, 0, 0, True]]))
+        entries = sets_of(polyhead.view(source, tokens=words, annotations=polyhead.Annotations(segments=[[0, 0, 1, 1, 1]] * 3, block_keys=[[0] * 5, [0] * 5, [0, 0, 0, 0, True]])))
         assert [entry["queries"]["pieces"] for entry in entries] == words
         assert entries[2]["blocked"] == [4] and "blocked" not in entries[0]
         for b in range(3):
@@ -130,9 +130,9 @@ def test_the_page_says_its_language(lang):
 
 
 def test_flags_of_one_side_and_of_two():
-    (entry,) = sets_of(polyhead.view(maps(1, 1, 3, 3), tokens=["[CLS]", "a", "b"], special=np.array([1, 0, 0]), segments=[0, 1, 1], axes=("residue i", "residue j")))
+    (entry,) = sets_of(polyhead.view(maps(1, 1, 3, 3), tokens=["[CLS]", "a", "b"], annotations=polyhead.Annotations(special=np.array([1, 0, 0]), segments=[0, 1, 1], axes=("residue i", "residue j"))))
     assert entry["queries"]["special"] == [0] and entry["queries"]["segment"] == [0, 1, 1] and entry["axes"] == ["residue i", "residue j"]
-    (entry,) = sets_of(polyhead.view(maps(2, 3), tokens=["a", "b"], keys=["x", "y", "z"], special=([False, True], [True, False, False]), segments=([0, 1], None)))
+    (entry,) = sets_of(polyhead.view(maps(2, 3), tokens=["a", "b"], keys=["x", "y", "z"], annotations=polyhead.Annotations(special=([False, True], [True, False, False]), segments=([0, 1], None))))
     assert entry["queries"]["special"] == [1] and entry["keys"]["special"] == [0] and entry["queries"]["segment"] == [0, 1] and "segment" not in entry["keys"]
 
 
@@ -140,7 +140,7 @@ def test_gates_and_weights_without_a_pair_bias():
     scores, bias = random.standard_normal((2, 3, 4, 4)), random.standard_normal((3, 4, 4))
     scores[..., 3] = -np.inf
     gate = random.random((2, 3, 4, 5)).astype(np.float32)
-    after, before = sets_of(polyhead.view(softmax(scores + bias), gate=gate, pair_bias=bias, block_keys=[0, 0, 0, 1]))
+    after, before = sets_of(polyhead.view(softmax(scores + bias), computation=polyhead.Computation(gate=gate, pair_bias=bias), annotations=polyhead.Annotations(block_keys=[0, 0, 0, 1])))
     assert (after["bias"], before["bias"], after["group"], before["group"]) == ("with", "without", 0, 0)
     holds(after, softmax(scores + bias))
     holds(before, torch.softmax(torch.tensor(scores), -1))
@@ -154,8 +154,8 @@ def test_images():
     greys = np.round(255 * image).astype(np.uint8).tobytes()
     (entry,) = sets_of(polyhead.view(maps(2, 3, 7, 7), image=torch.tensor(image), patches=(3, 2)))
     assert entry["image"] == {"height": 6, "width": 8, "rows": 3, "columns": 2, "channels": 1, "pixels": base64.b64encode(greys).decode()}
-    assert entry["queries"]["special"] == [0]  # token 0 is the class token before the patches
-    entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), special=[[0, 0, 0, 1, 0, 0, 0]] * 2))
+    assert entry["queries"]["special"] == [0]  # the token before the patches
+    entries = sets_of(polyhead.view([maps(2, 3, 7, 7)], image=np.stack([image, image.T.reshape(6, 8)]), patches=(3, 2), annotations=polyhead.Annotations(special=[[0, 0, 0, 1, 0, 0, 0]] * 2)))
     assert [entry["queries"]["special"] for entry in entries] == [[3], [3]]
     assert entries[0]["image"]["pixels"] != entries[1]["image"]["pixels"]
     colours = np.arange(144, dtype=np.uint8).reshape(6, 8, 3)
@@ -182,15 +182,15 @@ WRONG = {
     "batch of words": (ValueError, "source has a batch of 2; there are words for 3 texts", [MAPS, MAPS], {"tokens": [list("abcd")] * 3}),
     "batch of dims": (ValueError, r"source is \[3, 4, 4\]; for several texts it must be \[B, heads, T, S\]", MAPS[0], {"tokens": [list("abcd")] * 3}),
     "text of a batch": (ValueError, "text must be 2 str, one for each text", [MAPS, MAPS], {"text": "a"}),
-    "special": (ValueError, "special has 3 entries for the tokens; it must have T = 4", MAPS, {"special": [1, 0, 0]}),
-    "special flag": (ValueError, "special has the entry 2; each must be True or False", MAPS, {"special": [1, 0, 0, 2]}),
-    "special of two sides": (ValueError, "special must be a pair here, for the tokens and for the keys", MAPS, {"keys": list("abcd"), "special": [1, 0, 0, 0]}),
-    "segments": (ValueError, "segments has the entry -1; each must be an int from 0", MAPS, {"segments": [0, 0, 0, -1]}),
-    "block_keys": (ValueError, "block_keys has 3 entries for the tokens", MAPS, {"block_keys": [1, 0, 0]}),
-    "links": (ValueError, r"the sure link \(0, 4\) is outside of attentions \[2,3,4,4\]", MAPS, {"links": [(0, 4)]}),
-    "possible links": (ValueError, "possible_links are given without links", MAPS, {"possible_links": [(0, 1)]}),
-    "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"gate": MAPS[:, :, :3]}),
-    "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"pair_bias": np.zeros((4, 5), np.float32)}),
+    "special": (ValueError, "special has 3 entries for the tokens; it must have T = 4", MAPS, {"annotations": polyhead.Annotations(special=[1, 0, 0])}),
+    "special flag": (ValueError, "special has the entry 2; each must be True or False", MAPS, {"annotations": polyhead.Annotations(special=[1, 0, 0, 2])}),
+    "special of two sides": (ValueError, "special must be a pair here, for the tokens and for the keys", MAPS, {"keys": list("abcd"), "annotations": polyhead.Annotations(special=[1, 0, 0, 0])}),
+    "segments": (ValueError, "segments has the entry -1; each must be an int from 0", MAPS, {"annotations": polyhead.Annotations(segments=[0, 0, 0, -1])}),
+    "block_keys": (ValueError, "block_keys has 3 entries for the tokens", MAPS, {"annotations": polyhead.Annotations(block_keys=[1, 0, 0])}),
+    "links": (ValueError, r"the sure link \(0, 4\) is outside of attentions \[2,3,4,4\]", MAPS, {"annotations": polyhead.Annotations(links=[(0, 4)])}),
+    "possible links": (ValueError, "possible_links are given without links", MAPS, {"annotations": polyhead.Annotations(possible_links=[(0, 1)])}),
+    "gate": (ValueError, r"gate is float32 \[2,3,3,4\]; it must be floating and \[layers,heads,T,V\] = \[2,3,4,V\]", MAPS, {"computation": polyhead.Computation(gate=MAPS[:, :, :3])}),
+    "pair bias": (ValueError, r"pair_bias is \[4, 5\]; it must broadcast to \[layers, heads, T, S\] = \[2, 3, 4, 4\]", MAPS, {"computation": polyhead.Computation(pair_bias=np.zeros((4, 5), np.float32))}),
     "image alone": (ValueError, "image and patches belong together", MAPS, {"image": np.zeros((4, 4))}),
     "image": (ValueError, r"image is \[4, 4, 2\]; it must be \[height, width\] or \[height, width, 3\]", MAPS, {"image": np.zeros((4, 4, 2)), "patches": (2, 2)}),
     "patches": (ValueError, r"patches is \(2, 0\); it must be two ints from 1", MAPS, {"image": np.zeros((4, 4)), "patches": (2, 0)}),
@@ -201,11 +201,25 @@ WRONG = {
     "changes": (ValueError, r"without is \[2, 2\]; it must be \[layers, heads\] = \[2, 3\] or a dict {\(layer, head\): change}", MAPS, {"without": np.zeros((2, 2))}),
     "head": (ValueError, "without has the head 1.3; source has the layers 0 to 1, each with the heads 0 to 2", MAPS, {"without": {(1, 3): 0.5}}),
     "endless": (ValueError, "without has the change inf for head 1.2; it must be finite", MAPS, {"without": {(1, 2): np.inf}}),
-    "measure": (ValueError, "without_measure names the numbers in without, which are not given", MAPS, {"without_measure": ("a", "b")}),
-    "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"gate": MAPS}),
+    "measure": (ValueError, "without_measure names the numbers in without, which are not given", MAPS, {"annotations": polyhead.Annotations(without_measure=("a", "b"))}),
+    "sets": (ValueError, "gate is for one set of maps; source has 2: Self-attention, Cross-attention", {"attentions": MAPS, "cross_attentions": MAPS}, {"computation": polyhead.Computation(gate=MAPS)}),
     "sizes": (ValueError, "source has sets of maps with 4 and 3 tokens; they must agree", {"decoder_attentions": MAPS, "cross_attentions": MAPS[:, :, :3]}, {}),
-    "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "special": ["a"], "axes": ("i", "j")}),
+    "model": (ValueError, "special and axes: for attention weights; source is the folder of a model", "folder", {"text": "a", "annotations": polyhead.Annotations(special=["a"], axes=("i", "j"))}),
 }
+
+
+@pytest.mark.parametrize("group", ["annotations", "computation", "size", "call"])
+def test_a_group_of_another_type_is_named(group):
+    names = {"annotations": "Annotations", "computation": "Computation", "size": "PageSize", "call": "ModelCall"}
+    for wrong in ({}, (), polyhead.Tangents()):
+        with pytest.raises(TypeError, match=f"{group} is of type {type(wrong).__name__}; it must be a polyhead.{names[group]}"):
+            polyhead.view(MAPS, **{group: wrong})
+
+
+def test_a_models_call_is_refused_with_attention_weights():
+    for call, message in ((polyhead.ModelCall("a", truncate=True), "pair and truncate are for a model"), (polyhead.ModelCall(truncate=True), "truncate is for a model")):
+        with pytest.raises(ValueError, match=f"{message}, and source is not the folder of one"):
+            polyhead.view(MAPS, call=call)
 
 
 def changes(entry):
@@ -216,8 +230,8 @@ def test_changes_without_a_head_are_those_that_were_measured():
     measured = {(1, 2): 0.25, (0, 0): -3.5e-7}
     assert changes(sets_of(polyhead.view(MAPS, without=measured))[0]) == measured
     table = random.standard_normal((2, 3)).astype(np.float32)
-    table[1, 1] = np.nan  # NaN means that the change was not measured
-    page = polyhead.view(torch.tensor(MAPS), without=torch.tensor(table), without_measure=("loss added without it", "nats"))
+    table[1, 1] = np.nan  # not measured
+    page = polyhead.view(torch.tensor(MAPS), without=torch.tensor(table), annotations=polyhead.Annotations(without_measure=("loss added without it", "nats")))
     assert changes(sets_of(page)[0]) == {place: float(change) for place, change in np.ndenumerate(table) if place != (1, 1)}
     assert '"without_measure":{"name":"loss added without it","unit":"nats"}' in page.html
     batch = np.stack([MAPS, MAPS], 1)
@@ -316,25 +330,25 @@ def test_a_wrong_number_of_words_is_named_with_its_text():
 def test_pooled_pages_have_the_blocks_of_the_whole_map(pooling, of):
     q, k = random.standard_normal((2, 3, 50, 8)).astype(np.float32), random.standard_normal((2, 3, 34, 8)).astype(np.float32)
     bias = random.standard_normal((2, 1, 50, 34)).astype(np.float32)
-    (entry,) = sets_of(polyhead.view(q=q, k=k, bias=bias, pooling=pooling, pooled_blocks=7))
+    (entry,) = sets_of(polyhead.view(computation=polyhead.Computation(q=q, k=k, bias=bias), size=polyhead.PageSize(pooling=pooling, pooled_blocks=7)))
     expected = pooled(reference(q, k, bias=bias), 7, 7, of)
     assert entry["pooled"] == ("largest" if pooling == "largest" else "share") and entry["blocks"] == [7, 7]
     assert np.abs(pooled_weights(entry) - expected).max() <= BOUND + 1e-6
     assert (len(entry["queries"]["pieces"]), len(entry["keys"]["pieces"])) == (50, 34)
     words = [f"w{place}" for place in range(50)], [f"s{place}" for place in range(34)]
     own = polyhead.pooled_map(q, k, 7, 7, pooling=pooling, bias=bias)
-    (same,) = sets_of(polyhead.view(own, tokens=words[0], keys=words[1], pooling=pooling))
+    (same,) = sets_of(polyhead.view(own, tokens=words[0], keys=words[1], size=polyhead.PageSize(pooling=pooling)))
     assert same["weights"] == entry["weights"] and same["keys"]["pieces"] == words[1]
 
 
 def test_maps_that_fit_are_computed_whole_and_longer_ones_pooled(monkeypatch):
     q, k, v = random.standard_normal((3, 2, 3, 40, 8)).astype(np.float32)
-    (entry,) = sets_of(polyhead.view(q=q, k=k, v=v, causal="top_left"))
+    (entry,) = sets_of(polyhead.view(computation=polyhead.Computation(q=q, k=k, v=v, causal="top_left")))
     holds(entry, reference(q, k, causal=True))
     assert "vectors" in entry and "pooled" not in entry
     told = []
     monkeypatch.setattr(polyhead._core, "most_attention_weights", 2 * 3 * 40 * 40 - 1)
-    (entry,) = sets_of(polyhead.view(q=list(q), k=list(k), causal="top_left", progress=lambda done, total: told.append((done, total))))
+    (entry,) = sets_of(polyhead.view(computation=polyhead.Computation(q=list(q), k=list(k), causal="top_left", progress=lambda done, total: told.append((done, total)))))
     assert entry["pooled"] == "largest" and entry["blocks"] == [40, 40]
     assert np.abs(pooled_weights(entry) - pooled(reference(q, k, causal=True), *entry["blocks"], np.max)).max() <= BOUND + 1e-6
     assert told[-1][0] == told[-1][1] and sorted(told) == told
@@ -344,17 +358,20 @@ def test_what_is_of_single_tokens_is_refused_with_pooled_maps():
     q = k = random.standard_normal((2, 40, 8)).astype(np.float32)
     source, words = maps(2, 4, 4), [str(place) for place in range(40)]
     with pytest.raises(ValueError, match="v is for the computation of a single weight"):
-        polyhead.view(q=q, k=k, v=k, pooled_blocks=4)
+        polyhead.view(computation=polyhead.Computation(q=q, k=k, v=k), size=polyhead.PageSize(pooled_blocks=4))
     with pytest.raises(ValueError, match="pooling needs tokens"):
-        polyhead.view(source, pooling="largest")
+        polyhead.view(source, size=polyhead.PageSize(pooling="largest"))
     with pytest.raises(ValueError, match="q, k: for the computation of a single weight"):
-        polyhead.view(source, tokens=words, pooling="largest", q=q, k=k)
-    for name, value in {"special": [0] * 40, "segments": [0] * 40, "links": [(0, 0)], "block_keys": [0] * 40, "gate": maps(2, 40, 3), "pair_bias": source}.items():
+        polyhead.view(source, tokens=words, size=polyhead.PageSize(pooling="largest"), computation=polyhead.Computation(q=q, k=k))
+    of_tokens = [("annotations", polyhead.Annotations(**{name: value})) for name, value in {"special": [0] * 40, "segments": [0] * 40, "links": [(0, 0)], "block_keys": [0] * 40}.items()]
+    of_heads = [("computation", polyhead.Computation(**{name: value})) for name, value in {"gate": maps(2, 40, 3), "pair_bias": source}.items()]
+    for group, arguments in of_tokens + of_heads:
+        (name,) = (name for name, value in arguments._asdict().items() if value is not None)
         with pytest.raises(ValueError, match=f"{name}: for single tokens"):
-            polyhead.view(source, tokens=words, pooling="largest", **{name: value})
+            polyhead.view(source, tokens=words, size=polyhead.PageSize(pooling="largest"), **{group: arguments})
     with pytest.raises(ValueError, match="pooled_blocks is 9000; with 2 heads it must be from 1 to 5792"):
-        polyhead.view(q=q, k=k, pooled_blocks=9000)
-    with pytest.raises(TypeError, match="source is None"):
-        polyhead.view(k=k)
+        polyhead.view(computation=polyhead.Computation(q=q, k=k), size=polyhead.PageSize(pooled_blocks=9000))
+    with pytest.raises(TypeError, match="source is None.* or q and k must be given in computation"):
+        polyhead.view(computation=polyhead.Computation(k=k))
     with pytest.raises(ValueError, match="q has 1 layers and k 2"):
-        polyhead.view(q=q, k=[k, k])
+        polyhead.view(computation=polyhead.Computation(q=q, k=[k, k]))

@@ -170,7 +170,7 @@ def test_steps_whose_prompt_was_not_captured_begin_behind_it() -> None:
         whole = torch.stack([maps[0] for maps in model(text, output_attentions=True).attentions])
         cache = model(text[:, :6], use_cache=True).past_key_values
     captured = capture(model, lambda model: [model(text[:, at : at + 1], past_key_values=cache, use_cache=True) for at in range(6, 9)])
-    (entry,) = sets_of(polyhead.view(captured, tokens=list("abcdefghi"), special=[1] + [0] * 8))
+    (entry,) = sets_of(polyhead.view(captured, tokens=list("abcdefghi"), annotations=polyhead.Annotations(special=[1] + [0] * 8)))
     assert (entry["queries"]["pieces"], entry["keys"]["pieces"]) == (list("ghi"), list("abcdefghi"))
     assert entry["queries"]["special"] == [] and entry["keys"]["special"] == [0]
     assert np.abs(weights(entry) - whole[:, :, 6:].numpy()).max() <= BOUND + 1e-6
@@ -242,7 +242,7 @@ def test_two_passes_are_not_steps() -> None:
 def test_cross_attention_of_torch_has_a_tab() -> None:
     model = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True), 2)
     captured = capture(model.eval(), lambda model: model(torch.randn(1, 5, 16), torch.randn(1, 7, 16)))
-    first, second = sets_of(polyhead.view(captured, tokens=list("abcde"), keys=list("tuvwxyz"), links=[(0, 6)]))
+    first, second = sets_of(polyhead.view(captured, tokens=list("abcde"), keys=list("tuvwxyz"), annotations=polyhead.Annotations(links=[(0, 6)])))
     assert (first["name"], second["name"]) == ("Decoder", "Cross-attention")
     assert first["queries"]["pieces"] == list("abcde") and "keys" not in first and "links" not in first
     assert second["keys"]["pieces"] == list("tuvwxyz") and second["links"]["sure"] == [[0, 6]]
@@ -254,12 +254,12 @@ def test_cross_attention_of_torch_has_a_tab() -> None:
 def test_words_are_for_the_tabs_whose_sizes_they_fit() -> None:
     captured = built(clip, lambda model: model(input_ids=ids(2, 7), **images(1, 16)))
     words = [list("abcdefg"), list("hijklmn")]
-    image, first, second = sets_of(polyhead.view(captured, tokens=words, special={"a", "n"}, block_keys=[[0] * 7, [1] + [0] * 6]))
+    image, first, second = sets_of(polyhead.view(captured, tokens=words, annotations=polyhead.Annotations(special={"a", "n"}, block_keys=[[0] * 7, [1] + [0] * 6])))
     assert [first["queries"]["pieces"], second["queries"]["pieces"]] == words and image["queries"]["pieces"] == [str(place) for place in range(17)]
     assert (first["queries"]["special"], second["queries"]["special"], image["queries"]["special"]) == ([0], [6], [])
     assert second["blocked"] == [0] and "blocked" not in first and "blocked" not in image
     captured = built(bart, lambda model: model(input_ids=ids(1, 6), decoder_input_ids=ids(1, 5)))
-    encoder, decoder, cross = sets_of(polyhead.view(captured, tokens=list("abcde"), keys=list("uvwxyz"), special=([1, 0, 0, 0, 0], None), block_keys=[0, 0, 0, 0, 0, 1]))
+    encoder, decoder, cross = sets_of(polyhead.view(captured, tokens=list("abcde"), keys=list("uvwxyz"), annotations=polyhead.Annotations(special=([1, 0, 0, 0, 0], None), block_keys=[0, 0, 0, 0, 0, 1])))
     assert [side["pieces"] for side in (encoder["queries"], decoder["queries"], cross["queries"], cross["keys"])] == [list("uvwxyz"), list("abcde"), list("abcde"), list("uvwxyz")]
     assert cross["queries"]["special"] == [0] and encoder["blocked"] == cross["blocked"] == [5] and "blocked" not in decoder
 
@@ -299,7 +299,7 @@ def test_what_is_over_the_budget_is_shown_pooled() -> None:
     (alone, _) = sets_of(polyhead.view(only.select("model.encoder.")))
     assert "name" not in alone and alone["blocks"] == [5, 4] and len(alone["queries"]["pieces"]) == 23
     with pytest.raises(ValueError, match="special: for single tokens, and the cells of pooled maps are blocks"):
-        polyhead.view(only, special=[[0] * 23] * 2)
+        polyhead.view(only, annotations=polyhead.Annotations(special=[[0] * 23] * 2))
 
 
 def test_steps_of_which_only_pooled_maps_are_there_are_refused() -> None:
@@ -322,7 +322,7 @@ def test_maps_that_do_not_fit_into_a_page_are_pooled(monkeypatch: pytest.MonkeyP
     encoder = np.stack([call.maps[0] for call in captured if ".encoder.layers" in call.name])
     for how, of in (("largest", largest), ("mean", share), ("sum", share)):
         monkeypatch.setattr("polyhead._view_capture.block_limit", lambda heads: 6)
-        entry = sets_of(polyhead.view(captured, pooling=how))[0]
+        entry = sets_of(polyhead.view(captured, size=polyhead.PageSize(pooling=how)))[0]
         assert entry["blocks"] == [6, 6] and np.abs(pooled_weights(entry) - of_blocks(encoder, 6, 6, of)).max() <= BOUND + 1e-6
     monkeypatch.setattr(polyhead._core, "most_attention_weights", 2 * 2 * 30 * 30 + 3 * 4 * 4 * 4 + 3 * 4 * 4 * 30 - 1)
     entries = sets_of(polyhead.view(captured))
@@ -350,15 +350,15 @@ def test_messages_name_the_remedy() -> None:
     assert all(call.maps is not None for call in capture(model, lambda model: model(**inputs), budget=budget))
     assert any(call.maps is None for call in capture(model, lambda model: model(**inputs), budget=budget - 1))
     with pytest.raises(ValueError, match=r"pooling is 'largest', and the capture holds only pooled means .*budget=\d+.*pooling='mean'"):
-        polyhead.view(small, pooling="largest")
+        polyhead.view(small, size=polyhead.PageSize(pooling="largest"))
     with pytest.raises(ValueError, match=r"different shapes.*view\(captured\) shows a tab for each shape"):
         captured.layers()
     for options, message in (
         ({"tokens": list("abc")}, r"tokens has 3 entries, and no set of the capture has so many tokens: Encoder: 6 queries, 6 keys; .*captured.select\(prefix\)"),
         ({"tokens": [list("abcde")] * 2}, "there are words for 2 texts; the capture has Encoder: a batch of 1"),
-        ({"links": [(7, 0)]}, "links fit no cross-attention of the capture, which has Encoder: 6 queries and 6 keys"),
-        ({"gate": np.zeros((1, 1, 6, 2)), "axes": ("a", "b")}, r"axes and gate: for one set of maps of single tokens; the capture has 3: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
-        ({"special": [1, 0, 0]}, "special must be a pair here"),
+        ({"annotations": polyhead.Annotations(links=[(7, 0)])}, "links fit no cross-attention of the capture, which has Encoder: 6 queries and 6 keys"),
+        ({"computation": polyhead.Computation(gate=np.zeros((1, 1, 6, 2))), "annotations": polyhead.Annotations(axes=("a", "b"))}, r"axes and gate: for one set of maps of single tokens; the capture has 3: Encoder, Decoder, Cross-attention; captured.select\(prefix\)"),
+        ({"annotations": polyhead.Annotations(special=[1, 0, 0])}, "special must be a pair here"),
     ):
         with pytest.raises(ValueError, match=message):
             polyhead.view(captured, **options)

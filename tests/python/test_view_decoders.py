@@ -85,13 +85,13 @@ def test_python_makes_the_same_page(folder: Any, tmp_path: Path) -> None:
     _, at, _, _ = folder
     view(at, "--text", TEXT, "--generate", "3", "-o", tmp_path / "page.html")
     of_program = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert polyhead.view(at, TEXT, generate=3).html == of_program.replace(f'"model":"{at.name}"', '"model":""')
+    assert polyhead.view(at, TEXT, call=polyhead.ModelCall(generate=3)).html == of_program.replace(f'"model":"{at.name}"', '"model":""')
     with pytest.raises(ValueError, match="a pair of texts is for encoders"):
-        polyhead.view(at, TEXT, pair="b")
+        polyhead.view(at, TEXT, call=polyhead.ModelCall(pair="b"))
     with pytest.raises(ValueError, match="generate is for a model"):
-        polyhead.view(np.ones((1, 2, 2), np.float32) / 2, generate=1)
+        polyhead.view(np.ones((1, 2, 2), np.float32) / 2, call=polyhead.ModelCall(generate=1))
     with pytest.raises(ValueError, match="generate is -1"):
-        polyhead.view(at, TEXT, generate=-1)
+        polyhead.view(at, TEXT, call=polyhead.ModelCall(generate=-1))
 
 
 def test_the_terminal_shows_one_map(folder: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_text_that_is_too_long_for_every_pair_has_pooled_maps(tmp_path: Path) 
         maps = torch.cat(made(ids, output_attentions=True).attentions).numpy()
     bounds = np.arange(363) * T // 362
     blocks = np.maximum.reduceat(np.maximum.reduceat(maps, bounds[:-1], axis=2), bounds[:-1], axis=3)
-    other = polyhead.view(blocks, tokens=words.convert_ids_to_tokens(ids[0]), pooling="largest").html
+    other = polyhead.view(blocks, tokens=words.convert_ids_to_tokens(ids[0]), size=polyhead.PageSize(pooling="largest")).html
     ours, theirs = (codes_of(html) for html in (page, other))
     assert ours.shape == (2, 32, 362 * 362) and ours.any()
     apart = np.abs(ours - theirs)  # codes of 8 bits; neighbouring codes stand for weights that differ by at most 2.6 %

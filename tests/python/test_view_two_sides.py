@@ -78,7 +78,7 @@ def test_pages_have_all_three_kinds_of_maps(folder: Any, tmp_path: Path) -> None
     html = (tmp_path / "page.html").read_text()
     for name in ("Cross-attention", "Encoder", "Decoder"):
         assert f'"name":"{name}"' in html
-    page = polyhead.view(at, TEXT, generate=5)
+    page = polyhead.view(at, TEXT, call=polyhead.ModelCall(generate=5))
     assert '"name":"Cross-attention"' in page.html
     assert '"name":"Cross-attention"' not in polyhead.view(at, TEXT).html
     assert "generated:" in view(at, "--text", TEXT, "--generate", "5").stdout

@@ -11,6 +11,10 @@ import pytest
 LAYERS, HEADS, SHARED, QUERIES, KEYS, WIDTH, VALUES = 2, 4, 2, 3, 5, 6, 4
 
 
+def page_of(weights, *text, **computation):
+    return polyhead.view(weights, *text, computation=polyhead.Computation(**computation))
+
+
 def data_of(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script', page.html, re.S).group(1))
 
@@ -33,7 +37,7 @@ def worked(rng):
 
 def test_arrays_reach_the_page_bit_for_bit(worked):
     weights, given = worked
-    vectors = data_of(polyhead.view(weights, **given))["texts"][0]["vectors"]
+    vectors = data_of(page_of(weights, **given))["texts"][0]["vectors"]
     for name in "qkv":
         for layer in range(LAYERS):
             for head in range(given[name].shape[1]):
@@ -45,12 +49,12 @@ def test_arrays_reach_the_page_bit_for_bit(worked):
 
 def test_a_list_of_layers_is_the_same_and_torch_too(worked):
     weights, given = worked
-    whole = polyhead.view(weights, **given).html
+    whole = page_of(weights, **given).html
     lists = {name: list(array) if name in "qkv" else array for name, array in given.items()}
-    assert polyhead.view(list(weights), **lists).html == whole
+    assert page_of(list(weights), **lists).html == whole
     torch = pytest.importorskip("torch")
     tensors = {name: [torch.from_numpy(layer.copy()) for layer in array] if name in "qkv" else array for name, array in given.items()}
-    assert polyhead.view([torch.from_numpy(layer.copy()) for layer in weights], **tensors).html == whole
+    assert page_of([torch.from_numpy(layer.copy()) for layer in weights], **tensors).html == whole
 
 
 def test_several_texts_have_their_own(worked):
@@ -59,26 +63,26 @@ def test_several_texts_have_their_own(worked):
     texts = [(weights, given), (weights[:, ::-1], given | other)]
     batch = {name: np.stack([text[name] for _, text in texts], 1) for name in "qkv"}
     pairs = {"bias": np.stack([text["bias"] for _, text in texts]), "attend": given["attend"], "scale": given["scale"]}
-    page = data_of(polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs))["texts"]
+    page = data_of(page_of(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs))["texts"]
     lists = {name: list(array) for name, array in batch.items()}
-    assert data_of(polyhead.view(list(np.stack([maps for maps, _ in texts], 1)), **lists, **pairs))["texts"][1]["vectors"] == page[1]["vectors"]
+    assert data_of(page_of(list(np.stack([maps for maps, _ in texts], 1)), **lists, **pairs))["texts"][1]["vectors"] == page[1]["vectors"]
     for shown, (maps, alone) in zip(page, texts, strict=True):
-        assert shown["vectors"] == data_of(polyhead.view(maps, **alone))["texts"][0]["vectors"]
+        assert shown["vectors"] == data_of(page_of(maps, **alone))["texts"][0]["vectors"]
     assert page[0]["vectors"] != page[1]["vectors"]
     of_layers = np.broadcast_to(pairs["bias"], (LAYERS, *pairs["bias"].shape))
-    shown = data_of(polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs | {"bias": of_layers}))["texts"]
+    shown = data_of(page_of(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch, **pairs | {"bias": of_layers}))["texts"]
     assert [text["vectors"]["bias"] for text in shown] == [text["vectors"]["bias"] * LAYERS for text in page]
     for wrong, words in [({"q": given["q"]}, r"q is float32 \[1,4,3,6\] for attentions \[2,4,3,5\]"), ({"k": batch["k"][:, [0, 1, 0]]}, "k has a batch of 3 and source of 2"),
                          ({"bias": np.zeros((3, HEADS, QUERIES, KEYS))}, "bias is .*for 2 texts it must broadcast"), ({"bias": -pairs["bias"]}, "q and k .*must belong to the map")]:
         with pytest.raises(ValueError, match=words):
-            polyhead.view(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch | pairs | wrong)
+            page_of(np.stack([maps for maps, _ in texts], 1), ["a", "b"], **batch | pairs | wrong)
 
 
 def test_the_default_scale_is_that_of_the_width(worked):
     _, given = worked
     scores = np.einsum("lnth,lnsh->lnts", given["q"].astype(float), np.repeat(given["k"], 2, 1)) / np.sqrt(WIDTH)
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    vectors = data_of(polyhead.view(weights, q=given["q"], k=given["k"]))["texts"][0]["vectors"]
+    vectors = data_of(polyhead.view(weights, computation=polyhead.Computation(q=given["q"], k=given["k"])))["texts"][0]["vectors"]
     assert vectors["scale"] == 1 / np.sqrt(WIDTH) and "v" not in vectors
 
 
@@ -87,7 +91,7 @@ def test_q_and_k_that_give_other_weights_are_refused(worked, left_out):
     weights, given = worked
     del given[left_out]
     with pytest.raises(ValueError, match="give query .* the map has .* with its scale, bias and mask"):
-        polyhead.view(weights, **given)
+        page_of(weights, **given)
 
 
 def test_wrong_forms_are_refused_by_name(worked, tmp_path):
@@ -99,21 +103,22 @@ def test_wrong_forms_are_refused_by_name(worked, tmp_path):
         ({"bias": given["bias"][:3]}, r"bias is float32 \[3,3,5\]"),
         ({"attend": given["attend"].astype(np.float32)}, "attend is float32"),
         ({"k": None}, "q, v, bias, attend, scale: q and k are both needed"),
-        ({"vector_megabytes": -1}, "vector_megabytes is -1"),
-        ({"vector_megabytes": float("nan")}, "vector_megabytes is nan"),
     ]:
         with pytest.raises(ValueError, match=message):
-            polyhead.view(weights, **{**given, **spoilt})
+            page_of(weights, **{**given, **spoilt})
+    for megabytes in (-1, float("nan")):
+        with pytest.raises(ValueError, match=f"vector_megabytes is {megabytes}"):
+            polyhead.view(weights, size=polyhead.PageSize(vector_megabytes=megabytes))
     with pytest.raises(TypeError, match="q is a list of int"):
-        polyhead.view(weights, **{**given, "q": [1, 2]})
+        page_of(weights, **{**given, "q": [1, 2]})
     with pytest.raises(ValueError, match="q: for attention weights; source is the folder"):
-        polyhead.view(tmp_path, "a text", q=given["q"])
+        polyhead.view(tmp_path, "a text", computation=polyhead.Computation(q=given["q"]))
 
 
 def test_what_does_not_fit_into_the_budget_is_left_out_and_said(worked):
     weights, given = worked
     megabytes = sum(np.asarray(given[name]).size for name in ("q", "k", "v", "bias", "attend")) * 16 / 3e6
     for budget in (0, 0.99 * megabytes):
-        data = data_of(polyhead.view(weights, **given, vector_megabytes=budget))
+        data = data_of(polyhead.view(weights, computation=polyhead.Computation(**given), size=polyhead.PageSize(vector_megabytes=budget)))
         assert "vectors" not in data["texts"][0] and data["texts"][0]["left_out"] == pytest.approx(megabytes) and data["limit"] == budget
-    assert "vectors" in data_of(polyhead.view(weights, **given, vector_megabytes=1.01 * megabytes))["texts"][0]
+    assert "vectors" in data_of(polyhead.view(weights, computation=polyhead.Computation(**given), size=polyhead.PageSize(vector_megabytes=1.01 * megabytes)))["texts"][0]

@@ -30,7 +30,7 @@ SPOKEN = {
     ("save", "path"): "path|layer.txt",
     ("save", "layout"): "layout|naming",
     ("state", "layout"): "layout|naming",
-    ("view", "links"): "links|sure link",
+    ("Annotations", "links"): "links|sure link",
     ("view", "source"): "source|weights|attentions",
     ("view", "tokens"): "tokens|words|queries",
     ("view", "keys"): "keys|words|key tokens",

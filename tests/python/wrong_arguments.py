@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,16 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
     not_paths: tuple[list[Any], list[Any]] = ([3, 1.5, [], object(), Hostile(), None], ["a\0b.npz"])
     names: tuple[list[Any], list[Any]] = (NOT_WORDS, ["\ud800", "gpt-5"])
     weights = shaped(1, 2, 3, 3) / np.float32(3)
+
+    def view_with(group: Callable[..., object], name: str) -> Callable[..., polyhead.Page]:
+        """polyhead.view with the fields of a group as arguments."""
+
+        def call(**fields: Any) -> polyhead.Page:
+            return polyhead.view(weights, **{name: group(**fields)})
+
+        call.__signature__ = inspect.signature(group)  # type: ignore[attr-defined]
+        return call
+
     return {
         "sdpa": (
             polyhead.sdpa,
@@ -390,33 +401,58 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
             {
                 "source": ([3, None, object(), Hostile()], [shaped(3), shaped(1, 2, 3, 3, dtype=int), -weights, {"foo": weights}]),
                 "text": ([3, object(), Hostile()], [["a", "b"], "\ud800"]),
-                "pair": ([], ["x"]),
                 "tokens": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"], ["a", "b", "\ud800"]]),
                 "keys": ([3, "abc", object(), [1, 2, 3], Hostile()], [["a"]]),
+                "image": ([], [shaped(2, 3)]),
+                "patches": ([], [(1, 2)]),
+                "title": ([3, object(), Hostile()], ["\ud800"]),
+                "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
+                "without": ([{(0, 0): "1"}, {(0, 0): True}], [3, "all", object(), Hostile(), shaped(2), [[1]], {0: 1.0}, {(0, 0, 0): 1.0}, {(0, 9): 1.0}, {(0, 0): float("inf")}]),
+                **{group: ([3, None, (), {}, object(), Hostile()], []) for group in ("annotations", "computation", "size", "call")},
+                "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
+            },
+        ),
+        "Annotations": (
+            view_with(polyhead.Annotations, "annotations"),
+            {},
+            {
                 "special": ([3, object(), Hostile(), [0.5, 0, 0]], [[1], [2, 0, 0]]),
                 "segments": ([3, "abc", object(), Hostile(), [0, "1", 1]], [[0], [0, -1, 0]]),
                 "block_keys": ([3, "abc", object(), Hostile(), [0, None, 1]], [[True], [0, 0, 2]]),
                 "axes": ([3, "ab", object(), Hostile(), [1, 2]], []),
                 "links": ([3, "abc", object(), Hostile()], [[3], [(0, 1, 2)], [(0, "1")], [(0, 9)]]),
                 "possible_links": ([], [[(0, 1)]]),
+                "without_measure": ([], [("loss", "nats")]),
+            },
+        ),
+        "Computation": (
+            view_with(polyhead.Computation, "computation"),
+            {},
+            {
+                **{name: ([], [shaped(2, 3)]) for name in ("q", "k", "v", "bias", "attend")},
                 "gate": ([x for x in NOT_ARRAYS if x is not None], [shaped(2)]),
                 "pair_bias": (NOT_ARRAYS, [shaped(2)]),
-                "image": ([], [shaped(2, 3)]),
-                "patches": ([], [(1, 2)]),
-                "title": ([3, object(), Hostile()], ["\ud800"]),
-                "truncate": (NOT_FLAGS, []),
-                "generate": (NOT_INTS, [-1, 3, BIG]),
-                "lang": ([3, object(), Hostile()], ["", "de", "\ud800"]),
-                **{name: ([], [shaped(2, 3)]) for name in ("q", "k", "v", "bias", "attend")},
                 "scale": ([], [0.5]),
-                "without": ([{(0, 0): "1"}, {(0, 0): True}], [3, "all", object(), Hostile(), shaped(2), [[1]], {0: 1.0}, {(0, 0, 0): 1.0}, {(0, 9): 1.0}, {(0, 0): float("inf")}]),
-                "without_measure": ([], [("loss", "nats")]),
                 "causal": ([], ["top_left"]),
+                "progress": ([], [print]),
+            },
+        ),
+        "PageSize": (
+            view_with(polyhead.PageSize, "size"),
+            {},
+            {
                 "pooling": ([3, object(), Hostile()], ["", "median", "largest", "\ud800"]),
                 "pooled_blocks": ([], [2]),
-                "progress": ([], [print]),
                 "vector_megabytes": ([None, "4", object(), Hostile()], [-1, float("nan"), float("inf")]),
-                "path": ([x for x in not_paths[0] if x is not None], not_paths[1]),
+            },
+        ),
+        "ModelCall": (
+            view_with(polyhead.ModelCall, "call"),
+            {},
+            {
+                "pair": ([], ["x"]),
+                "truncate": (NOT_FLAGS, []),
+                "generate": (NOT_INTS, [-1, 3, BIG]),
             },
         ),
         "Capture.select": (polyhead.Capture().select, {"prefix": "encoder"}, {"prefix": (NOT_WORDS, [])}),

@@ -105,9 +105,8 @@ struct Kind {
   nn::NormPosition position;
   bool rms_norm_swiglu = false;
 
-  template <class Config>
-  Config config() const {
-    Config c{.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1};
+  nn::LayerConfig config() const {
+    nn::LayerConfig c{.width = 8, .heads = 2, .hidden_width = 12, .norm_position = position, .dtype = DType::f64, .seed = 1};
     if (rms_norm_swiglu) c.norm = nn::NormKind::rms_norm, c.activation = nn::Activation::silu, c.gated = true;
     return c;
   }
@@ -121,7 +120,7 @@ const Kind kKinds[] = {{"post", nn::NormPosition::post},
 TEST(Training, EncodersAreTorchs) {
   for (const Kind& kind : kKinds) {
     const Vectors vectors("encoder." + kind.name);
-    nn::Encoder encoder(kind.config<nn::EncoderLayerConfig>(), 2);
+    nn::Encoder encoder(kind.config(), 2);
     load(vectors, encoder);
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
     Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8});
@@ -138,7 +137,7 @@ TEST(Training, EncodersAreTorchs) {
 TEST(Training, DecodersAreTorchs) {
   for (const Kind& kind : kKinds) {
     const Vectors vectors("decoder." + kind.name);
-    nn::Decoder decoder(kind.config<nn::DecoderLayerConfig>(), 2);
+    nn::Decoder decoder(kind.config(), 2);
     load(vectors, decoder);
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {2, 4});
     Tensor y(DType::f64, {2, 5, 8}), d_x(DType::f64, {2, 5, 8}), d_memory(DType::f64, {2, 4, 8});
@@ -156,9 +155,7 @@ TEST(Training, DecodersAreTorchs) {
 TEST(Training, EncoderDecodersAreTorchs) {
   for (const bool tied : {false, true}) {
     const Vectors vectors(tied ? "encoder_decoder.pre" : "encoder_decoder.post");
-    nn::EncoderDecoder model({.source_count = 9, .target_count = tied ? 9 : 7, .width = 8, .heads = 2, .layers = 2, .hidden_width = 12,
-                              .norm_position = tied ? nn::NormPosition::pre : nn::NormPosition::post, .shared_embedding = tied,
-                              .tied_output = tied, .dtype = DType::f64, .seed = 1});
+    nn::EncoderDecoder model({.source_count = 9, .target_count = tied ? 9 : 7, .layers = 2, .layer = {.width = 8, .heads = 2, .hidden_width = 12, .norm_position = tied ? nn::NormPosition::pre : nn::NormPosition::post, .dtype = DType::f64, .seed = 1}, .shared_embedding = tied, .tied_output = tied});
     load(vectors, model);
     const Tensor lengths = Tensor::of<std::int64_t>({2}, {5, 3});
     Tensor y(DType::f64, vectors["y"].shape());

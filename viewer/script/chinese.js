@@ -153,7 +153,7 @@ const CHINESE = {
   "Theme": "主题",
   "This map is a mean over heads, which has no q and k of its own. Open a head to see how its attention weights are computed.": "此图是多个头的平均，没有自己的 q 和 k。请打开一个头来看其权重如何计算。",
   "This page computes attention weights in float32 as you type. Four decimals are shown.": "本页在输入时以 float32 计算注意力权重。显示四位小数。",
-  "This page has attention weights only. With q, k and v it shows how a weight is computed (polyhead.view(…, q=, k=, v=)).": "本页只有注意力权重。有了 q、k 和 v，它会显示权重如何计算（polyhead.view(…, q=, k=, v=)）。",
+  "This page has attention weights only. With q, k and v it shows how a weight is computed (polyhead.view(…, computation=polyhead.Computation(q, k, v))).": "本页只有注意力权重。有了 q、k 和 v，它会显示权重如何计算（polyhead.view(…, computation=polyhead.Computation(q, k, v))）。",
   "Time": "时间",
   "Tinted: the mean attention to each patch. Click a patch.": "颜色：每个图块得到的平均注意力。请点一个图块。",
   "Tinted: the mean attention to each word. Click a word.": "颜色：每个词得到的平均注意力。请点一个词。",

@@ -6,7 +6,7 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-using nn::EncoderLayer, nn::EncoderLayerConfig;
+using nn::EncoderLayer, nn::LayerConfig;
 
 }  // namespace polyhead::models
 #pragma GCC visibility pop

@@ -30,8 +30,8 @@ struct TextSideConfig {
   std::int64_t vocabulary = 0;    // vocab_size
   std::int64_t positions = 0;     // max_position_embeddings: maximum number of tokens of a text
   std::int64_t layers = 0;        // L, num_hidden_layers
-  nn::EncoderLayerConfig layer{.seed = 0};  // settings of all layers: width, heads, hidden_width, activation, epsilon, dtype
-  bool causal = true;             // true: tokens attend to themselves and to earlier tokens (CLIP); false: to all tokens (SigLIP)
+  nn::LayerConfig layer{.seed = 0};  // settings of all layers: width, heads, hidden_width, activation, epsilon, dtype
+  bool causal = true;             // true: tokens attend to themselves and earlier ones (CLIP); false: to all tokens (SigLIP)
   TextPooling pooling = TextPooling::end_token;
   std::int64_t end_token = 0;     // eos_token_id
 };

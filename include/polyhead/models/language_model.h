@@ -58,7 +58,7 @@ struct LanguageModelConfig {
   std::int64_t layers = 0;       // L, num_hidden_layers
   std::optional<ExpertsConfig> experts{};  // a mixture of experts in place of the feed-forward part
   bool sink = false;             // each head has a learned sink logit
-  nn::EncoderLayerConfig layer{.seed = 0};  // settings of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::LayerConfig layer{.seed = 0};  // settings of all layers: width, heads, kv_heads, head_width, hidden_width, norms, biases, activation, dtype
   double norm_weight_offset = 0;                     // RMSNorm::weight_offset of all norms; Gemma: 1
   double embedding_scale = 1;                        // factor of the embedded tokens
   std::optional<double> attention_scale{};           // query_pre_attn_scalar^(-1/2); absent: 1/sqrt(H)

@@ -46,8 +46,8 @@ struct SequenceToSequenceConfig {
   std::int64_t source_positions = 0, target_positions = 0;  // max_position_embeddings: maximum number of tokens of a text; 0: no limit
   std::int64_t position_offset = 0;     // number of rows before position 0 in the tables of learned positions
   std::int64_t encoder_layers = 0, decoder_layers = 0;
-  nn::EncoderLayerConfig encoder{.seed = 0};  // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
-  nn::DecoderLayerConfig decoder{.seed = 0};
+  nn::LayerConfig encoder{.seed = 0};  // settings of all layers: width, heads, head_width, hidden_width, norms, biases, activation, dtype
+  nn::LayerConfig decoder{.seed = 0};
   double embedding_scale = 1;           // factor of the embedded tokens: sqrt(E) with scale_embedding
   bool embedding_norm = false;          // the sum of embedded tokens and positions is normalised
   std::optional<double> attention_scale{};  // absent: 1/sqrt(H)

@@ -40,7 +40,7 @@ struct VisionConfig {
   bool prefix_positions = true;                    // whether the tokens before the patches have positions
   bool norm_of_pooled = false;                     // the final norm is applied to the pooled vector only (CLIP)
   std::int64_t layers = 12;                        // L, num_hidden_layers
-  nn::EncoderLayerConfig layer{.seed = 0};         // settings of all layers: width, heads, hidden_width, biases, activation, epsilon, dtype
+  nn::LayerConfig layer{.seed = 0};         // settings of all layers: width, heads, hidden_width, biases, activation, epsilon, dtype
   VisionPooling pooling = VisionPooling::none;     // how `pooled` is computed; none: the file has no pooler
   VisionPooling classified = VisionPooling::none;  // the vector that the classifier reads (`pooled` itself if it equals `pooling`); none: the file has no classifier
   nn::Activation pooler_activation = nn::Activation::tanh;  // pooler_act

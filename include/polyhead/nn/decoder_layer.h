@@ -3,34 +3,11 @@
 #pragma once
 
 #include "polyhead/nn/encoder_layer.h"
-#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 class DecoderCache;
-
-struct DecoderLayerConfig {
-  std::int64_t width = 0;         // E
-  std::int64_t memory_width = 0;  // M; 0: E
-  std::int64_t heads = 1;         // heads of both attentions; must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // key/value heads of both attentions; 0: heads
-  std::int64_t head_width = 0;    // H of both attentions; 0: width / heads
-  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
-  Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward part has a gate; with Activation::silu: SwiGLU
-  bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // whether the output projections of both attentions have a bias
-  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
-  bool qk_norm = false;           // MultiHeadAttentionConfig::qk_norm of both attentions
-  NormKind norm = NormKind::layer_norm;
-  NormPosition norm_position = NormPosition::post;
-  double epsilon = 1e-5;         // epsilon of the norms
-  double dropout = 0;            // in training: dropout of the output that each part (attention, feed-forward) adds to the residual stream
-  double attention_dropout = 0;  // in training: dropout of attention weights
-  DType dtype = DType::f32;
-  Seed seed;  // draws the initial parameters
-};
 
 struct DecoderOptions {
   AttentionOptions attention{};  // options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. `mode`, dropout_seed,
@@ -71,7 +48,7 @@ struct DecoderLayer : Module<DecoderLayer> {
   };
 
   DecoderLayer() = default;
-  explicit DecoderLayer(const DecoderLayerConfig& config);
+  explicit DecoderLayer(const LayerConfig& config);
 
   // x and y [*,T,E], memory [*,S,M] of the parameters' dtype, with any strides; y may not overlap x or memory.
   void forward(ConstTensorView x, ConstTensorView memory, TensorView y, const DecoderOptions& options = {}, Saved* saved = nullptr) const;
@@ -106,7 +83,7 @@ struct Decoder : Module<Decoder> {
   };
 
   Decoder() = default;
-  Decoder(const DecoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
+  Decoder(const LayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
   // Runs the stack with the options of DecoderLayer::forward(); the dropout seed of layer i is derive_seed(options.attention.dropout_seed, i). Error if the
   // options have a cache, because such a cache serves a single layer.

@@ -1,6 +1,6 @@
 // A Transformer that reads one text and writes another, for example its translation (Vaswani et al. 2017, section 3).
 //
-//   EncoderDecoder model({.source_count = 8000, .width = 256, .heads = 4, .layers = 3, .shared_embedding = true, .tied_output = true, .seed = 1});
+//   EncoderDecoder model({.source_count = 8000, .layers = 3, .layer = {.width = 256, .heads = 4, .seed = 1}, .shared_embedding = true, .tied_output = true});
 //   model.forward(source, target, logits, {.source_mask = {.key_lengths = lengths}}, &saved);
 //   model.backward(saved, d_logits, {.parameters = &gradients});
 //
@@ -14,37 +14,18 @@
 
 #include "polyhead/nn/decoder_layer.h"
 #include "polyhead/nn/embedding.h"
-#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 struct EncoderDecoderConfig {
-  std::int64_t source_count = 0;  // ids of the source are 0 … source_count - 1
-  std::int64_t target_count = 0;  // 0: source_count
-  std::int64_t width = 0;         // E
-  std::int64_t heads = 1;         // heads of each attention; must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // key/value heads of each attention; 0: heads
-  std::int64_t head_width = 0;    // H of each attention; 0: width / heads
-  std::int64_t layers = 1;        // number of layers of the encoder
+  std::int64_t source_count = 0;    // ids of the source are 0 … source_count - 1
+  std::int64_t target_count = 0;    // 0: source_count
+  std::int64_t layers = 1;          // number of layers of the encoder
   std::int64_t decoder_layers = 0;  // number of layers of the decoder; 0: layers
-  std::int64_t hidden_width = 0;    // hidden width of the feed-forward parts; 0: 4 E
-  Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward parts have a gate; with Activation::silu: SwiGLU
-  bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // whether the output projections of all attentions have a bias
-  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward parts have a bias
-  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
-  NormKind norm = NormKind::layer_norm;
-  NormPosition norm_position = NormPosition::pre;
-  double epsilon = 1e-5;          // epsilon of the norms
-  double dropout = 0;             // in training: dropout of the embedded texts and of the output that each part (attention, feed-forward) adds to the residual
-                                  // stream
-  double attention_dropout = 0;   // in training: dropout of attention weights
-  bool shared_embedding = false;  // one embedding for source and target, whose counts must be equal
-  bool tied_output = false;       // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
-  DType dtype = DType::f32;
-  Seed seed;  // draws the initial parameters
+  LayerConfig layer;                // of both stacks; its dropout is also that of the embedded texts, its seed draws all initial parameters
+  bool shared_embedding = false;    // one embedding for source and target, whose counts must be equal
+  bool tied_output = false;         // true: the weight of the output projection is the target's embedding; false: the projection has its own weight, and a bias
 };
 
 struct EncoderDecoderOptions {

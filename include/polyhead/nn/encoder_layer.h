@@ -4,40 +4,18 @@
 #include <vector>
 
 #include "polyhead/nn/feed_forward.h"
+#include "polyhead/nn/layer_config.h"
 #include "polyhead/nn/mixture_of_experts.h"
 #include "polyhead/nn/multi_head_attention.h"
 #include "polyhead/nn/norm.h"
 #include "polyhead/nn/residual.h"
-#include "polyhead/nn/seed.h"
 
 #pragma GCC visibility push(default)
 namespace polyhead::nn {
 
 class EncoderCache;
 
-struct EncoderLayerConfig {
-  std::int64_t width = 0;         // E
-  std::int64_t heads = 1;         // must divide the width, unless head_width is given
-  std::int64_t kv_heads = 0;      // 0: heads
-  std::int64_t head_width = 0;    // 0: width / heads
-  std::int64_t hidden_width = 0;  // hidden width of the feed-forward part; 0: 4 E
-  Activation activation = Activation::gelu;
-  bool gated = false;             // the feed-forward part has a gate; with Activation::silu: SwiGLU
-  bool bias = true;               // whether the projections q, k and v have a bias
-  bool output_bias = true;        // whether the output projection of the attention has a bias
-  bool feed_forward_bias = true;  // whether the linear layers of the feed-forward part have a bias
-  bool qk_norm = false;           // has the meaning of MultiHeadAttentionConfig::qk_norm
-  NormKind norm = NormKind::layer_norm;
-  NormPosition norm_position = NormPosition::post;
-  PartOrder part_order = PartOrder::sequential;
-  double epsilon = 1e-5;         // epsilon of all norms
-  double dropout = 0;            // in training: dropout of the output that each part (attention, feed-forward) adds to the residual stream
-  double attention_dropout = 0;  // in training: dropout of attention weights
-  DType dtype = DType::f32;
-  Seed seed;  // draws the initial parameters
-};
-
-// Tensors that receive the gradients of backward of a layer or of a stack. x is required; gradients of the parameters are computed if `parameters` is given.
+// Where backward of a layer or of a stack writes. x is required; gradients of the parameters are computed if `parameters` is given.
 template <class M>
 struct EncoderGradients {
   TensorView x = {};  // [*,T,E], overwritten; may not overlap d_y
@@ -72,7 +50,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   };
 
   EncoderLayer() = default;
-  explicit EncoderLayer(const EncoderLayerConfig& config);
+  explicit EncoderLayer(const LayerConfig& config);
 
   // x and y [*,T,E] of the parameters' dtype, with any strides; y may not overlap x. options.dropout_seed is the seed of all dropout in this layer.
   void forward(ConstTensorView x, TensorView y, const AttentionOptions& options = {}, Saved* saved = nullptr) const;
@@ -106,7 +84,7 @@ struct Encoder : Module<Encoder> {
   };
 
   Encoder() = default;
-  Encoder(const EncoderLayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
+  Encoder(const LayerConfig& layer, std::int64_t count);  // count at least 1; the seed of layer i is derive_seed(seed, i)
 
   // Runs the stack with the options of EncoderLayer::forward(); the dropout seed of layer i is derive_seed(options.dropout_seed, i). Error if the options have
   // a cache, because such a cache serves a single layer.

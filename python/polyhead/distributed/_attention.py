@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import _core
+from .._arguments import wanted_fields
 from .._options import Unpack, annotations_of, refuse, takes
 from ..torch import _eager
 from ..torch import _functional as core
@@ -52,11 +53,11 @@ class _Attention(torch.autograd.Function):
         if d_lse is not None or d_out is None:
             raise NotImplementedError("attention: lse over several ranks has no gradient; the loss may depend on it through lse.detach() alone")
         _, d_q, d_k, d_v, *others = ctx.needs_input_grad
-        wanted = dict(zip(call.names, others))
+        wanted = wanted_fields([("q", d_q), ("k", d_k), ("v", d_v), *zip(call.names, others)])
         given = _options_of(call, tensors)
         found = _core.distributed_sdpa_backward(
             ranks_of("attention", call.communicator), call.communicator, _plain(q), _plain(k), _plain(v), _plain(out), _plain(lse), _plain(d_out), given,
-            call.settings, None, d_q, d_k, d_v, wanted.get("bias", False), wanted.get("sink", False), wanted.get("slopes", wanted.get("table", False)),
+            call.settings, None, wanted,
         )  # fmt: skip
         return None, *found[:3], *_eager._in_order(call.names, (*found, found[5]))
 

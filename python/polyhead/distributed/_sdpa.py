@@ -134,8 +134,8 @@ def sdpa_backward(
     where = "distributed.sdpa_backward"
     communicator = communicator_of(where, group)
     settings = Settings(order, plan, timeout, one_row, ranks_per_machine).on(communicator)
-    wanted = (name in gradients for name in Gradients._fields)
-    return Gradients(*_core.distributed_sdpa_backward(ranks_of(where, communicator), communicator, q, k, v, out, lse, d_out, options, settings, d_bias, *wanted))
+    wanted = tuple(name in gradients for name in Gradients._fields)
+    return Gradients(*_core.distributed_sdpa_backward(ranks_of(where, communicator), communicator, q, k, v, out, lse, d_out, options, settings, d_bias, wanted))
 
 
 @takes(SdpaOptions, "distributed.explain")

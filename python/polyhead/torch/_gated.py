@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._options import Precision, require_precision
+from .._options import EMPTY_ROWS, EmptyRows, Precision, require_precision
 from . import _functional as core
 from . import _inputs as inputs
 from . import _layer_pass as passes
@@ -69,7 +69,7 @@ class GatedAttention(nn.Module):
         use_bias_for_embeddings: bool = False,
         query_mean: Literal["all", "attended"] = "all",
         dropout: float = 0.0,
-        empty_rows: Literal["offset", "unmasked", "uniform", "zero"] = "offset",
+        empty_rows: Literal["offset"] | EmptyRows = "offset",
         precision: Precision = "native",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -85,8 +85,8 @@ class GatedAttention(nn.Module):
             raise ValueError("GatedAttention: axis is -1, which is the width; attention runs along another one")
         if query_mean not in ("all", "attended"):
             raise ValueError(f"GatedAttention: query_mean is {query_mean!r}; it must be 'all' or 'attended'")
-        if empty_rows not in ("offset", "unmasked", "uniform", "zero"):
-            raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be 'offset', 'unmasked', 'uniform' or 'zero'")
+        if empty_rows not in ("offset", *EMPTY_ROWS):
+            raise ValueError(f"GatedAttention: empty_rows is {empty_rows!r}; it must be one of 'offset', {', '.join(map(repr, EMPTY_ROWS))}")
         require_precision("GatedAttention", precision)
         if not 0 <= dropout <= 1:
             raise ValueError(f"GatedAttention: dropout is {dropout}; it must be a probability")

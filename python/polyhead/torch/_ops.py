@@ -18,7 +18,7 @@ from torch.library import custom_op
 
 import polyhead
 from .. import _core
-from .._arguments import GRADIENTS, TENSORS
+from .._arguments import GRADIENTS, TENSORS, wanted_fields
 from .._options import MapValue, annotations_of
 from ._inputs import require_one_device
 from ._offset import add_score_gradients
@@ -208,11 +208,9 @@ def attention_backward_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, 
     inputs = _differentiable(q, k, v, o)
     *want, of_d_out = (want and of is not None for want, of in zip(wanted, (*inputs, d_out)))
     moving = _as_inputs(tangents, inputs)
-    want_q, want_k, want_v, want_bias, want_sink, want_relative = *want[:5], want[5] or want[6]
     found = _core.sdpa_backward_backward(
-        _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), moving, _on_views(q, o),
-        want_q, want_k, want_v, want_bias, want_sink, want_relative, of_d_out,
-    )  # fmt: skip
+        _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), moving, _on_views(q, o), wanted_fields(zip(GRADIENTS, want)), of_d_out
+    )
     every = (*found[:5], *(found[5] if w else None for w in want[5:]), found[6])
     return tuple(q.new_empty(0, dtype=dtype) if grad is None else _tensor(grad).to(dtype).contiguous() for grad, dtype in zip(every, dtypes))
 

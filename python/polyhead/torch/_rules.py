@@ -80,7 +80,7 @@ def _check_present_number(where: str, name: str, value: Any) -> None:
 
 def _check_empty_rows(where: str, name: str, value: Any) -> None:
     if value not in EMPTY_ROWS:
-        raise ValueError(f"{where}: empty_rows is {value!r}; it must be 'zero', 'uniform' or 'unmasked'")
+        raise ValueError(f"{where}: empty_rows is {value!r}; it must be {', '.join(map(repr, EMPTY_ROWS[:-1]))} or {EMPTY_ROWS[-1]!r}")
 
 
 def _check_diagonal(where: str, name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from .. import _core
+from .._arguments import wanted_fields
 from .._score_program import OPS, Trace, gradient_sums, slope_of
 from . import _eager
 from . import _functional as core
@@ -107,9 +108,9 @@ class _Attention(Function):
             return nothing
         wanted = ctx.needs_input_grad
         found = _core.score_backward(  # type: ignore[call-arg]
-            ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, options), *wanted[2:7], any(wanted[7:])
+            ctx.program.code, _view(q), _view(k), _view(v), _view(out), _view(lse), _view(d_out), _on_views(q, options), wanted_fields(zip(("q", "k", "v", "bias", "sink"), wanted[2:7])), any(wanted[7:])
         )
-        *of_inputs, sums = (None if x is None else _tensor(x) for x in found)
+        *of_inputs, _, sums = (None if x is None else _tensor(x) for x in found)
         of_captured = [ctx.program.gradient_of(i, sums) if want else None for i, want in enumerate(wanted[7:])]
         results = [*of_inputs, *of_captured]
         if torch.is_grad_enabled():  # the caller passed create_graph

@@ -1,0 +1,29 @@
+// What `polyhead view` writes for texts and for images alike: the page, its frame and the reports.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "json.h"
+#include "polyhead/viewer.h"
+#include "view_input.h"
+
+namespace polyhead::app {
+
+// Prints "wrote 'PATH' (WHAT)" as a diagnostic.
+void report_written(const std::string& path, const std::string& what);
+
+// Writes a page and reports it with what it holds, for example "144 heads", and its size. "-" is standard output and not reported.
+void write_html(const std::string& path, const std::string& html, const std::string& holds = {});
+
+// As write_html(), of a model's heads; adds the path to `files`.
+void write_view_page(const std::string& path, const std::string& html, const HeadChoice& choice, Json& files);
+
+// A page without texts. names: of its texts or images; the title is the first, and how many follow.
+viewer::Page page_frame(const std::vector<std::string>& names, const std::string& model, std::optional<viewer::Language> language, double vector_megabytes);
+
+Json to_json(const HeadChoice& choice);
+
+}  // namespace polyhead::app

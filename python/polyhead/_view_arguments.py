@@ -1,0 +1,170 @@
+"""The groups of arguments of `polyhead.view`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from ._options import Array, Causal
+
+__all__ = ["Annotations", "Computation", "ModelCall", "PageSize"]
+
+
+class Annotations(NamedTuple):
+    """What `view` is told about tokens and heads. For a batch each field that is for tokens has one entry for each text.
+
+    Args:
+        special: which tokens are special, so that the page can leave them out: their words, such as ``tokenizer.all_special_tokens``, or T flags;
+            flags as a pair (of the queries, of the keys) if the keys are other words.
+        segments: T ints, 0 for the first part of a text, 1 for the second; as a pair if the keys are other words.
+        block_keys: S flags, True where no query may attend to the key, as padding; the page shades it. transformers' attention_mask is the opposite:
+            ``block_keys=attention_mask == 0``.
+        links: pairs (query, key) that are known to be right, such as those of a translation: the page outlines them and gives each head's alignment
+            error rate (Och and Ney 2003), of the links from each query word to its key word with the largest weight. Links
+            of special tokens do not count.
+        possible_links: further pairs (query, key) that do not count as wrong.
+        axes: names of the query axis and of the key axis, such as ``("residue i", "residue j")``.
+        without_measure: name and unit of the numbers in `view`'s ``without``, if they are not 1 - cosine of an embedding: ``("loss added without it", "nats")``.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it.
+    """
+
+    special: Any = None
+    segments: Any = None
+    block_keys: Any = None
+    links: Any = None
+    possible_links: Any = None
+    axes: tuple[str, str] | None = None
+    without_measure: tuple[str, str] | None = None
+
+
+class Computation(NamedTuple):
+    """The tensors that attention weights were computed from, or from which `view` computes them. With q and k the page shows how each weight is computed, with v
+    also the head's output.
+
+    Args:
+        q: the queries ``[layers, heads, T, H]``, or a list of layers as of source; of a batch with the dimensions of source.
+        k: the keys ``[layers, K, S, H]``; K is heads, or a divisor of it where heads share keys.
+        v: the values ``[layers, K, S, V]``.
+        bias: what was added to the scores; broadcasts to ``[layers, heads, T, S]``, for a batch to ``[layers, B, heads, T, S]``.
+        attend: bool, True where a query may attend to a key; broadcasts as bias.
+        scale: what q @ k was multiplied by; default: 1/sqrt(H).
+        causal: without source: as in `sdpa`. For other masks compute `maps` or `pooled_map` and give them as source.
+        gate: gates in [0, 1] that multiplied the heads' outputs, with the dimensions of source and V instead of S; the page shows them as a strip beside the map.
+        pair_bias: what was added to the scores, broadcasts to ``[layers, heads, T, S]``; a further tab shows the attention weights without it.
+        progress: without source: as in `maps`.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it.
+    """
+
+    q: Any = None
+    k: Any = None
+    v: Any = None
+    bias: Any = None
+    attend: Any = None
+    scale: float | None = None
+    causal: Causal = None
+    gate: Any = None
+    pair_bias: Array | None = None
+    progress: Callable[[int, int], object] | None = None
+
+
+class PageSize(NamedTuple):
+    """How much a page of `view` holds.
+
+    Args:
+        pooling: source is pooled maps, ``[height, width]`` to ``[layers, heads, height, width]``, with this `pooling` of `pooled_map`; tokens (and
+            keys) are then the words of all T queries (and S keys). Without source: pool the maps, so that each cell is a block of queries by a block of
+            keys. ``"largest"``: the largest weight of the block; ``"mean"`` and ``"sum"`` are shown as the share of attention that a query of the block
+            gives to all its keys, on average. The page leaves out what cannot be computed from blocks and says so. Default: ``"largest"`` if the
+            maps do not fit. With a `Capture`: pool all its maps; maps that exceeded its budget are means.
+        pooled_blocks: without source: rows and columns of the pooled maps; default: 512, fewer with more than 32 heads.
+        vector_megabytes: megabytes of the page that q, k and v may take, also those of a model. If q, k and v of a text take more, the page shows its weights only
+            and says so. 0 leaves them out.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it.
+    """
+
+    pooling: Literal["largest", "mean", "sum"] | None = None
+    pooled_blocks: int | None = None
+    vector_megabytes: float = 4.0
+
+
+class ModelCall(NamedTuple):
+    """How `view` runs a model on a text.
+
+    Args:
+        pair: the second part of the text, with one text.
+        generate: number of tokens. A decoder continues each text by at most so many tokens, each time the likeliest. A model with two sides writes at most so many
+            tokens of the target, and the page shows what the decoder read of the text for each.
+        truncate: shorten texts that exceed the model's positions; otherwise they are an error.
+
+    Raises:
+        ValueError, TypeError: in the call that takes it.
+    """
+
+    pair: str | None = None
+    generate: int = 0
+    truncate: bool = False
+
+
+class MapArguments(NamedTuple):
+    """The arguments of `view` other than the folder of a model."""
+
+    source: Any
+    text: Any
+    tokens: Any
+    keys: Any
+    image: Any
+    patches: Any
+    without: Any
+    annotations: Annotations
+    computation: Computation
+    pooling: str | None
+
+    def vectors(self) -> dict[str, Any]:
+        """What shows the computation of a single weight: those of q, k, v, bias, attend and scale that are given."""
+        return given(self.computation, "q", "k", "v", "bias", "attend", "scale")
+
+
+def given(arguments: NamedTuple | MapArguments, *names: str) -> dict[str, Any]:
+    """The arguments of these names that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def check_groups(**groups: tuple[object, type]) -> None:
+    """Raises TypeError for a group of another type."""
+    for name, (group, kind) in groups.items():
+        if not isinstance(group, kind):
+            raise TypeError(f"{name} is of type {type(group).__name__}; it must be a polyhead.{kind.__name__}")
+
+
+def check_call(call: ModelCall) -> None:
+    if not isinstance(call.truncate, bool):
+        raise TypeError(f"truncate is of type {type(call.truncate).__name__}; it must be True or False")
+    if isinstance(call.generate, bool) or not isinstance(call.generate, int):
+        raise TypeError(f"generate is of type {type(call.generate).__name__}; it must be an int")
+    if call.generate < 0:
+        raise ValueError(f"generate is {call.generate}; it must be 0 tokens or more")
+
+
+def check_vector_megabytes(megabytes: object) -> None:
+    if isinstance(megabytes, bool) or not isinstance(megabytes, (int, float)):
+        raise TypeError(f"vector_megabytes is of type {type(megabytes).__name__}; it must be a number of megabytes")
+    if not 0 <= megabytes < float("inf"):
+        raise ValueError(f"vector_megabytes is {megabytes}; it must be 0 megabytes or more")
+
+
+def check_measure(measure: object, without: object, is_model: bool) -> None:
+    """Raises for a measure of numbers that are not given, or that the model measures itself."""
+    if measure is None:
+        return
+    if without is None:
+        raise ValueError("without_measure names the numbers in without, which are not given")
+    if is_model:
+        raise ValueError("without_measure: for attention weights; of a model, without measures 1 - cosine")
+    if not isinstance(measure, (tuple, list)) or len(measure) != 2:
+        raise TypeError("without_measure must be two str, a name and a unit")

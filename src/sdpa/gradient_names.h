@@ -1,0 +1,63 @@
+// Checks at compile time that what has a gradient by the table of arguments has a member in the structs of gradients and tangents, in the same order.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "polyhead/attention_arguments.h"
+
+namespace polyhead::inline internal {
+
+// Names in their order, each once.
+class GradientNames {
+ public:
+  constexpr void add(std::string_view name) {
+    if (count_ == 0 || names_[count_ - 1] != name) names_[count_++] = name;
+  }
+  constexpr std::size_t size() const { return count_; }
+  constexpr std::string_view operator[](std::size_t i) const { return names_[i]; }
+  constexpr bool operator==(const GradientNames&) const = default;
+
+ private:
+  std::array<std::string_view, 16> names_;
+  std::size_t count_ = 0;
+};
+
+// Adds the options and inputs that have a gradient, by their rows.
+struct AddGradientNames {
+  GradientNames& names;
+  constexpr void operator()(const Argument& argument, const ConstTensorView&) const {
+    if (argument.has_gradient) names.add(argument.option());
+  }
+};
+
+template <class... Tables>
+constexpr GradientNames names_by_table(const Tables&... tables) {
+  GradientNames names;
+  (visit_arguments(tables, TensorArguments{AddGradientNames{names}}), ...);
+  return names;
+}
+
+template <class Tensors>
+constexpr GradientNames names_of_gradients(const Tensors& tensors) {
+  GradientNames names;
+  visit_gradients(tensors, [&names](const char* name, const auto&) { names.add(name); });
+  return names;
+}
+
+// Objects that only constant expressions name: they are defined nowhere.
+extern const SdpaForward any_inputs;
+extern const SdpaOptions any_options;
+extern const SdpaTangents any_tangents;
+extern const SdpaBackward any_backward;
+extern const SdpaBackwardBackward any_backward_backward;
+
+constexpr GradientNames kGradientNames = names_by_table(any_inputs, any_options);
+constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();  // q, k and v; those of the options follow
+static_assert(names_of_gradients(any_tangents) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaTangents");
+static_assert(names_of_gradients(any_backward) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaBackward");
+static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "a row of attention_arguments.h with a gradient has a member in SdpaBackwardBackward");
+
+}  // namespace polyhead::inline internal
