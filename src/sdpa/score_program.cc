@@ -13,11 +13,8 @@ namespace {
 
 // Returns how many of a, b, c, d an operation reads; for a load, the number of dimensions of its table.
 int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTable>& tables) {
-  const ScoreOp op = instruction.op;
-  if (op <= ScoreOp::key) return 0;
-  if (op == ScoreOp::load) return tables[static_cast<std::size_t>(instruction.table)].values.rank();
-  if (op == ScoreOp::select) return 3;
-  return op < ScoreOp::negate ? 2 : 1;
+  if (instruction.op == ScoreOp::load) return tables[static_cast<std::size_t>(instruction.table)].values.rank();
+  return kScoreOpInfo[static_cast<int>(instruction.op)].operands;
 }
 
 constexpr int kUnknown = 2;
