@@ -209,6 +209,7 @@ struct MapRow {
   std::span<const double> values;  // [S]
   KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
   double entropy;                  // of the row's attention weights: -sum p log p, in nats
+  double sink = 0;                 // attention weight of the sink, exp(sink - lse): 1 - sum p would cancel
 };
 
 // Receives the rows of the requested queries, in their order.

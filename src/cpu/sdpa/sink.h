@@ -29,6 +29,7 @@ template <class T>
 struct SumWithSink {
   T above = 0;  // m' - m
   T share = 1;  // exp(m - m')
+  T of_sink = 0;  // exp(z - m')
   T sum;
 
   // m = reference * factor
@@ -37,9 +38,11 @@ struct SumWithSink {
     const T difference = sink_above(z, reference, factor);
     if (difference > 0) {
       above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      of_sink = 1;
       sum = l * share + T{1};
     } else {
-      sum = l + exp_of(difference, scale);
+      of_sink = exp_of(difference, scale);
+      sum = l + of_sink;
     }
   }
 };
