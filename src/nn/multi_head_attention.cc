@@ -89,6 +89,7 @@ void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, 
             .bias = options.bias,
             .relative_bias = options.relative_bias,
             .softcap = c.softcap,
+            .score_rule = options.score_rule,
             .sink = c.sink ? ConstTensorView(layer.sink) : options.sink,
             .empty_rows = c.empty_rows,
             .precision = c.precision,
@@ -226,6 +227,8 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
   require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
           ": relative_bias with a global query, which has no position");
+  require(!options.score_rule || options.cache == nullptr, operation, ": score_rule with a cache, whose tokens have other positions than the rows of query");
+  require(!options.score_rule || config.global_query == GlobalQuery::off, operation, ": score_rule with a global query, which has no position");
   require(!options.sink || !config.sink, operation, ": sink is given to a layer that learns its own (config.sink)");
   require_cache(operation, config, input, options, shapes);
   if (!options.cache) {
@@ -434,13 +437,18 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                              {"the gradient of projected_value", gradients.projected_value},
                              {"the gradient of bias", gradients.bias, true},
                              {"the gradient of relative_bias", gradients.relative_bias, true},
-                             {"the gradient of sink", gradients.sink, true}};
+                             {"the gradient of sink", gradients.sink, true},
+                             {"the gradient of score_rule", gradients.score_rule}};
   const ConstTensorView gradient_of[] = {input.query, input.key, input.value, input.projected_key, input.projected_value, s.bias,
                                          s.sdpa.relative_bias.parameter(), given_sink};
-  for (std::size_t i = 0; i < std::size(written); ++i) {
+  for (std::size_t i = 0; i < std::size(gradient_of); ++i) {
     if (!written[i].view) continue;
     require(static_cast<bool>(gradient_of[i]), kOperation, ": ", written[i].name, " is asked for, which forward was not given");
     require_exactly(kOperation, written[i], gradient_of[i].shape(), gradient_of[i].dtype());
+  }
+  if (gradients.score_rule) {
+    require(static_cast<bool>(s.sdpa.score_rule), kOperation, ": the gradient of score_rule is asked for, which forward was not given");
+    require_exactly(kOperation, {"the gradient of score_rule", gradients.score_rule}, {shapes.heads, s.sdpa.score_rule.gradient_count}, DType::f64);
   }
   polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, {written[0], written[1], written[2], written[3], written[4], written[5], written[6], written[7]}, *this);
@@ -521,7 +529,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                    .d_v = d_v_heads,
                    .d_bias = d_bias,
                    .d_relative_bias = gradients.relative_bias,
-                   .d_sink = d_sink},
+                   .d_sink = d_sink,
+                   .d_score_rule = gradients.score_rule},
                   sdpa);
   });
   add_attention_weights_gradients(gradients.attention_weights, s.maps(), sdpa, d_q_heads, d_k_heads);
