@@ -118,7 +118,8 @@ def view(
         image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
             [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
             folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
-            resized and normalised as the folder's preprocessor_config.json says.
+            resized and normalised as the folder's preprocessor_config.json says. Together with one text a model with both sides (CLIP, SigLIP) shows the text
+            in a tab beside each image, with their similarity.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If special is not
             given, the tokens before them are special.
         q: with attention weights: the queries ``[layers, heads, T, H]`` that they were computed from, or a list of layers as of source; of a batch
@@ -196,12 +197,14 @@ def view(
         if wrong := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{' and '.join(wrong)}: for attention weights; source is the folder of a model, which has its own")
         if image is not None:
-            of_texts = {"text": text, "pair": pair, "without": without, "truncate": truncate or None, "generate": generate or None}
+            of_texts = {"pair": pair, "without": without, "truncate": truncate or None, "generate": generate or None}
             if wrong := [name for name, value in of_texts.items() if value is not None]:
-                raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both")
+                raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text, {wrong[0]}=...) has a model's text side alone")
+            if text is not None and not isinstance(text, str):
+                raise ValueError("text is a list, and image is given; beside images a model with both sides (CLIP, SigLIP) reads one text")
             images = images_of_model(image)
             names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-            page = Page(_core.image_page(source, images, names, names[0] if title is None else title, lang, vector_megabytes))
+            page = Page(_core.image_page(source, images, names, text, names[0] if title is None else title, lang, vector_megabytes))
             if path is not None:
                 page.save(path)
             return page
