@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "core/text.h"
+#include "format.h"
+#include "run_page.h"
 
 namespace polyhead::app {
 
@@ -63,5 +65,34 @@ viewer::Text image_text(const models::VisionConfig& config, const SeenImage& see
 }
 
 std::string start_of_images(const models::VisionConfig& config) { return cat("#layer=", config.layers - 1, "&head=mean", config.class_token ? "&row=0" : ""); }
+
+void require_both_sides(const std::string& model) {
+  if (models::image_model_kind(model) != models::ImageModelKind::both)
+    fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; an image and a text together need a model with both, such as CLIP or SigLIP");
+}
+
+TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget) {
+  const std::int64_t numbers = side.sizes().head_vectors * std::ssize(tokens.ids);
+  const bool fits = budget != nullptr && budget->take(numbers);
+  TextBeside beside{.text = text, .run = side.run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
+  const models::ImageTextModel both = models::load_image_text_model(model);
+  // A text side that reads the last token was trained on texts padded to one length; this text is not padded, so its similarity would be wrong.
+  if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
+  return beside;
+}
+
+std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen) {
+  if (!beside.scale) return std::nullopt;
+  Tensor result(DType::f32, {1, 1});
+  models::similarity(seen.embedding.view().unsqueeze(0), beside.run.embedding.view().unsqueeze(0), *beside.scale, result);
+  return result.data<float>()[0];
+}
+
+void show_text_beside(const TextBeside& beside, const SeenImage& seen, viewer::Text& image) {
+  if (const auto fit = similarity_to(beside, seen)) append(image.text, cat(": ", fixed(*fit, 2), " to the text"));
+  image.name = "Image";
+  image.tabs.push_back(page_text(beside.text, beside.run, {}, beside.left_out));
+  image.tabs.back().name = "Text";
+}
 
 }  // namespace polyhead::app

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "polyhead/models/any_text_model.h"
 #include "polyhead/models/image_processor.h"
+#include "polyhead/models/image_text_model.h"
 #include "polyhead/models/vision_encoder.h"
 #include "polyhead/viewer.h"
 
@@ -37,5 +40,22 @@ Tensor shown_pixels(const models::VisionConfig& config, const SeenImage& seen);
 viewer::Text image_text(const models::VisionConfig& config, const SeenImage& seen, const Tensor& shown);
 // The part of the address with which a page of images opens: the last layer, and the row of the class token.
 std::string start_of_images(const models::VisionConfig& config);
+
+// A text that a page shows beside its images, and the outputs of the model's text side for it.
+struct TextBeside {
+  std::string text;
+  models::TextRun run;
+  std::int64_t left_out = 0;                      // as SeenImage::left_out
+  std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
+};
+
+// Error unless the folder holds a model with an image side and a text side.
+void require_both_sides(const std::string& model);
+// `side` is the text side of the model in the folder `model`. `budget` has the meaning that it has in see_image().
+TextBeside see_text_beside(const std::string& model, const models::AnyTextModel& side, const std::string& text, models::TokenizedText tokens, viewer::VectorBudget* budget);
+// transformers' logits_per_image.
+std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen);
+// Adds a tab with the text to the set of an image, and their similarity to its name. The views are those of `beside`.
+void show_text_beside(const TextBeside& beside, const SeenImage& seen, viewer::Text& image);
 
 }  // namespace polyhead::app

@@ -26,35 +26,12 @@
 namespace polyhead::app {
 namespace {
 
-// A text that the page shows beside the images, and the outputs of the model's text encoder for this text.
-struct TextBeside {
-  std::string text;
-  models::TextRun run;
-  std::int64_t left_out = 0;                      // how many numbers of q, k and v the page leaves out
-  std::optional<models::SimilarityScale> scale{};  // absent: similarities are not shown
-};
-
-// Runs the model's text encoder. `budget` limits how many numbers of q, k and v the page holds; with nullptr q, k and v are not computed.
+// `budget` has the meaning that it has in see_image().
 TextBeside read_text_beside(const std::string& model, const std::string& text, viewer::VectorBudget* budget) {
   const std::unique_ptr<models::AnyTextModel> side = open_any_model(model);
-  if (models::image_model_kind(model) != models::ImageModelKind::both) fail(ErrorCode::unsupported, "'", model, "' has no image side and text side; --image and --text together need a model with both, such as CLIP or SigLIP");
+  require_both_sides(model);
   const auto tokenizer = [&](const InputText& input) { return side->tokenize(input.text, input.pair, models::WhenTooLong::longest_first); };
-  models::TokenizedText tokens = std::move(tokenize(tokenizer, side->sizes().longest, {{text, std::nullopt}}, false)[0]);
-  const std::int64_t numbers = side->sizes().head_vectors * std::ssize(tokens.ids);
-  const bool fits = budget != nullptr && budget->take(numbers);
-  TextBeside beside{.text = text, .run = side->run(std::move(tokens), {.head_vectors = fits}), .left_out = fits || budget == nullptr ? 0 : numbers};
-  const models::ImageTextModel both = models::load_image_text_model(model);
-  // A text encoder whose embedding is the last token's was trained on texts padded to one length. This text is not padded, so its similarity would be wrong.
-  if (both.text.config.pooling != models::TextPooling::last && both.vision.embedding_width() > 0 && beside.run.embedding) beside.scale = both.scale;
-  return beside;
-}
-
-// The similarity of text and image, as transformers' logits_per_image.
-std::optional<double> similarity_to(const TextBeside& beside, const SeenImage& seen) {
-  if (!beside.scale) return std::nullopt;
-  Tensor result(DType::f32, {1, 1});
-  models::similarity(seen.embedding.view().unsqueeze(0), beside.run.embedding.view().unsqueeze(0), *beside.scale, result);
-  return result.data<float>()[0];
+  return see_text_beside(model, *side, text, std::move(tokenize(tokenizer, side->sizes().longest, {{text, std::nullopt}}, false)[0]), budget);
 }
 
 class Viewed {
@@ -168,11 +145,7 @@ class Viewed {
       page.texts.push_back(image_text(c, seen_[i], shown[i]));
       std::string& name = page.texts.back().text;
       name.replace(0, seen_[i].name.size(), names[i]);
-      if (!text_) continue;
-      if (const auto fit = similarity(seen_[i])) append(name, cat(": ", fixed(*fit, 2), " to the text"));
-      page.texts.back().name = "Image";
-      page.texts.back().tabs.push_back(page_text(text_->text, text_->run, {}, text_->left_out));
-      page.texts.back().tabs.back().name = "Text";
+      if (text_) show_text_beside(*text_, seen_[i], page.texts.back());
     }
     return viewer::render(page);
   }

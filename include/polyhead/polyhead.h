@@ -7,6 +7,7 @@
 #include "polyhead/empty_rows.h"
 #include "polyhead/error.h"
 #include "polyhead/executor.h"
+#include "polyhead/local_blocks.h"
 #include "polyhead/map_gradients.h"
 #include "polyhead/maps.h"
 #include "polyhead/mask.h"

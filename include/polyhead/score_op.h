@@ -15,8 +15,24 @@ enum class ScoreOp : std::uint8_t {
   less, less_equal, equal, logical_and, logical_or,   // operations on registers a and b
   negate, absolute, square_root, exp, log, tanh, sigmoid, floor, logical_not,  // functions of register a
   select,                                    // b where a is not 0, else c
+  sine, cosine, arctangent, error_function, complementary_error, round,  // of a; halves are rounded to the even integer
 };
-inline constexpr int kScoreOps = static_cast<int>(ScoreOp::select) + 1;
+inline constexpr int kScoreOps = static_cast<int>(ScoreOp::round) + 1;
+
+struct ScoreOpInfo {
+  const char* name;
+  int operands;  // how many of the registers a, b, c, d it reads; load: as many as its table has dimensions
+};
+inline constexpr ScoreOpInfo kScoreOpInfo[] = {
+    {"constant", 0}, {"score", 0}, {"batch", 0}, {"head", 0}, {"query", 0}, {"key", 0},
+    {"load", -1},
+    {"add", 2}, {"subtract", 2}, {"multiply", 2}, {"divide", 2}, {"maximum", 2}, {"minimum", 2},
+    {"less", 2}, {"less_equal", 2}, {"equal", 2}, {"logical_and", 2}, {"logical_or", 2},
+    {"negate", 1}, {"absolute", 1}, {"square_root", 1}, {"exp", 1}, {"log", 1}, {"tanh", 1}, {"sigmoid", 1}, {"floor", 1}, {"logical_not", 1},
+    {"select", 3},
+    {"sine", 1}, {"cosine", 1}, {"arctangent", 1}, {"error_function", 1}, {"complementary_error", 1}, {"round", 1},
+};
+static_assert(sizeof(kScoreOpInfo) / sizeof(ScoreOpInfo) == kScoreOps);
 
 }  // namespace polyhead
 #pragma GCC visibility pop

@@ -15,6 +15,7 @@
 #include "polyhead/models/image_classifier.h"
 #include "polyhead/models/language_model.h"
 #include "polyhead/models/model_config.h"
+#include "polyhead/models/model_families.h"
 #include "polyhead/models/sentence_chooser.h"
 #include "polyhead/models/sequence_to_sequence_model.h"
 #include "polyhead/models/text_classifier.h"
@@ -334,6 +335,12 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("rules_not_followed", [](const HeldSequenceModel& held) { return held.model.config.answer.rules_not_followed; })
       .def("parameters", [](const HeldSequenceModel& held) { return parameters(held.model); });
   m.def("default_models", &models::default_models);
+  m.def("model_families", []() -> nb::typed<nb::list, Tuple<nb::str, nb::str, nb::str>> {
+    nb::list rows;
+    const auto word = [](std::string_view text) { return nb::str(text.data(), text.size()); };
+    for (const models::ModelFamily& family : models::model_families()) rows.append(nb::make_tuple(word(family.kind), word(family.model_type), word(family.refused)));
+    return rows;
+  });
   m.def("load_model", &load_model, any("source"), nb::arg("built_in"), any("ignored_keys"));
 }
 

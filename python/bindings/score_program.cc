@@ -66,6 +66,11 @@ Gradients backward(const Program& program, nb::handle q_given, nb::handle k_give
 }  // namespace
 
 void bind_score_program(nb::module_& m) {
+  m.def("score_ops", []() -> nb::typed<nb::list, nb::str> {
+    nb::list names;
+    for (const ScoreOpInfo& info : kScoreOpInfo) names.append(info.name);
+    return names;
+  });
   nb::class_<Program>(m, "ScoreProgram")
       .def("__init__", &make_program, any("instructions"), any("tables"), nb::arg("result"), nb::arg("slope"), any("gradients"), nb::arg("gradient_count"));
   m.def("score_forward", &forward, nb::arg("program"), any("q"), any("k"), any("v"), any("options"), nb::arg("want_weights"));

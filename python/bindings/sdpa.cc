@@ -10,6 +10,7 @@
 #include "gil.h"
 #include "gradients.h"
 #include "options.h"
+#include "polyhead/local_blocks.h"
 #include "polyhead/quantize.h"
 #include "polyhead/sdpa_derivatives.h"
 #include "shapes.h"
@@ -110,6 +111,15 @@ std::int64_t bucket(nb::handle distance, nb::handle buckets, nb::handle bidirect
                          read_flag(bidirectional, "bidirectional"), read_integer(max_distance, "max_distance", 1, kMost));
 }
 
+// Returns (lists, block of queries, block of keys).
+Tuple<nb::any, nb::int_, nb::int_> windows(nb::handle length, nb::handle queries, nb::handle keys) {
+  constexpr std::int64_t kMostPositions = std::int64_t{1} << 31;
+  const LocalBlocks made = local_blocks(read_integer(length, "length", 0, kMostPositions), read_integer(queries, "queries", 1, kMostPositions), read_integer(keys, "keys", 1, kMostPositions));
+  const Result lists("blocks", nb::none(), true, nb::none(), made.lists);
+  copy(made.lists, lists.view());
+  return nb::make_tuple(lists.object, made.size.queries, made.size.keys);
+}
+
 void keep_bits(nb::handle p, nb::handle seed, nb::handle keep) {
   const double dropout = read_number(p, "dropout");
   const std::uint64_t key = read_seed(seed);
@@ -135,6 +145,7 @@ void bind_sdpa(nb::module_& m) {
   m.def("sdpa_backward_backward", &backward_backward, any("q"), any("k"), any("v"), any("out"), any("lse"), any("d_out"), any("d_gradients"),
         any("options"), nb::arg("wanted"), nb::arg("want_d_out"));
   m.def("alibi_slopes", &slopes, any("heads"));
+  m.def("local_blocks", &windows, any("length"), any("queries"), any("keys"));
   m.def("relative_bucket", &bucket, any("distance"), any("buckets"), any("bidirectional"), any("max_distance"));
   m.def("explain", &explain_forward, any("q"), any("k"), any("v"), any("options"), any("k_scale"), any("v_scale"));
   m.def("quantize_rows", &quantize, any("x"), any("out"), any("scale"), any("num_threads"));

@@ -159,12 +159,13 @@ std::string model_page(nb::handle source, nb::handle text_list, nb::handle pair_
   });
 }
 
-// Every head of an encoder of images on each image, uint8 [height,width,3].
-std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle title, nb::handle language_name, nb::handle megabytes) {
+// Every head of an encoder of images on each image, uint8 [height,width,3], and beside each image a text, which a model with both sides reads.
+std::string image_page(nb::handle source, nb::handle image_list, nb::handle names, nb::handle text_object, nb::handle title, nb::handle language_name, nb::handle megabytes) {
   const std::string path = read_path(source, "source");
   std::vector<Array> images;
   for (const nb::handle image : image_list) images.push_back(Array::required(image, "image"));
   const std::vector<std::string> called = read_words(names, "text");
+  const std::optional<std::string> text = read_optional_word(text_object, "text");
   viewer::VectorBudget budget(read_number(megabytes, "values"));
   viewer::Page page{.title = read_word(title, "title"), .language = read_language(language_name), .vector_megabytes = read_number(megabytes, "values")};
   return without_gil([&] {
@@ -174,11 +175,20 @@ std::string image_page(nb::handle source, nb::handle image_list, nb::handle name
     const Workspace workspace{Parameters::constant};
     std::vector<app::SeenImage> seen;  // keep alive what the page's views point to
     std::vector<Tensor> shown;
+    std::optional<app::TextBeside> beside;
+    if (text) {
+      app::require_both_sides(path);
+      const std::unique_ptr<models::AnyTextModel> side = models::load_any_text_model(path);
+      beside = app::see_text_beside(path, *side, *text, side->tokenize(*text, std::nullopt, models::WhenTooLong::error), &budget);
+    }
     for (std::size_t i = 0; i < images.size(); ++i) {
       seen.push_back(app::see_image(encoder, processor, called.at(i), images[i].view(), &budget, &workspace));
       shown.push_back(app::shown_pixels(encoder.config, seen.back()));
     }
-    for (std::size_t i = 0; i < seen.size(); ++i) page.texts.push_back(app::image_text(encoder.config, seen[i], shown[i]));
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      page.texts.push_back(app::image_text(encoder.config, seen[i], shown[i]));
+      if (beside) app::show_text_beside(*beside, seen[i], page.texts.back());
+    }
     page.start = app::start_of_images(encoder.config);
     return viewer::render(page);
   });
@@ -190,7 +200,7 @@ void bind_viewer(nb::module_& m) {
   m.attr("most_attention_weights") = viewer::kMaxAttentionWeights;
   m.def("page", &page, any("texts"), any("title"), any("lang"), any("values"), any("without_measure"));
   m.def("model_page", &model_page, any("source"), any("text"), any("pair"), any("title"), any("truncate"), any("lang"), any("values"), any("without"), any("generate"));
-  m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("title"), any("lang"), any("values"));
+  m.def("image_page", &image_page, any("source"), any("images"), any("names"), any("text"), any("title"), any("lang"), any("values"));
 }
 
 }  // namespace polyhead::python

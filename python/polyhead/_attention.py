@@ -8,7 +8,7 @@ from typing import Generic, Literal, Union, cast, overload
 from . import _core
 from ._options import A, Array, MapValue, NamedTuple, NumPyArray, RelativeBias, SdpaOptions, Unpack, takes
 
-__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
+__all__ = ["Gradients", "RelativeBias", "TopKeys", "alibi_slopes", "backends", "dropout_keep_bits", "explain", "head_divergence", "head_statistics", "key_mass", "key_sums", "local_blocks", "map_windows", "maps", "pooled_map", "quantize_rows", "relative_bucket", "rollout", "sdpa", "sdpa_backward"]
 
 # The docstring of `maps` explains these types.
 Progress = Union[Callable[[int, int], object], None]
@@ -210,6 +210,29 @@ def alibi_slopes(heads: int) -> NumPyArray:
         ValueError, TypeError: heads is negative or no int.
     """
     return cast("NumPyArray", _core.alibi_slopes(heads))
+
+
+def local_blocks(length: int, *, queries: int = 32, keys: int = 128) -> tuple[NumPyArray, tuple[int, int]]:
+    """Windows of a sequence as block lists: the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7).
+
+    Window w has the queries ``[w queries, (w + 1) queries)`` and the ``keys`` positions around their middle. No pair outside of the windows is computed, and no
+    ``[T,T]`` mask is made. `polyhead.torch.sequence_local_attention` also takes a bias for each pair of a window.
+
+        blocks, block_size = polyhead.local_blocks(q.shape[-2])
+        out = polyhead.sdpa(q, k, v, blocks=blocks, block_size=block_size)
+
+    Args:
+        length: T, the number of positions.
+        queries, keys: of a window; ``keys - queries`` is even and not negative.
+
+    Returns:
+        blocks, NumPy int64 ``[ceil(length / queries), count]``, and block_size.
+
+    Raises:
+        ValueError, TypeError: numbers that do not fit, or no ints.
+    """
+    blocks, *size = _core.local_blocks(length, queries, keys)
+    return cast("NumPyArray", blocks), (size[0], size[1])
 
 
 def relative_bucket(distance: int, buckets: int, *, bidirectional: bool = True, max_distance: int = 128) -> int:

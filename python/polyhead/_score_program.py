@@ -4,16 +4,14 @@ gradients of captured arrays among a backward pass's sums."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from . import _core
 
 Instruction = tuple[str, int, int, int, int, int, float]  # op, table, a, b, c, d, value
 
-# In the order of polyhead::ScoreOp.
-OPS = (
-    "constant", "score", "batch", "head", "query", "key", "load", "add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "less_equal", "equal",
-    "logical_and", "logical_or", "negate", "absolute", "square_root", "exp", "log", "tanh", "sigmoid", "floor", "logical_not", "select",
-)  # fmt: skip
+OPS = tuple(_core.score_ops())  # in the order of polyhead::ScoreOp
 
 
 class Trace:
@@ -114,20 +112,208 @@ class Trace:
             elif op == "absolute":
                 below = self.emit("select", self.emit("less", a, zero()), self.emit("negate", g), zero())
                 add(a, self.emit("select", self.emit("less", zero(), a), g, below))
-            elif op == "square_root":
-                add(a, self.emit("divide", times(self.constant(0.5)), y))
-            elif op == "exp":
-                add(a, times(y))
-            elif op == "log":
-                add(a, self.emit("divide", g, a))
-            elif op == "tanh":
-                add(a, times(self.emit("subtract", self.constant(1), self.emit("multiply", y, y))))
-            elif op == "sigmoid":
-                add(a, times(self.emit("multiply", y, self.emit("subtract", self.constant(1), y))))
+            elif op in _DERIVATIVES:
+                add(a, times(_DERIVATIVES[op](Number(self, a), Number(self, y)).register))
             elif op == "select":
                 add(b, self.emit("select", a, g, zero()))
                 add(c, self.emit("select", a, zero(), g))
         return found
+
+
+class Number:
+    """A register with the operators of Python, for formulas."""
+
+    def __init__(self, trace: Trace, register: int) -> None:
+        self.trace, self.register = trace, register
+
+    def of(self, op: str, *others: Number | float) -> Number:
+        return Number(self.trace, self.trace.emit(op, self.register, *(x.register if isinstance(x, Number) else self.trace.constant(x) for x in others)))
+
+    def like(self, value: float) -> Number:
+        return Number(self.trace, self.trace.constant(value))
+
+    def __add__(self, other: Number | float) -> Number:
+        return self.of("add", other)
+
+    def __sub__(self, other: Number | float) -> Number:
+        return self.of("subtract", other)
+
+    def __rsub__(self, other: float) -> Number:
+        return self.like(other).of("subtract", self)
+
+    def __mul__(self, other: Number | float) -> Number:
+        return self.of("multiply", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: Number | float) -> Number:
+        return self.of("divide", other)
+
+    def __rtruediv__(self, other: float) -> Number:
+        return self.like(other).of("divide", self)
+
+    def __neg__(self) -> Number:
+        return self.of("negate")
+
+    def __lt__(self, other: Number | float) -> Number:
+        return self.of("less", other)
+
+    def __gt__(self, other: Number | float) -> Number:
+        return (other if isinstance(other, Number) else self.like(other)).of("less", self)
+
+    def where(self, a: Number | float, b: Number | float) -> Number:
+        return self.of("select", a, b)
+
+    def with_derivatives(self, *pairs: tuple[Number, Number | float]) -> Number:
+        """The same number, whose derivatives are given: (operand, derivative)."""
+        partials = [(x.register, d.register if isinstance(d, Number) else self.trace.constant(d)) for x, d in pairs]
+        return Number(self.trace, self.trace.with_partials(self.register, partials))
+
+
+# The derivatives of the operations of one number x with the result y. An operation that is neither here nor in Trace.gradients has the derivative 0.
+_DERIVATIVES: dict[str, Callable[[Number, Number], Number]] = {
+    "square_root": lambda x, y: 0.5 / y,
+    "exp": lambda x, y: y,
+    "log": lambda x, y: 1 / x,
+    "tanh": lambda x, y: 1 - y * y,
+    "sigmoid": lambda x, y: y * (1 - y),
+    "sine": lambda x, y: x.of("cosine"),
+    "cosine": lambda x, y: -x.of("sine"),
+    "arctangent": lambda x, y: 1 / (1 + x * x),
+    "error_function": lambda x, y: (-x * x).of("exp") * (2 / math.sqrt(math.pi)),
+    "complementary_error": lambda x, y: (-x * x).of("exp") * (-2 / math.sqrt(math.pi)),
+}
+
+
+def _log1p(x: Number) -> Number:
+    u = 1 + x
+    rounded, log = u - 1, u.of("log")
+    exact = rounded.of("equal", x).where(log, log * (x / rounded))  # Kahan's
+    return u.of("equal", 1).where(x, exact).with_derivatives((x, 1 / u))
+
+
+def _expm1(x: Number) -> Number:
+    power = x.of("exp")
+    return ((x * 0.5).of("tanh") * (power + 1)).with_derivatives((x, power))  # tanh(x/2) (e^x + 1)
+
+
+def softplus_of(x: Number) -> Number:
+    return (x.of("maximum", 0) + _log1p((-x.of("absolute")).of("exp"))).with_derivatives((x, x.of("sigmoid")))
+
+
+def truncated(x: Number) -> Number:
+    magnitude = x.of("absolute").of("floor")
+    return (x < 0).where(-magnitude, magnitude)
+
+
+def sign_of(x: Number) -> Number:
+    return (x > 0).where(1, (x < 0).where(-1, x * 0)).with_derivatives()
+
+
+def _tangent(x: Number) -> Number:
+    y = x.of("sine") / x.of("cosine")
+    return y.with_derivatives((x, 1 + y * y))
+
+
+def _arcsine(x: Number) -> Number:
+    root = ((1 - x) * (1 + x)).of("square_root")
+    return ((x / (1 + root)).of("arctangent") * 2).with_derivatives((x, 1 / root))
+
+
+def _arccosine(x: Number) -> Number:
+    root = ((1 - x) * (1 + x)).of("square_root")
+    return (((1 - x) / (1 + x)).of("square_root").of("arctangent") * 2).with_derivatives((x, -1 / root))
+
+
+def _hyperbolic(x: Number, *, is_sine: bool) -> Number:
+    plus, minus = x.of("exp"), (-x).of("exp")
+    sine, cosine = (_expm1(x) - _expm1(-x)) * 0.5, (plus + minus) * 0.5
+    return (sine if is_sine else cosine).with_derivatives((x, cosine if is_sine else sine))
+
+
+def _gelu(x: Number) -> Number:
+    cumulative = (x * -math.sqrt(0.5)).of("complementary_error") * 0.5  # 1 + erf would cancel for negative x
+    return (x * cumulative).with_derivatives((x, cumulative + x * (x * x * -0.5).of("exp") * (0.5 * math.sqrt(2 / math.pi))))
+
+
+def _gelu_tanh(x: Number) -> Number:
+    return x * ((x + x * x * x * 0.044715) * (2 * math.sqrt(2 / math.pi))).of("sigmoid")  # (1 + tanh u) / 2 is the sigmoid of 2 u
+
+
+GELUS: dict[str, Callable[[Number], Number]] = {"none": _gelu, "tanh": _gelu_tanh}
+
+
+def arctangent_of_two(y: Number, x: Number) -> Number:
+    """The angle of the point (x, y). The sign of a zero is not seen."""
+    pi = (y < 0).where(-math.pi, math.pi)
+    beside = (y / x).of("arctangent") + (x < 0).where(pi, 0)
+    above = y.of("equal", 0).where((x < 0).where(math.pi, 0), pi * 0.5)
+    square = x * x + y * y
+    return x.of("equal", 0).where(above, beside).with_derivatives((y, x / square), (x, -y / square))
+
+
+def hypotenuse(a: Number, b: Number) -> Number:
+    y = (a * a + b * b).of("square_root")
+    return y.with_derivatives((a, a / y), (b, b / y))
+
+
+def power_of(x: Number, exponent: float) -> Number:
+    """x ** exponent of a constant. Negative numbers have powers with whole exponents only; others give NaN."""
+    if exponent == 0:
+        return x.like(1)
+    if exponent != int(exponent):
+        if abs(exponent) == 0.5:
+            return x.of("square_root") if exponent > 0 else 1 / x.of("square_root")
+        log = x.of("log")
+        return (log * exponent).of("exp").with_derivatives((x, (log * (exponent - 1)).of("exp") * exponent))
+    result, square, left = None, x, int(abs(exponent))
+    while left:
+        if left & 1:
+            result = square if result is None else result * square
+        left >>= 1
+        if left:
+            square = square * square
+    assert result is not None
+    return result if exponent > 0 else 1 / result
+
+
+class Function(NamedTuple):
+    """A function of one floating-point number: its formula, and how torch and JAX call it."""
+
+    formula: Callable[[Number], Number]
+    torch: tuple[str, ...] = ()
+    primitives: tuple[str, ...] = ()  # of JAX
+
+
+FUNCTIONS: tuple[Function, ...] = (
+    Function(lambda x: x.of("square_root"), ("sqrt",), ("sqrt",)),
+    Function(lambda x: 1 / x.of("square_root"), ("rsqrt",), ("rsqrt",)),
+    Function(lambda x: x.of("exp"), ("exp",), ("exp",)),
+    Function(lambda x: (x * math.log(2)).of("exp"), ("exp2",), ("exp2",)),
+    Function(_expm1, ("expm1",), ("expm1",)),
+    Function(lambda x: x.of("log"), ("log",), ("log",)),
+    Function(lambda x: x.of("log") / math.log(2), ("log2",), ()),
+    Function(lambda x: x.of("log") / math.log(10), ("log10",), ()),
+    Function(_log1p, ("log1p",), ("log1p",)),
+    Function(lambda x: x.of("sine"), ("sin",), ("sin",)),
+    Function(lambda x: x.of("cosine"), ("cos",), ("cos",)),
+    Function(_tangent, ("tan",), ("tan",)),
+    Function(_arcsine, ("asin", "arcsin"), ("asin",)),
+    Function(_arccosine, ("acos", "arccos"), ("acos",)),
+    Function(lambda x: x.of("arctangent"), ("atan", "arctan"), ("atan",)),
+    Function(lambda x: _hyperbolic(x, is_sine=True), ("sinh",), ("sinh",)),
+    Function(lambda x: _hyperbolic(x, is_sine=False), ("cosh",), ("cosh",)),
+    Function(lambda x: x.of("tanh"), ("tanh",), ("tanh",)),
+    Function(lambda x: _log1p(2 * x / (1 - x)) * 0.5, ("atanh", "arctanh"), ("atanh",)),
+    Function(lambda x: x.of("sigmoid"), ("sigmoid", "expit"), ("logistic",)),
+    Function(lambda x: x.of("error_function"), ("erf",), ("erf",)),
+    Function(lambda x: x.of("complementary_error"), ("erfc",), ("erfc",)),
+    Function(lambda x: x * x.of("sigmoid"), ("silu",), ()),
+    Function(lambda x: -softplus_of(-x), ("logsigmoid", "log_sigmoid"), ()),
+    Function(lambda x: x * softplus_of(x).of("tanh"), ("mish",), ()),
+    Function(lambda x: x / (1 + x.of("absolute")), ("softsign",), ()),
+    Function(lambda x: x - x.of("tanh"), ("tanhshrink",), ()),
+)
 
 
 class Sums(NamedTuple):

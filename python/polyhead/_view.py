@@ -87,7 +87,8 @@ def view(
         image: with self attention: the image that the tokens are made from, ``[height, width]`` (grey) or ``[height, width, 3]`` (red, green, blue), in
             [0, 1] (0: black) or uint8; for a batch, with a first dimension B. The page shows it beside its patches, tinted by where a chosen patch looks. With the
             folder of a model of images (ViT, CLIP and others): the image or a list of them, uint8 ``[height, width, 3]``, in place of text; they are
-            resized and normalised as the folder's preprocessor_config.json says.
+            resized and normalised as the folder's preprocessor_config.json says. Together with one text, a model with both sides (CLIP, SigLIP) shows the
+            text in a tab beside each image, with their similarity.
         patches: rows and columns of the image's patches, which are the tokens that are not special, row by row from the top left. If ``annotations.special``
             is not given, the tokens before them are special.
         without: with a model: heads to switch off, one at a time: ``"all"`` or pairs (layer, head). The page shows as a badge how much the text's
@@ -176,13 +177,13 @@ def _refuse_weights(arguments: MapArguments) -> None:
 
 
 def _image_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:
-    if wrong := [*given(arguments, "text", "without"), *_named(call)]:
-        raise ValueError(
-            f"{' and '.join(wrong)}: for texts, and image is given; a page shows one of them: view(folder, text) has a model's text side. `polyhead view FOLDER --image PATH --text TEXT` has both"
-        )
+    if wrong := [*given(arguments, "without"), *_named(call)]:
+        raise ValueError(f"{' and '.join(wrong)}: for texts, and image is given; view(folder, text) without image shows the model's text side alone")
+    if arguments.text is not None and not isinstance(arguments.text, str):
+        raise ValueError("text is a list, and image is given; beside images a model with both sides (CLIP, SigLIP) reads one text")
     images = images_of_model(arguments.image)
     names = ["image"] if len(images) == 1 else [f"image {place + 1}" for place in range(len(images))]
-    return _core.image_page(arguments.source, images, names, names[0] if title is None else title, lang, size.vector_megabytes)
+    return _core.image_page(arguments.source, images, names, arguments.text, names[0] if title is None else title, lang, size.vector_megabytes)
 
 
 def _text_page(arguments: MapArguments, call: ModelCall, title: str | None, lang: str | None, size: PageSize) -> str:

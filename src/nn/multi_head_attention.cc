@@ -41,7 +41,7 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Options& optio
 
 // A new option does not compile until it is named here. new_tokens is read with a cache alone.
 std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
-  const auto& [named, mask, mask_like_input, bias, relative_bias, sink, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
+  const auto& [named, mask, mask_like_input, bias, relative_bias, sink, score_rule, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
   return inputs_of(input, options, dropout_keep, rotary);
 }
 
@@ -55,7 +55,7 @@ static_assert(kGradientNames.size() == kInputGradients + 3, "each option with a 
 
 // sdpa: the options of the pass, with the bias and sink that forward was given.
 std::array<GradientOfInput, 8> gradients_of(const MultiHeadAttention::Gradients& gradients, const AttentionInput& input, const SdpaOptions& sdpa) {
-  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, parameters, parameters_write, attention_weights] = gradients;
+  const auto& [query, key, value, projected_key, projected_value, bias, relative_bias, sink, score_rule, parameters, parameters_write, attention_weights] = gradients;
   return {{{{"the gradient of query", query}, input.query},
            {{"the gradient of key", key}, input.key},
            {{"the gradient of value", value}, input.value},
@@ -113,7 +113,7 @@ void lay_out(const MultiHeadAttentionConfig& c, const AttentionInput& input, con
 // Sets the options of the sdpa call.
 void set_sdpa(const MultiHeadAttention& layer, const AttentionOptions& options, const AttentionShapes& shapes, MultiHeadAttention::Activations& s) {
   const MultiHeadAttentionConfig& c = layer.config;
-  s.sdpa = {.scale = c.scale, .softcap = c.softcap, .empty_rows = c.empty_rows, .precision = c.precision, .backend = options.backend};
+  s.sdpa = {.scale = c.scale, .softcap = c.softcap, .score_rule = options.score_rule, .empty_rows = c.empty_rows, .precision = c.precision, .backend = options.backend};
   copy_shared_arguments(options, s.sdpa);
   if (c.sink) s.sdpa.sink = layer.sink;
   if (options.cache) s.sdpa.mask = mask_in_cache(options, options.cache->key_lengths(), options.cache->previous_lengths());
@@ -249,6 +249,8 @@ void require_options(const char* operation, const MultiHeadAttentionConfig& conf
           ": relative_bias with add_bias_kv or add_zero_attn, whose keys have no position");
   require(!options.relative_bias || config.global_query == GlobalQuery::off, operation,
           ": relative_bias with a global query, which has no position");
+  require(!options.score_rule || options.cache == nullptr, operation, ": score_rule with a cache, whose tokens have other positions than the rows of query");
+  require(!options.score_rule || config.global_query == GlobalQuery::off, operation, ": score_rule with a global query, which has no position");
   require(!options.sink || !config.sink, operation, ": sink is given to a layer that learns its own (config.sink)");
   require_cache(operation, config, input, options, shapes);
   if (!options.cache) {
@@ -459,6 +461,11 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
     require(static_cast<bool>(of), kOperation, ": ", gradient.name, " is asked for, which forward was not given");
     require_exactly(kOperation, gradient, of.shape(), of.dtype());
   }
+  if (gradients.score_rule) {
+    written.push_back({"the gradient of score_rule", gradients.score_rule});
+    require(static_cast<bool>(s.sdpa.score_rule), kOperation, ": the gradient of score_rule is asked for, which forward was not given");
+    require_exactly(kOperation, written.back(), {shapes.heads, s.sdpa.score_rule.gradient_count}, DType::f64);
+  }
   polyhead::require_no_overlap(kOperation, written, read);
   require_parameters_separate(kOperation, std::span(written), *this);
   MultiHeadAttention* grads = gradients.parameters;
@@ -538,7 +545,8 @@ void MultiHeadAttention::backward(const Saved& s, ConstTensorView d_out, const G
                    .d_v = d_v_heads,
                    .d_bias = d_bias,
                    .d_relative_bias = gradients.relative_bias,
-                   .d_sink = d_sink},
+                   .d_sink = d_sink,
+                   .d_score_rule = gradients.score_rule},
                   sdpa);
   });
   add_attention_weights_gradients(gradients.attention_weights, s.maps(), sdpa, d_q_heads, d_k_heads);

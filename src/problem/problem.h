@@ -208,8 +208,9 @@ struct MapsProblem : Problem {
 struct MapRow {
   std::int64_t index;              // index of the query among the requested ones
   std::span<const double> values;  // [S]
-  KeyRange keys;                   // attention weights are 0 outside of this range; empty for a row without a positive attention weight
-  double entropy;                  // the entropy of the row's attention weights: -sum p log p, in nats
+  KeyRange keys;                   // attention weights are 0 outside of `keys`; empty for a row without a positive attention weight
+  double entropy;                  // of the row's attention weights: -sum p log p, in nats
+  double sink = 0;                 // attention weight of the sink, exp(sink - lse): 1 - sum p would cancel
 };
 
 // A function that is called with the row of each requested query, in the order of the request.

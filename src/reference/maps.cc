@@ -6,9 +6,9 @@
 namespace polyhead::reference {
 namespace {
 
-// Returns the MapRow of `values`, with the range of keys that have positive p and the entropy -sum p log p. A NaN counts as positive.
-MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p) {
-  MapRow row{index, values, {0, 0}, 0};
+// Returns the row with the range of its positive p and its entropy -sum p log p. NaN counts as positive.
+MapRow describe(std::int64_t index, std::span<const double> values, std::span<const double> p, double sink) {
+  MapRow row{index, values, {0, 0}, 0, sink};
   for (std::size_t s = 0; s < p.size(); ++s) {
     if (p[s] == 0) continue;
     if (row.keys.empty()) row.keys.first = static_cast<std::int64_t>(s);
@@ -43,7 +43,8 @@ void map_rows(const MapsProblem& problem, std::int64_t b, std::int64_t n, std::s
         break;
       }
     }
-    take(describe(static_cast<std::int64_t>(i), *result, row.p));
+    const double sink = row.p.empty() || row.sink == -kInfinity ? 0 : std::exp(row.sink - row.lse);
+    take(describe(static_cast<std::int64_t>(i), *result, row.p, sink));
   }
 }
 

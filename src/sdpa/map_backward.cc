@@ -180,10 +180,13 @@ class Backward {
     }
   }
 
-  // Returns rows of a head's map, [rows,S].
-  std::vector<double> map_of(const MapWalk& walk, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries) const {
+  // [rows,S]. sinks: receives the rows' attention weights of the sink.
+  std::vector<double> map_of(const MapWalk& walk, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* sinks = nullptr) const {
     std::vector<double> values(queries.size() * static_cast<std::size_t>(problem_.keys));
-    walk.backend.map_rows(walk.problem, b, n, queries, [&](const MapRow& row) { std::copy(row.values.begin(), row.values.end(), values.begin() + row.index * problem_.keys); });
+    walk.backend.map_rows(walk.problem, b, n, queries, [&](const MapRow& row) {
+      std::copy(row.values.begin(), row.values.end(), values.begin() + row.index * problem_.keys);
+      if (sinks != nullptr) sinks[row.index] = row.sink;
+    });
     return values;
   }
 
@@ -191,7 +194,8 @@ class Backward {
   Tensor rows(std::int64_t b, std::int64_t n, std::int64_t place, std::int64_t first, std::int64_t last) {
     std::vector<std::int64_t> queries;
     for (std::int64_t t = first; t < last; ++t) queries.push_back(t);
-    const std::vector<double> p = map_of(p_, b, n, queries), dropped = dropped_ ? map_of(*dropped_, b, n, queries) : std::vector<double>(),
+    std::vector<double> p_sink(queries.size());
+    const std::vector<double> p = map_of(p_, b, n, queries, p_sink.data()), dropped = dropped_ ? map_of(*dropped_, b, n, queries) : std::vector<double>(),
                               capped = capped_ ? map_of(*capped_, b, n, queries) : std::vector<double>();
     const std::int64_t keys = problem_.keys;
     const Tensor d_map = given_.d_map ? Tensor::copy_of(head_of(given_.d_map, b, place).slice(0, first, last), DType::f64) : Tensor();
@@ -200,12 +204,11 @@ class Backward {
     Tensor d_x(dtype_, {last - first, keys});
     for (std::int64_t t = first; t < last; ++t) {
       const std::int64_t row = (t - first) * keys;
-      double sum = 0, delta = 0;
+      double delta = 0;
       for (std::int64_t s = 0; s < keys; ++s) {
         const auto at = static_cast<std::size_t>(row + s);
         const double weight = dropped_ ? dropped[at] : p[at];
-        sum += p[at];
-        // A pair that dropout removed has weight 0, so its element of d_map is not used.
+        // A dropped pair has no gradient of its map either.
         d_score[static_cast<std::size_t>(s)] = weight == 0 || !d_map ? 0 : weight * d_map.data<double>()[row + s];
         delta += d_score[static_cast<std::size_t>(s)];
       }
@@ -220,16 +223,11 @@ class Backward {
       }
       add_biases(b, n, t, d_score);
       if (sink_) {
-        const bool none = load_sink(b, n, t) == -std::numeric_limits<double>::infinity();
-        head_slice<double>(sink_.view(), b, n)(t, 0) = none ? 0 : (1 - sum) * common;
+        const double sink = p_sink[static_cast<std::size_t>(t - first)];
+        head_slice<double>(sink_.view(), b, n)(t, 0) = sink == 0 ? 0 : sink * common;
       }
     }
     return d_x;
-  }
-
-  double load_sink(std::int64_t b, std::int64_t n, std::int64_t t) const {
-    if (problem_.sink.dtype() == DType::f64) return head_slice<const double>(problem_.sink, b, n)(t, 0);
-    return head_slice<const float>(problem_.sink, b, n)(t, 0);
   }
 
   void add_biases(std::int64_t b, std::int64_t n, std::int64_t t, const std::vector<double>& d_score) {

@@ -189,6 +189,25 @@ TEST_P(MapGradientsOf, AnInfiniteSinkMakesNaN) {
   EXPECT_EQ(gradients.sink.data<double>()[1], 0);
 }
 
+// The weight of a sink at -40 is about 1e-18, less than the rounding of 1 - sum p.
+TEST_P(MapGradientsOf, ATinySinkKeepsItsDigits) {
+  Random random(23);
+  AttentionCase c = case_of(random, DType::f64, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2}, GetParam());
+  const Tensor d_map = random.tensor(DType::f64, c.sizes.pairs());
+  const auto d_sink = [&](double sink) {
+    c.options.sink = c.keep(Tensor::of<double>({2}, {sink, sink}));
+    Gradients gradients(c);
+    attention_map_backward(c.maps(), gradients.of(d_map), c.options);
+    return std::vector<double>(gradients.sink.data<double>(), gradients.sink.data<double>() + 2);
+  };
+  // d_sink is exp(sink) times a number that tends to a limit, which a sink of -12 has to 1e-5.
+  const std::vector<double> small = d_sink(-40), larger = d_sink(-12);
+  for (std::size_t n = 0; n < 2; ++n) {
+    EXPECT_GT(std::abs(small[n]), 1e-21);
+    EXPECT_NEAR(small[n] / larger[n] * std::exp(28.0), 1, 1e-4);
+  }
+}
+
 TEST(MapGradients, SayWhatIsWrong) {
   Random random(13);
   AttentionCase c = case_of(random, DType::f32, {.lead = {1}, .kv_heads = 1, .group = 2, .queries = 3, .keys = 5, .qk_width = 3, .v_width = 2});

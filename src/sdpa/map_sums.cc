@@ -116,9 +116,7 @@ class HeadRows {
       walk_.backend.map_rows(p, b_, n, queries, [&](const MapRow& row) {
         T* const to = p_.data() + (n * most_ + row.index) * stride();
         std::fill(std::transform(row.values.begin(), row.values.end(), to, [](double x) { return static_cast<T>(x); }), to + stride(), T{0});
-        // The sink counts as one more key, whose attention weight is 1 minus the sum of the row.
-        const double rest = p.sink ? std::max(0.0, 1 - sum_of(row.values.data(), row.keys.first, row.keys.last)) : 0;
-        rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(rest), rest};
+        rows_[size(n * most_ + row.index)] = {row.keys, row.entropy + entropy_term(row.sink), row.sink};  // a sink counts as a key
       });
     }
   }

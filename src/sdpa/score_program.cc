@@ -13,11 +13,8 @@ namespace {
 
 // Returns how many of the registers a, b, c, d an instruction reads. A load reads one for each dimension of its table.
 int operands_of(const ScoreInstruction& instruction, const std::vector<ScoreTable>& tables) {
-  const ScoreOp op = instruction.op;
-  if (op <= ScoreOp::key) return 0;
-  if (op == ScoreOp::load) return tables[static_cast<std::size_t>(instruction.table)].values.rank();
-  if (op == ScoreOp::select) return 3;
-  return op < ScoreOp::negate ? 2 : 1;
+  if (instruction.op == ScoreOp::load) return tables[static_cast<std::size_t>(instruction.table)].values.rank();
+  return kScoreOpInfo[static_cast<int>(instruction.op)].operands;
 }
 
 constexpr int kUnknown = 2;

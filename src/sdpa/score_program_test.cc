@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <limits>
+#include <numbers>
+#include <set>
 
 #include "support/kernel_case.h"
 
@@ -50,7 +53,16 @@ TEST(ScorePrograms, EveryOperationIsThatOfC) {
                                        {ScoreOp::sigmoid, [](double x, double) { return 1 / (1 + std::exp(-x)); }},
                                        {ScoreOp::floor, [](double x, double) { return std::floor(x); }},
                                        {ScoreOp::logical_not, [](double x, double) { return x == 0 ? 1.0 : 0.0; }},
-                                       {ScoreOp::select, [](double x, double k) { return x != 0 ? k : 2.0; }}};
+                                       {ScoreOp::select, [](double x, double k) { return x != 0 ? k : 2.0; }},
+                                       {ScoreOp::sine, [](double x, double) { return std::sin(x); }},
+                                       {ScoreOp::cosine, [](double x, double) { return std::cos(x); }},
+                                       {ScoreOp::arctangent, [](double x, double) { return std::atan(x); }},
+                                       {ScoreOp::error_function, [](double x, double) { return std::erf(x); }},
+                                       {ScoreOp::complementary_error, [](double x, double) { return std::erfc(x); }},
+                                       {ScoreOp::round, [](double x, double) { return std::nearbyint(x); }}};
+  std::set<ScoreOp> computed_ops{ScoreOp::constant, ScoreOp::score, ScoreOp::batch, ScoreOp::head, ScoreOp::query, ScoreOp::key, ScoreOp::load};
+  for (const auto& [which, f] : ops) computed_ops.insert(which);
+  EXPECT_EQ(computed_ops.size(), kScoreOps);
   for (const bool float64 : {true, false}) {
     for (const auto& [which, f] : ops) {
       for_each_instruction_set([&, which = which, f = f] {
@@ -64,6 +76,35 @@ TEST(ScorePrograms, EveryOperationIsThatOfC) {
             EXPECT_EQ(found[i], wanted) << x;
           } else {
             EXPECT_NEAR(found[i], wanted, (float64 ? 1e-14 : 1e-6) * std::max(1e-30, std::abs(wanted)) + (float64 ? 1e-300 : 1e-37)) << x;
+          }
+        }
+      });
+    }
+  }
+}
+
+// Arguments of every size, also those for which a naive formula cancels, overflows or loses all digits.
+TEST(ScorePrograms, SpecialFunctionsKeepTheirDigits) {
+  std::vector<double> xs{0, -0.0, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(),
+                         std::numbers::pi, 22, 355, 710, 1e6 + 0.5, 1.0471975e6, 1.7e6, 1e12, 1e22, 5.9, 6.0, 13, 26.5, 27.2, 40};
+  for (double x = 1e-12; x < 60; x *= 1.0173) xs.push_back(x), xs.push_back(-x);
+  using F = double (*)(double);
+  const std::pair<ScoreOp, F> ops[] = {{ScoreOp::sine, [](double x) { return std::sin(x); }}, {ScoreOp::cosine, [](double x) { return std::cos(x); }},
+                                       {ScoreOp::arctangent, [](double x) { return std::atan(x); }}, {ScoreOp::error_function, [](double x) { return std::erf(x); }},
+                                       {ScoreOp::complementary_error, [](double x) { return std::erfc(x); }}, {ScoreOp::round, [](double x) { return std::nearbyint(x); }}};
+  for (const bool float64 : {true, false}) {
+    for (const auto& [which, f] : ops) {
+      for_each_instruction_set([&, which = which, f = f] {
+        SCOPED_TRACE(testing::Message() << static_cast<int>(which) << (float64 ? ", float64" : ", float32"));
+        const std::vector<double> found = computed({.instructions = {op(ScoreOp::score), op(which, 0)}, .result = 1}, xs, float64);
+        for (std::size_t i = 0; i < xs.size(); ++i) {
+          const double x = float64 ? xs[i] : static_cast<double>(static_cast<float>(xs[i])), wanted = f(x);
+          if (std::isnan(wanted)) {
+            EXPECT_TRUE(std::isnan(found[i])) << x;
+          } else if (std::isinf(wanted)) {
+            EXPECT_EQ(found[i], wanted) << x;
+          } else {
+            EXPECT_NEAR(found[i], wanted, (float64 ? 2e-15 : 1.2e-7) * std::abs(wanted) + (float64 ? 1e-307 : 1e-38)) << x;
           }
         }
       });

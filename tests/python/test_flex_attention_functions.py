@@ -181,10 +181,14 @@ def test_mask_mods_beside_a_score_mod(name: str) -> None:
 @pytest.mark.parametrize(
     ("score_mod", "name"),
     [
-        (lambda score, b, h, q, k: torch.sin(torch.cos(score)) + torch.tan(b), "cos"),
-        (lambda score, b, h, q, k: score + torch.tan(b), "tan"),
-        (lambda score, b, h, q, k: score + torch.randn(()) * torch.atan(score), "atan"),
-        (lambda score, b, h, q, k: F.gelu(score), "gelu"),
+        (lambda score, b, h, q, k: torch.erfinv(torch.lgamma(score)) + torch.asinh(b), "lgamma"),
+        (lambda score, b, h, q, k: score + torch.asinh(b), "asinh"),
+        (lambda score, b, h, q, k: score + torch.randn(()) * torch.acosh(score), "acosh"),
+        (lambda score, b, h, q, k: F.gelu(score, approximate="erf"), "gelu with approximate='erf'"),
+        (lambda score, b, h, q, k: score**65, "the power 65 of float"),
+        (lambda score, b, h, q, k: score**q, "the power of an exponent of type Value"),
+        (lambda score, b, h, q, k: F.elu(score, inplace=True), "a function with inplace=True"),
+        (lambda score, b, h, q, k: score.sin_(), "sin_"),
     ],
 )
 def test_what_is_left_is_refused_by_name(score_mod: Function, name: str) -> None:

@@ -477,6 +477,14 @@ def test_both_sides_of_clip_are_shown_on_one_page(tmp_path: Path) -> None:
     assert image["group"] == text["group"] == 0
     assert image["image"]["channels"] == 3
     assert "image" not in text
+    polyhead.view(tmp_path, "a red bike", image=noisy(30, 40), path=tmp_path / "own.html")
+    for own, of_program in zip(sets_of(tmp_path / "own.html"), (image, text), strict=True):
+        assert {**own, "text": ""} == {**of_program, "text": ""}
+    assert sets_of(tmp_path / "own.html")[0]["text"].endswith(f": {told['images'][0]['similarity']:.2f} to the text")
+    saved_model("vit", tmp_path / "vit")
+    processor("ViT", size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    with pytest.raises(ValueError, match="has no image side and text side"):
+        polyhead.view(tmp_path / "vit", "a red bike", image=noisy(30, 40))
 
 
 def test_python_shows_images(tmp_path: Path) -> None:
@@ -494,7 +502,8 @@ def test_python_shows_images(tmp_path: Path) -> None:
     polyhead.view(tmp_path, image=[noisy(30, 40), noisy(20, 24)], path=tmp_path / "two.html")
     assert [one["text"] for one in sets_of(tmp_path / "two.html")] == ["image 1", "image 2"]
     for arguments, message in (
-        ({"image": noisy(30, 40), "text": "a"}, "text: for texts, and image is given"),
+        ({"image": noisy(30, 40), "text": ["a"]}, "text is a list, and image is given"),
+        ({"image": noisy(30, 40), "pair": "a"}, "pair: for texts, and image is given"),
         ({"image": noisy(30, 40).astype(np.float32)}, "for a model it must be uint8"),
         ({"image": []}, "image is empty"),
         ({"image": noisy(30, 40), "patches": (4, 4)}, "patches: for attention weights"),
@@ -633,3 +642,12 @@ def test_the_page_of_models_of_images_lists_the_families(tmp_path: Path) -> None
     page = Path(__file__).parents[2] / "docs" / "image-models.md"
     rows = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("| `") and "model_type" not in line]
     assert rows == known
+
+
+def test_families_are_those_that_the_program_lists() -> None:
+    result = program("inspect", "--families", "--json")
+    assert result.returncode == 0, result.stderr
+    listed = json.loads(result.stdout)["families"]
+    found = polyhead.models.families()
+    assert [(family.kind, family.model_type, family.refused or None) for family in found] == [(one["kind"], one["model_type"], one["refused"]) for one in listed]
+    assert ("images and texts", "clip", "") in found and next(family for family in found if family.model_type == "deberta").refused

@@ -17,7 +17,9 @@ from jax import export
 import polyhead
 from effort import QUICK
 from jax_support import close, same
+from polyhead._score_program import FUNCTIONS
 from polyhead.jax import attention, export_checks
+from score_functions_page import listed
 
 B, N, T, S, H = 2, 4, 19, 23, 8
 Score = Callable[..., Any]
@@ -69,6 +71,12 @@ RULES: dict[str, tuple[Callable[..., Score], list[tuple[int, ...]]]] = {
     "division": (lambda flat: lambda score, b, h, q, k: score + (q - k) // 3 * 0.1 + (q - k) % 5 * 0.2 + q // 4 + k % 3 + flat[(k - q) // 2], [(T + S,)]),
     "jax.nn": (lambda factor: lambda score, b, h, q, k: jax.nn.relu(score) + jax.nn.softplus(factor * score) + jax.nn.silu(score) - jax.nn.gelu(score), [()]),
     "small numbers": (lambda: lambda score, b, h, q, k: jnp.log1p(jnp.abs(score) * 1e-9) * 1e9 + jnp.expm1(score * 1e-9) * 1e9, []),
+    "trigonometry": (lambda: lambda score, b, h, q, k: jnp.sin(3 * score) + jnp.cos(score) + jnp.tan(score / 9) + jnp.arctan(score) + jnp.arctan2(score, k - q) + jnp.arcsin(jnp.tanh(score)) - jnp.arccos(jnp.tanh(score)), []),
+    "hyperbolic": (lambda: lambda score, b, h, q, k: jnp.sinh(score) + jnp.cosh(score / 2) + jnp.arctanh(jnp.tanh(score) * 0.9), []),
+    "error functions": (lambda factor: lambda score, b, h, q, k: jax.lax.erf(factor * score) + jax.lax.erfc(score) + jax.nn.gelu(score, approximate=False), [()]),
+    "logarithms": (lambda: lambda score, b, h, q, k: jnp.log2(1 + score**2) + jnp.log10(1 + score**2) + jnp.logaddexp(score, 1 - score) + jnp.exp2(score) + jax.lax.rsqrt(1 + score**2) + jnp.reciprocal(2 + jnp.abs(score)), []),
+    "rounded": (lambda: lambda score, b, h, q, k: score * (jnp.round(score) + jnp.ceil(score) + jnp.trunc(score) + jax.lax.round(2 * score)), []),
+    "other powers": (lambda: lambda score, b, h, q, k: (1 + jnp.abs(score)) ** 2.5 + (1 + score**2) ** -1.5 + (score / 2) ** 20 + score**0 + score * (q - k) ** 2, []),
     "powers": (lambda: lambda score, b, h, q, k: score**3 + jnp.sqrt(1 + score**2) + 1 / (1 + jnp.square(score)) + 2.0**score + (1 + jnp.abs(score)) ** 0.5, []),
     "stopped": (lambda factor: lambda score, b, h, q, k: score * jax.lax.stop_gradient(score * factor) + factor * score, [()]),
     "everything": (
@@ -233,8 +241,9 @@ def test_export_with_symbolic_extents() -> None:
 @pytest.mark.parametrize(
     ("score_fn", "message"),
     [
-        (lambda s, b, h, q, k: jnp.sin(s), "score_fn uses the primitive sin"),
-        (lambda s, b, h, q, k: jax.lax.erf(s), "score_fn uses the primitive erf"),
+        (lambda s, b, h, q, k: jnp.arccosh(s), "score_fn uses the primitive acosh"),
+        (lambda s, b, h, q, k: jax.lax.erf_inv(s), "score_fn uses the primitive erf_inv"),
+        (lambda s, b, h, q, k: s**65.5, "the power 65.5"),
         (lambda s, b, h, q, k: jax.lax.cond(q > k, lambda: s, lambda: -s), "score_fn uses the primitive cond"),
         (lambda s, b, h, q, k: jax.lax.fori_loop(0, 3, lambda i, x: 2 * x, s), "score_fn uses the primitive scan"),
         (lambda s, b, h, q, k: s + (q & k), "the primitive and of numbers that are not bool"),
@@ -293,3 +302,23 @@ def test_derivatives_that_do_not_exist_are_refused_by_name() -> None:
     # Further results may be requested if they are not differentiated.
     first = jax.grad(lambda q: attention(q, k, v, score_fn=twice, return_lse=True, return_attention_weights=True)[0].sum())(q)
     close(first, jax.grad(loss)(q), 1e-6, "beside unused results")
+
+
+def test_the_page_lists_functions_that_can_be_traced(wide: None) -> None:
+    """Each function of the page runs, and the page's functions need every primitive of the table."""
+    names = {name for name in listed("Functions in JAX") if hasattr(jnp, name) or name.startswith("lax.") or hasattr(jax.nn, name)} - {"where", "dot", "sum", "max", "min", "float32", "float64", "int32", "int64", "bool", "astype", "lax.cond"}
+    assert len(names) > 40
+    primitives: set[str] = set()
+    for name in sorted(names):
+        function = getattr(jax.lax, name.removeprefix("lax.")) if name.startswith("lax.") else getattr(jnp, name, None) or getattr(jax.nn, name)
+        count = 2 if name in ("maximum", "minimum", "arctan2", "logaddexp") else 1
+
+        def score_fn(score: Any, *_: Any, function: Any = function, count: int = count) -> Any:
+            return score + function(*[0.9 * jnp.tanh(jnp.abs(score))] * count)
+
+        close(attention(*inputs(), score_fn=score_fn), dense(*inputs(), score_fn), 1e-9, name)
+        primitives |= {equation.primitive.name for equation in jax.make_jaxpr(function)(*[1.0] * count).eqns}
+        for equation in jax.make_jaxpr(function)(*[1.0] * count).eqns:
+            if "jaxpr" in equation.params:
+                primitives |= {inner.primitive.name for inner in equation.params["jaxpr"].eqns}
+    assert {name for function in FUNCTIONS for name in function.primitives} <= primitives

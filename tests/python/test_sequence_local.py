@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import polyhead
 from polyhead.torch import attention, sequence_local_attention
 
 N, H, V = 4, 16, 8
@@ -89,20 +93,44 @@ def test_other_leading_dimensions_options_and_dtypes() -> None:
     assert torch.equal(sequence_local_attention(*transposed), sequence_local_attention(*given))
 
 
-def test_without_a_bias_a_block_list_says_the_same() -> None:
-    q, k, v = inputs(200)
-    windows = torch.arange(7)[:, None]
-    blocks = 2 * windows - 3 + torch.arange(8)
-    blocks = blocks.masked_fill((blocks < 0) | (blocks > 12), -1)
-    torch.testing.assert_close(attention(q, k, v, blocks=blocks, block_size=(32, 16)), sequence_local_attention(q, k, v), rtol=1e-10, atol=1e-11)
+@pytest.mark.parametrize(("length", "queries", "keys"), [(200, 32, 128), (7, 32, 128), (65, 32, 64), (33, 8, 8), (50, 6, 10), (37, 5, 11)])
+def test_without_a_bias_a_block_list_says_the_same(length: int, queries: int, keys: int) -> None:
+    q, k, v = inputs(length)
+    blocks, block_size = polyhead.local_blocks(length, queries=queries, keys=keys)
+    assert block_size[0] == queries and blocks.shape == (-(-length // queries), keys // block_size[1])
+    wanted = sequence_local_attention(q, k, v, queries=queries, keys=keys)
+    torch.testing.assert_close(attention(q, k, v, blocks=torch.from_numpy(blocks), block_size=block_size), wanted, rtol=1e-10, atol=1e-11)
+    plain = polyhead.sdpa(*(x.detach().numpy() for x in (q, k, v)), blocks=blocks, block_size=block_size)
+    torch.testing.assert_close(torch.from_numpy(plain), wanted.detach(), rtol=1e-10, atol=1e-11)
+
+
+def test_the_windows_of_atoms_are_blocks_of_16_keys() -> None:
+    blocks, block_size = polyhead.local_blocks(200)
+    assert block_size == (32, 16)
+    assert blocks.tolist()[0] == [-1, -1, -1, 0, 1, 2, 3, 4] and blocks.tolist()[-1] == [9, 10, 11, 12, -1, -1, -1, -1]
 
 
 def test_no_tensor_of_all_pairs_is_made() -> None:
-    length = 60_000  # a T x T float32 tensor would have 14 GB for each head
-    q, k, v = (torch.randn(1, 1, length, 8, requires_grad=True) for _ in range(3))
-    out = sequence_local_attention(q, k, v)
-    out.sum().backward()
-    assert q.grad is not None and bool(q.grad.isfinite().all())
+    """The growth of the process' peak memory, forward and backward, beside that of the dense formula, which shows that such a tensor would be seen."""
+    program = """
+        import resource, torch
+        from polyhead.torch import sequence_local_attention
+        def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        def growth(function, length):
+            q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
+            before = peak()
+            function(q, k, v).sum().backward()
+            assert q.grad.isfinite().all()
+            return peak() - before
+        growth(sequence_local_attention, 512)
+        length = 8192
+        print(growth(sequence_local_attention, length), growth(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, length), 2 * length**2 * 4)
+    """
+    out = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=600)
+    assert out.returncode == 0, out.stderr
+    windows, dense, pairs = map(int, out.stdout.split())
+    assert dense > pairs  # 537 MB
+    assert windows < pairs // 8
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,48 @@ def test_output_and_gradients_are_those_of_one_more_column(shape: tuple[int, ...
     np.testing.assert_allclose(polyhead.maps(*arrays[:2], **options), p, rtol=0, atol=1e-13)
 
 
+def test_the_gradient_of_a_tiny_sink_from_attention_weights_keeps_its_digits() -> None:
+    """At -40 the weight of the sink is less than the rounding of 1 - sum p, from which it was once computed."""
+    from polyhead.torch import _functional, attention
+    from polyhead.torch._rules import Options
+
+    def map_of(sink: torch.Tensor) -> torch.Tensor:
+        return _functional.maps(q, k, Options(sink=sink))
+
+    q, k, v, sink = randn(1, 2, 5, 4), randn(1, 2, 7, 4), randn(1, 2, 7, 6), torch.tensor([-40.0, -50.0], dtype=torch.float64, requires_grad=True)
+    tangent = torch.ones_like(sink)
+    scores = torch.cat([q @ k.mT * 0.5, sink[:, None, None].expand(1, 2, 5, 1)], -1)
+    exact = torch.softmax(scores, -1)[..., :-1]
+    d_p = torch.randn_like(exact)
+    (wanted,) = torch.autograd.grad(exact, sink, d_p)
+    p = attention(q, k, v, sink=sink, return_attention_weights=True)[1]
+    (found,) = torch.autograd.grad(p, sink, d_p)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=0)
+    found_map = torch.autograd.grad(map_of(sink), sink, d_p)[0]
+    torch.testing.assert_close(found_map, wanted, rtol=1e-9, atol=0)
+    for function in (lambda sink: attention(q, k, v, sink=sink, return_attention_weights=True)[1], map_of):
+        moved = torch.func.jvp(function, (sink.detach(),), (tangent,))[1]
+        torch.testing.assert_close(moved, -exact * torch.softmax(scores, -1)[..., -1:], rtol=1e-9, atol=0)
+
+
+def test_the_gradient_of_a_tiny_sink_in_jax() -> None:
+    jax = pytest.importorskip("jax")
+    from polyhead.jax import attention
+
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 5, 4)).astype(np.float32) for i in range(3))
+    sink = np.array([-40.0, -50.0], np.float32)
+    d_p = np.random.default_rng(5).standard_normal((1, 2, 5, 5))
+    scores = np.concatenate([np.einsum("bnth,bnsh->bnts", q, k).astype(np.float64) * 0.5, np.broadcast_to(sink[:, None, None].astype(np.float64), (1, 2, 5, 1))], -1)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    wanted = -(p[..., -1] * (p[..., :-1] * d_p).sum(-1)).sum((0, 2))
+    function = lambda sink: attention(q, k, v, sink=sink, return_attention_weights=True)[1]  # noqa: E731
+    (found,) = jax.vjp(function, sink)[1](d_p.astype(np.float32))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    moved = jax.jvp(function, (sink,), (np.ones_like(sink),))[1]
+    np.testing.assert_allclose(moved, -p[..., :-1] * p[..., -1:], rtol=1e-4)
+
+
 def test_a_float32_sink_goes_with_narrow_inputs() -> None:
     q, k, v = (torch.randn(1, 2, 3, 8).bfloat16() for _ in range(3))
     sink = torch.tensor([0.5, -1.25], requires_grad=True)

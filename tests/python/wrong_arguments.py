@@ -311,6 +311,7 @@ def calls(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any], W
         ),
         "Tangents": (moved, qkv, wrong_tangents),
         "alibi_slopes": (polyhead.alibi_slopes, {"heads": 2}, {"heads": ([*NOT_INTS, None], [-1, BIG])}),
+        "local_blocks": (polyhead.local_blocks, {"length": 70}, {"length": ([*NOT_INTS, None], [-1, BIG]), "queries": ([*NOT_INTS, None], [0, 129, BIG]), "keys": ([*NOT_INTS, None], [0, 127, 30, BIG])}),
         "relative_bucket": (
             polyhead.relative_bucket,
             {"distance": 3, "buckets": 8},

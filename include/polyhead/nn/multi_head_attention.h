@@ -16,6 +16,7 @@
 #include "polyhead/nn/linear.h"
 #include "polyhead/nn/rms_norm.h"
 #include "polyhead/nn/rotary.h"
+#include "polyhead/score_rule.h"
 #include "polyhead/sdpa.h"
 
 #pragma GCC visibility push(default)
@@ -86,6 +87,9 @@ struct AttentionOptions {
   ConstTensorView bias{};
   RelativeBias relative_bias{};  // not together with `bias`; Error with added keys or a global query
   ConstTensorView sink{};  // sink logits as in SdpaOptions: [N], or broadcasts to [*,N,T]; Error unless config.empty_rows is zero, or with config.sink
+  // As SdpaOptions::score_rule; `data` must live until the backward pass. Positions count the rows of the inputs; keys that the layer adds follow those
+  // of the key input. Error with a cache, whose tokens have other positions, or with a global query, which has none.
+  ScoreRule score_rule{};
   Mode mode = Mode::evaluation;
   std::optional<std::uint64_t> dropout_seed{};  // in training with dropout: required, unless dropout_keep is given
   ConstTensorView dropout_keep{};               // in training: replaces the keep bits that are drawn from dropout_seed; broadcasts to [*,N,T,S']
@@ -181,6 +185,7 @@ struct MultiHeadAttention : Module<MultiHeadAttention> {
     TensorView bias = {};                      // exactly the shape of options.bias
     TensorView relative_bias = {};             // exactly the shape and dtype of options.relative_bias.slopes or .table
     TensorView sink = {};                      // exactly the shape and dtype of options.sink
+    TensorView score_rule = {};                // float64 [N, options.score_rule.gradient_count]
     MultiHeadAttention* parameters = nullptr;  // a layer of the same shapes, for example zeros_like(layer); nullptr: not computed
     Write parameters_write = Write::replace;   // replace or add, as in nn::Gradients
     std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights

@@ -96,7 +96,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
     if moves:
         moved[:2] = tangent_p.bind(*primals, *results[:2], *moves.values(), call=call._replace(attention_weights=False), given=tuple(moves))
     if call.attention_weights and (moves := {name: t for name, t in moves.items() if name != "v"}):
-        moved[2:] = map_tangent_p.bind(*primals, results[2], *moves.values(), call=call, given=tuple(moves))
+        moved[2:] = map_tangent_p.bind(*primals, *results[1:], *moves.values(), call=call, given=tuple(moves))
     return results, moved
 
 
@@ -170,9 +170,9 @@ def _tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, give
 
 
 def _weights_tangent_transpose(cotangents: Sequence[Any], *arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
-    known = len(call.operands) + 1
+    known = len(call.operands) + 2
     targets = _targets(given, arrays[known:])
-    found = _of_weights(call, dict(zip(call.operands, arrays)), arrays[known - 1], cotangents[0], targets)
+    found = _of_weights(call, dict(zip(call.operands, arrays)), *arrays[known - 2 : known], cotangents[0], targets)
     return _cotangents(known, given, targets, found)
 
 
@@ -309,11 +309,11 @@ def _of_lse(call: Call, of: dict[str, Any], lse: Any, d_lse: Any, targets: dict[
     return gradients
 
 
-def _of_weights(call: Call, of: dict[str, Any], p: Any, d_p: Any, targets: dict[str, Any]) -> dict[str, Any]:
+def _of_weights(call: Call, of: dict[str, Any], lse: Any, p: Any, d_p: Any, targets: dict[str, Any]) -> dict[str, Any]:
     refuse_with_score_fn(call, "gradient of attention weights")
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
-    return _of_scores(call, of, {"p": p, "d_p": d_p}, targets)
+    return _of_scores(call, of, {"lse": lse, "p": p, "d_p": d_p}, targets)
 
 
 def _of_scores(call: Call, of: dict[str, Any], pairs: dict[str, Any], targets: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _second_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...], mov
 
 
 def _map_tangent_shapes(*arrays: Any, call: Call, given: tuple[str, ...]) -> list[Any]:
-    return _like(arrays[len(call.operands) :][:1], arrays, call.levels)
+    return _like(arrays[len(call.operands) + 1 :][:1], arrays, call.levels)
 
 
 def _lower_elsewhere(context: Any, *_: Any, **__: Any) -> Any:
@@ -175,7 +175,7 @@ def map_tangent(*arrays: Any, call: Call, given: tuple[str, ...]) -> Any:
     if call.option("empty_rows") == "uniform":
         raise NotImplementedError("polyhead has no derivative of attention weights with empty_rows='uniform'")
     count = len(call.operands)
-    every = dict(zip(call.operands, arrays)) | {"p": arrays[count]} | {f"t_{name}": x for name, x in zip(given, arrays[count + 1 :])}
+    every = dict(zip(call.operands, arrays)) | {"lse": arrays[count], "p": arrays[count + 1]} | {f"t_{name}": x for name, x in zip(given, arrays[count + 2 :])}
     return [each_example(lambda of: _scores.tangent(of, call), every, call.levels)]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import Literal
 
-from .._score_program import OPS, Sums, Trace, gradient_sums, pruned, slope_of
+from .._score_program import FUNCTIONS, OPS, Number, Sums, Trace, arctangent_of_two, gradient_sums, power_of, pruned, slope_of, truncated
 
 _MOST = 256  # most instructions of a polyhead::ScoreProgram
 _MOST_ELEMENTS = 64  # most elements of an array that is computed element by element
@@ -389,28 +389,16 @@ class _Reader:
         return self.trace.with_partials(self.emit("select", self.less(zero, a), one, below), ())
 
     def power(self, a: int, exponent: float) -> int:
-        if exponent == 0.5:
-            return self.emit("square_root", a)
-        if exponent != int(exponent) or abs(exponent) > 16:
-            raise _refuse(f"the power {exponent}")
-        if exponent == 0:
-            return self.constant(1, integer=self.are_integers(a))
-        result = a
-        for _ in range(abs(int(exponent)) - 1):
+        if not self.are_integers(a):
+            if not abs(exponent) <= 64:
+                raise _refuse(f"the power {exponent}")
+            return power_of(Number(self.trace, a), exponent).register
+        if exponent != int(exponent) or not 0 <= exponent <= 16:
+            raise _refuse(f"the power {exponent} of an integer")
+        result = self.constant(1, integer=True) if exponent == 0 else a
+        for _ in range(int(exponent) - 1):
             result = self.multiply(result, a)
-        return result if exponent > 0 else self.emit("divide", self.trace.constant(1), result)
-
-    def log1p(self, a: int) -> int:
-        one = self.trace.constant(1)
-        u = self.emit("add", one, a)
-        rounded, log = self.emit("subtract", u, one), self.emit("log", u)
-        exact = self.emit("select", self.emit("equal", rounded, a), log, self.emit("multiply", log, self.emit("divide", a, rounded)))  # Kahan's formula log(u) a / (u - 1)
-        return self.trace.with_partials(self.emit("select", self.emit("equal", u, one), a, exact), [(a, self.emit("divide", one, u))])
-
-    def expm1(self, a: int) -> int:
-        power = self.emit("exp", a)  # e^a - 1 = tanh(a/2) (e^a + 1), without cancellation
-        half = self.emit("multiply", a, self.trace.constant(0.5))
-        return self.trace.with_partials(self.emit("multiply", self.emit("tanh", half), self.emit("add", power, self.trace.constant(1))), [(a, power)])
+        return result
 
     def clamp(self, low: int, a: int, high: int) -> int:
         if self.are_integers(low, a, high):
@@ -431,8 +419,7 @@ class _Reader:
         if wanted == np.bool_:
             return a if before == np.bool_ else self.negation(self.equal(a, self.constant(0, integer=True)))
         if jnp.issubdtype(wanted, jnp.integer) and jnp.issubdtype(before, jnp.floating):
-            magnitude = self.emit("floor", self.emit("absolute", a))
-            return self.whole(self.emit("select", self.emit("less", a, self.trace.constant(0)), self.emit("negate", magnitude), magnitude), math.inf)
+            return self.whole(truncated(Number(self.trace, a)).register, math.inf)
         return a
 
 
@@ -464,19 +451,27 @@ def _of(function: Callable[..., int]) -> Callable[..., int]:
     return lambda reader, params, equation, *registers: function(reader, *registers)
 
 
-def _op(name: str) -> Callable[..., int]:
-    return lambda reader, params, equation, *registers: reader.emit(name, *registers)
+def _formula(function: Callable[..., Number]) -> Callable[..., int]:
+    return lambda reader, params, equation, *registers: function(*(Number(reader.trace, register) for register in registers)).register
+
+
+def _round(reader: _Reader, params: Any, equation: Any, a: int) -> int:
+    x = Number(reader.trace, a)
+    if params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        return x.of("round").register
+    magnitude = x.of("absolute")
+    nearest = magnitude.of("round")
+    away = nearest + (magnitude - nearest).of("equal", 0.5)  # |x| + 0.5 would round up the number below 0.5
+    return (x < 0).where(-away, away).register
 
 
 _ELEMENTWISE: dict[str, Callable[..., int]] = {
     "add": _of(_Reader.add), "add_any": _of(_Reader.add), "sub": _of(_Reader.subtract), "mul": _of(_Reader.multiply), "div": _of(_Reader.divide),
     "rem": _of(_Reader.remainder), "neg": _of(_Reader.negate), "abs": _of(_Reader.absolute), "sign": _of(_Reader.sign), "max": _of(_Reader.maximum),
-    "min": _of(_Reader.minimum), "clamp": _of(_Reader.clamp), "sqrt": _op("square_root"), "exp": _op("exp"), "log": _op("log"), "tanh": _op("tanh"),
-    "logistic": _op("sigmoid"), "floor": _op("floor"), "log1p": _of(_Reader.log1p), "expm1": _of(_Reader.expm1), "pow": _pow,
+    **{name: _formula(function.formula) for function in FUNCTIONS for name in function.primitives},
+    "min": _of(_Reader.minimum), "clamp": _of(_Reader.clamp), "floor": _formula(lambda x: x.of("floor")), "round": _round, "atan2": _formula(arctangent_of_two), "pow": _pow,
     "integer_pow": lambda r, params, e, a: r.power(a, params["y"]), "square": lambda r, p, e, a: r.multiply(a, a),
-    "rsqrt": lambda r, p, e, a: r.emit("divide", r.trace.constant(1), r.emit("square_root", a)),
-    "exp2": lambda r, p, e, a: r.emit("exp", r.emit("multiply", a, r.trace.constant(math.log(2)))),
-    "ceil": lambda r, p, e, a: r.emit("negate", r.emit("floor", r.emit("negate", a))),
+    "ceil": _formula(lambda x: -(-x).of("floor")),
     "is_finite": lambda r, p, e, a: r.equal(r.emit("subtract", a, a), r.trace.constant(0)),
     "lt": _of(_Reader.less), "le": lambda r, p, e, a, b: r.less(a, b, or_equal=True), "gt": lambda r, p, e, a, b: r.less(b, a),
     "ge": lambda r, p, e, a, b: r.less(b, a, or_equal=True), "eq": _of(_Reader.equal), "ne": lambda r, p, e, a, b: r.negation(r.equal(a, b)),

@@ -29,9 +29,9 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
             d_score = jnp.where(p == 0, 0, p_d_p - p * delta)
             if "sink" in wanted:  # the sink's own probability is 1 minus the sum of p over the keys
                 sink = of["sink"]
-                rows = sink[:, None] if sink.ndim == 1 else sink
-                d_rows = jnp.where(rows == -jnp.inf, 0, (jnp.sum(p, -1) - 1) * delta[..., 0])
-                result["sink"] = sum_to(d_rows, rows.shape).reshape(sink.shape)
+                share = _sink_share(of)
+                d_rows = jnp.where(share == 0, 0, -share * delta[..., 0])
+                result["sink"] = sum_to(d_rows, (*sink.shape, 1) if sink.ndim == 1 else sink.shape).reshape(sink.shape)
         if "bias" in wanted:
             result["bias"] = sum_to(d_score, of["bias"].shape)
         if "slopes" in wanted or "table" in wanted:
@@ -39,6 +39,13 @@ def gradients(of: dict[str, Any], call: Call, wanted: tuple[str, ...]) -> dict[s
         if "q" in wanted or "k" in wanted:
             result |= _of_operands(d_score, of, call)
     return {name: x for name, x in result.items() if name in wanted}
+
+
+def _sink_share(of: dict[str, Any]) -> Any:
+    """The attention weight of the sink, ``[*,N,T]``. 1 minus the sum of p would cancel."""
+    sink, lse = of["sink"], of["lse"]
+    empty = lse == -jnp.inf
+    return jnp.where(empty, 0, jnp.exp((sink[:, None] if sink.ndim == 1 else sink) - jnp.where(empty, 0, lse)))  # the derivative of infinity - infinity is NaN
 
 
 def sum_to(x: Any, shape: Sequence[int]) -> Any:
@@ -49,7 +56,7 @@ def sum_to(x: Any, shape: Sequence[int]) -> Any:
 
 
 def tangent(of: dict[str, Any], call: Call) -> Any:
-    """The tangent of ``p [*,N,T,S]`` along t_q, t_k, t_bias, ... (docs/maths.md, equations 8a to 8c)."""
+    """The tangent of ``p [*,N,T,S]``, with lse, along t_q, t_k, t_bias, ... (docs/maths.md, equations 8a to 8c)."""
     p = of["p"]
     with jax.numpy_dtype_promotion("standard"):
         wide = p.astype(jnp.promote_types(p.dtype, jnp.float32))
@@ -63,8 +70,8 @@ def tangent(of: dict[str, Any], call: Call) -> Any:
         p_moved = jnp.where(wide == 0, 0, wide * moved)
         of_row = jnp.sum(p_moved, -1, keepdims=True)  # the tangent of lse
         if "t_sink" in of:
-            z, z_moved = (x[:, None] if x.ndim == 1 else x for x in (of["sink"], of["t_sink"]))
-            of_row += jnp.where(z == -jnp.inf, 0, (1 - jnp.sum(wide, -1)) * z_moved)[..., None]
+            z_moved = of["t_sink"][:, None] if of["t_sink"].ndim == 1 else of["t_sink"]
+            of_row += (_sink_share(of) * z_moved)[..., None]
         return jnp.where(wide == 0, 0, p_moved - wide * of_row).astype(p.dtype)
 
 

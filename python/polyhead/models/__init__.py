@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _core
 from ._encoder import TextEncoder, TextEncoderRun
@@ -25,7 +25,7 @@ from ._two_sides import SequenceToSequenceModel, SequenceToSequenceRun
 __all__ = [
     "ChosenSentence", "ClassifiedImage", "ClassifiedText", "ImageClassifier", "ImageTextModel", "LanguageModel", "LanguageRun",
     "SentenceChooser", "SequenceToSequenceModel", "SequenceToSequenceRun", "TextClassifier", "TextEncoder", "TextEncoderRun", "TextSide", "TextSideRun", "Translation", "Translator",
-    "VisionEncoder", "VisionEncoderRun", "load", "names",
+    "ModelFamily", "VisionEncoder", "VisionEncoderRun", "families", "load", "names",
 ]
 
 _AnyModel = ImageClassifier | TextClassifier | Translator | SentenceChooser | LanguageModel | SequenceToSequenceModel | TextEncoder | VisionEncoder | TextSide | ImageTextModel
@@ -50,6 +50,22 @@ def _load_side(source: str | bytes | os.PathLike[Any], ignored_keys: Iterable[st
 
 
 SavedByTransformers._load_side = staticmethod(_load_side)
+
+
+class ModelFamily(NamedTuple):
+    """A family of models that transformers saves."""
+
+    kind: str
+    """``"encoder"``, ``"decoder"``, ``"two sides"``, ``"images"`` or ``"images and texts"``."""
+    model_type: str
+    """The value of ``model_type`` in config.json."""
+    refused: str
+    """Why a model of this family does not open; empty if it opens."""
+
+
+def families() -> list[ModelFamily]:
+    """The families of models that `load` and `polyhead.view` open from a folder, and those that they refuse, as ``polyhead inspect --families`` lists them."""
+    return [ModelFamily(*family) for family in _core.model_families()]
 
 
 def names() -> list[str]:

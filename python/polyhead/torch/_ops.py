@@ -275,7 +275,7 @@ def gradients(
     if d_lse is not None:
         parts.append(lse_gradients(d_lse, q, k, v, lse, options, wanted))
     if d_p is not None and p is not None:
-        parts.append(_p_gradients(p, d_p, q, k, options, wanted))
+        parts.append(_p_gradients(p, d_p, q, k, lse, options, wanted))
     sums: list[Tensor | None] = [None] * len(GRADIENTS)
     for part in parts:
         sums = [grad if total is None else total if grad is None else total + grad for total, grad in zip(sums, part)]
@@ -384,12 +384,21 @@ class HalvedProblem(NamedTuple):
     options: Options
 
 
+def _sink_share(sink: Tensor, lse: Tensor) -> Tensor:
+    """The attention weight of the sink, ``[*,N,T]``. 1 minus the sum of p would cancel."""
+    rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
+    empty = lse == -torch.inf
+    return torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # without infinity minus infinity, whose gradient is NaN
+
+
+def _lse_of_map(q: Tensor, k: Tensor, options: Options) -> Tensor:
+    """lse of a call that has no v."""
+    ones = q.new_ones((*k.shape[:-1], 1))
+    return operators().attention(q, k, ones, *options._replace(v_scale=None, dropout=0.0, seed=None, attention_weights=False))[1]  # type: ignore[no-any-return]
+
+
 def halved(q: Tensor, k: Tensor, v: Tensor, lse: Tensor, options: Options) -> HalvedProblem:
-    share = torch.zeros_like(lse)
-    if options.sink is not None:
-        rows = options.sink.unsqueeze(-1) if options.sink.dim() == 1 else options.sink
-        empty = lse == -torch.inf
-        share = torch.where(empty, 0, torch.exp(rows - torch.where(empty, 0, lse)))  # infinity is replaced, because the gradient of infinity minus infinity is NaN
+    share = torch.zeros_like(lse) if options.sink is None else _sink_share(options.sink, lse)
     ones = v.new_ones((*v.shape[:-1], 1), dtype=lse.dtype)
     other = options._replace(sink=lse + torch.log1p(share), v_scale=None, dropout=0.0, seed=None, attention_weights=False)
     return HalvedProblem(share, (q, k, ones, ((1 - share) / 2).unsqueeze(-1), lse + math.log(2)), other)
@@ -414,11 +423,11 @@ def lse_gradients(d_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, o
     return tuple(grads)
 
 
-def _p_gradients(p: Tensor, d_p: Tensor, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
+def _p_gradients(p: Tensor, d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
     # Equation (7) of docs/maths.md.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
-    return _softmax_gradients(p, torch.where(p == 0, 0, p * d_p), q, k, options, wanted)
+    return _softmax_gradients(p, torch.where(p == 0, 0, p * d_p), q, k, lse, options, wanted)
 
 
 @custom_op("polyhead::attention_map", mutates_args=(), schema=f"(Tensor q, Tensor k, {_SCHEMA}) -> Tensor")
@@ -455,13 +464,13 @@ def map_gradients(ctx: Any, d_map: Tensor) -> tuple[Tensor | None, ...]:
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention maps with empty_rows='uniform'")
     p = dropped if options.dropout == 0 else operators().attention_map(q, k, *options._replace(dropout=0.0, seed=None))
-    found = dict(zip(GRADIENTS, _softmax_gradients(p, torch.where(dropped == 0, 0, dropped * d_map), q, k, options, wanted)))
+    found = dict(zip(GRADIENTS, _softmax_gradients(p, torch.where(dropped == 0, 0, dropped * d_map), q, k, None, options, wanted)))
     return tuple(found.get(name) for name in _MAP_INPUTS)
 
 
-def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
-    """The derivative of the attention weights (after dropout, if the options have dropout) along the tangents, which are in the order of `GRADIENTS`."""
-    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. torch's operators make T x S tensors here; that is no extra cost, as p is such a tensor.
+def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, tangents: Sequence[Tensor | None], options: Options) -> Tensor:
+    """The derivative of attention weights, after dropout if options have it, along tangents of `GRADIENTS`. lse: if it is known."""
+    # p' = p (score' - lse'): equations (8a) to (8c) of docs/maths.md. The attention weights are a T x S tensor too, so this may use torch's operators.
     if options.empty_rows == "uniform":
         raise NotImplementedError("polyhead has no gradient of attention weights with empty_rows='uniform'")
     of_q, of_k, _, of_bias, of_sink, of_slopes, of_table = tangents
@@ -484,19 +493,14 @@ def map_tangent(dropped: Tensor, q: Tensor, k: Tensor, tangents: Sequence[Tensor
         if of_table is not None:
             d_score = d_score + of_table[:, buckets].unflatten(1, distance.shape)
     d_lse = torch.where(p == 0, 0, p * d_score).sum(-1, keepdim=True)
-    if of_sink is not None:
-        d_lse = d_lse + (1 - p.sum(-1, keepdim=True)) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
+    if of_sink is not None and options.sink is not None:
+        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)
+        d_lse = d_lse + share.unsqueeze(-1) * (of_sink[:, None, None] if of_sink.dim() == 1 else of_sink.unsqueeze(-1))
     return torch.where(dropped == 0, 0, dropped * (d_score - d_lse)).to(dropped.dtype)
 
 
 def to_sink(rows: Tensor, sink: Tensor) -> Tensor:
     return rows.sum_to_size((*sink.shape, 1) if sink.dim() == 1 else sink.shape).reshape(sink.shape).to(sink.dtype)
-
-
-def _sink_gradient(sink: Tensor, p: Tensor, delta: Tensor) -> Tensor:
-    # Equation (7a): the sink's own probability is 1 minus the sum of p over the keys.
-    rows = sink.unsqueeze(-1) if sink.dim() == 1 else sink
-    return to_sink(torch.where(rows == -torch.inf, 0, (p.sum(-1) - 1) * delta), sink)
 
 
 def _distances(o: Options, queries: int, keys: int) -> tuple[Tensor, Tensor | None]:
@@ -528,10 +532,14 @@ _MASKS = [argument.name for argument in TENSORS if argument.group == "pass" and 
 _MASKS += ["causal", "offset", "window_left", "window_right"]
 
 
-def _softmax_gradients(p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, options: Options, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-    # Equation (7) of docs/maths.md. p_d_p is p times the gradient of p.
-    delta = p_d_p.sum(-1, keepdim=True)
-    d_sink = None if options.sink is None or not wanted[4] else _sink_gradient(options.sink, p, delta.squeeze(-1))
+def _softmax_gradients(
+    p: Tensor, p_d_p: Tensor, q: Tensor, k: Tensor, lse: Tensor | None, options: Options, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    # Equation (7) of docs/maths.md, from p and p times its gradient, and (7a). lse: if it is known.
+    delta, d_sink = p_d_p.sum(-1, keepdim=True), None
+    if options.sink is not None and wanted[4]:
+        share = _sink_share(options.sink, _lse_of_map(q, k, options) if lse is None else lse)
+        d_sink = to_sink(torch.where(share == 0, 0, -share * delta.squeeze(-1)), options.sink)
     return _score_gradients(torch.where(p == 0, 0, p_d_p - p * delta), d_sink, q, k, options, wanted)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .._score_program import Trace
+from .._score_program import FUNCTIONS, GELUS, Number, Trace, arctangent_of_two, hypotenuse, power_of, sign_of, softplus_of, truncated
 
 _NUMBERS = (int, float, bool)
 _TABLES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
@@ -63,7 +63,7 @@ class Value:
 
 
 def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", function))
+    return str(getattr(function, "__name__", function)).removeprefix("special_")  # of torch.special
 
 
 def _is_method(function: Any) -> bool:
@@ -183,20 +183,33 @@ def _masked_fill(trace: Trace, a: Any, mask: Any, value: Any) -> Value:
     return _where(trace, mask, y, x)
 
 
+def _number(trace: Trace, a: Any) -> Number:
+    return Number(trace, _value(trace, a).register)
+
+
+def _float(number: Number) -> Value:
+    return Value(number.trace, number.register, "float")
+
+
+def _of_one(formula: Callable[[Number], Number]) -> Callable[..., Value]:
+    def apply(trace: Trace, a: Any, inplace: bool = False) -> Value:
+        if inplace:
+            raise _refuse("a function with inplace=True")
+        return _float(formula(_number(trace, a)))
+
+    return apply
+
+
 def _power(trace: Trace, a: Any, exponent: Any) -> Value:
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
         raise _refuse(f"the power of an exponent of type {type(exponent).__name__}")
-    if exponent == 0.5:
-        return _unary("square_root")(trace, a)
-    if exponent != int(exponent) or not 0 < abs(exponent) <= 16:
-        raise _refuse(f"the power {exponent}")
     base = _value(trace, a)
-    if exponent < 0 and isinstance(exponent, int) and base.kind != "float":
+    kind = _kind(base, _value(trace, exponent))
+    if not abs(exponent) <= (64 if kind == "float" else 16):
+        raise _refuse(f"the power {exponent} of {kind}")
+    if exponent < 0 and kind != "float":
         raise _refuse(f"the power {exponent} of {base.kind}")
-    result = base = Value(trace, base.register, _kind(base, _value(trace, exponent)))
-    for _ in range(abs(int(exponent)) - 1):
-        result = _MULTIPLY(trace, result, base)
-    return result if exponent > 0 else _DIVIDE(trace, 1, result)
+    return Value(trace, power_of(Number(trace, base.register), exponent).register, kind)
 
 
 def _exponential(trace: Trace, base: Any, a: Any) -> Value:
@@ -207,10 +220,100 @@ def _exponential(trace: Trace, base: Any, a: Any) -> Value:
     return _unary("exp")(trace, _MULTIPLY(trace, x, math.log(base)))
 
 
-def _silu(trace: Trace, a: Any, inplace: bool = False) -> Value:
+def _gelu(trace: Trace, a: Any, approximate: str = "none") -> Value:
+    if approximate not in GELUS:
+        raise _refuse(f"gelu with approximate={approximate!r}")
+    return _float(GELUS[approximate](_number(trace, a)))
+
+
+def _softplus(trace: Trace, a: Any, beta: float = 1, threshold: float = 20) -> Value:
+    x = _number(trace, a)
+    scaled = x * beta
+    return _float((scaled > threshold).where(x, softplus_of(scaled) / beta))
+
+
+def _elu(trace: Trace, a: Any, alpha: float = 1.0, inplace: bool = False, *, scale: float = 1.0, of: float = 1.0) -> Value:
+    """scale (x if x > 0 else alpha (exp(x / of) - 1))"""
     if inplace:
-        raise _refuse("silu with inplace=True")
-    return _MULTIPLY(trace, a, _unary("sigmoid")(trace, a))
+        raise _refuse("a function with inplace=True")
+    x = _number(trace, a)
+    positive = x > 0
+    below = positive.where(0, x) / of  # exp of a large number would make the other branch's derivative NaN
+    expm1 = next(function.formula for function in FUNCTIONS if "expm1" in function.torch)
+    return _float(positive.where(x * scale, expm1(below) * (alpha * scale)))
+
+
+def _hardtanh(trace: Trace, a: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
+    if inplace:
+        raise _refuse("a function with inplace=True")
+    x = _value(trace, a)
+    return _where(trace, _LESS_EQUAL(trace, x, min_val), float(min_val), _where(trace, _LESS_EQUAL(trace, max_val, x), float(max_val), x))
+
+
+def _leaky_relu(trace: Trace, a: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+    if inplace:
+        raise _refuse("a function with inplace=True")
+    x = _number(trace, a)
+    return _float((x > 0).where(x, x * negative_slope))
+
+
+def _hardsigmoid(trace: Trace, a: Any, inplace: bool = False) -> Value:
+    return _hardtanh(trace, _float(_number(trace, a) / 6 + 0.5), 0.0, 1.0, inplace)
+
+
+def _hardswish(trace: Trace, a: Any, inplace: bool = False) -> Value:
+    return _MULTIPLY(trace, a, _hardsigmoid(trace, a, inplace))
+
+
+def _whole(name: str, formula: Callable[[Number], Number]) -> Callable[..., Value]:
+    """A function that keeps the type, and integers as they are."""
+
+    def apply(trace: Trace, a: Any) -> Value:
+        x = _value(trace, a)
+        if x.kind == "bool":
+            raise _refuse(f"{name} of bool")
+        return x if x.kind == "int" else _float(formula(Number(trace, x.register)))
+
+    return apply
+
+
+def _sign(trace: Trace, a: Any) -> Value:
+    x = _value(trace, a)
+    return x if x.kind == "bool" else Value(trace, sign_of(Number(trace, x.register)).register, x.kind)
+
+
+def _fmod(trace: Trace, a: Any, b: Any) -> Value:
+    x, y = _value(trace, a), _value(trace, b)
+    kind = _kind(x, y)
+    if kind == "bool":
+        raise _refuse("fmod of bool")
+    quotient = truncated(Number(trace, x.register) / Number(trace, y.register))
+    return Value(trace, (Number(trace, x.register) - quotient * Number(trace, y.register)).register, kind)
+
+
+def _nan_to_num(trace: Trace, a: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+    largest = torch.finfo(torch.float32).max
+    x = _value(trace, a)
+    for infinity, value in ((math.inf, posinf), (-math.inf, neginf)):
+        x = _where(trace, _EQUAL(trace, x, infinity), math.copysign(largest, infinity) if value is None else float(value), x)
+    return _where(trace, _EQUAL(trace, x, x), x, float(nan or 0))
+
+
+def _of_two(formula: Callable[[Number, Number], Number]) -> Callable[..., Value]:
+    return lambda trace, a, b: _float(formula(_number(trace, a), _number(trace, b)))
+
+
+def _isfinite(trace: Trace, a: Any) -> Value:
+    x = _number(trace, a)
+    return Value(trace, (x - x).of("equal", 0).register, "bool")
+
+
+def _logaddexp(trace: Trace, a: Any, b: Any) -> Value:
+    x, y = _number(trace, a), _number(trace, b)
+    difference = x.of("equal", y).where(0, x - y)  # two equal infinities too
+    largest = x.of("maximum", y)
+    sum_ = largest + softplus_of(-difference.of("absolute"))
+    return _float(sum_.with_derivatives((x, difference.of("sigmoid")), (y, (-difference).of("sigmoid"))))
 
 
 def _exclusive(trace: Trace, a: Any, b: Any) -> Value:
@@ -318,15 +421,22 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rtruediv": lambda t, a, b: _DIVIDE(t, b, a), "rdiv": lambda t, a, b: _DIVIDE(t, b, a), "floor_divide": _floor_divide, "floordiv": _floor_divide,
     "rfloordiv": lambda t, a, b: _floor_divide(t, b, a), "mod": _remainder, "remainder": _remainder, "rmod": lambda t, a, b: _remainder(t, b, a),
     "neg": _NEGATE, "negative": _NEGATE, "pos": _same, "abs": _ABSOLUTE, "absolute": _ABSOLUTE,
-    "sqrt": _unary("square_root"), "rsqrt": lambda t, a: _DIVIDE(t, 1, _unary("square_root")(t, a)), "exp": _unary("exp"), "log": _unary("log"), "tanh": _unary("tanh"),
-    "sigmoid": _unary("sigmoid"), "floor": _of_numbers(_FLOOR, "floor"), "exp2": lambda t, a: _exponential(t, 2.0, a), "log2": lambda t, a: _DIVIDE(t, _unary("log")(t, a), math.log(2)),
+    **{name: _of_one(function.formula) for function in FUNCTIONS for name in function.torch},
+    "gelu": _gelu, "softplus": _softplus, "elu": _elu, "celu": lambda t, a, alpha=1.0, inplace=False: _elu(t, a, alpha, inplace, of=alpha),
+    "selu": lambda t, a, inplace=False: _elu(t, a, 1.6732632423543772, inplace, scale=1.0507009873554805), "leaky_relu": _leaky_relu, "hardtanh": _hardtanh,
+    "relu6": lambda t, a, inplace=False: _hardtanh(t, a, 0.0, 6.0, inplace), "hardsigmoid": _hardsigmoid, "hardswish": _hardswish,
+    "floor": _whole("floor", lambda x: x.of("floor")), "ceil": _whole("ceil", lambda x: -(-x).of("floor")), "round": _whole("round", lambda x: x.of("round")),
+    "trunc": _whole("trunc", truncated), "fix": _whole("trunc", truncated), "frac": _of_one(lambda x: x - truncated(x)), "sign": _sign, "sgn": _sign, "fmod": _fmod,
+    "atan2": _of_two(arctangent_of_two), "arctan2": _of_two(arctangent_of_two), "hypot": _of_two(hypotenuse), "logaddexp": _logaddexp, "nan_to_num": _nan_to_num,
+    "isnan": lambda t, a: _NOT(t, _EQUAL(t, a, a)), "isfinite": _isfinite, "isinf": lambda t, a: _EQUAL(t, _ABSOLUTE(t, a), math.inf),
+    "clamp_min": lambda t, a, min: _clamp(t, a, min), "clamp_max": lambda t, a, max: _clamp(t, a, None, max),
     "reciprocal": lambda t, a: _DIVIDE(t, 1, a), "square": lambda t, a: _power(t, a, 2), "pow": _power, "rpow": lambda t, a, b: _exponential(t, b, a),
     "relu": _relu, "clamp": _clamp, "clip": _clamp, "maximum": _MAXIMUM, "minimum": _MINIMUM, "max": _MAXIMUM, "min": _MINIMUM,
     "lt": _LESS, "less": _LESS, "le": _LESS_EQUAL, "less_equal": _LESS_EQUAL, "gt": lambda t, a, b: _LESS(t, b, a), "greater": lambda t, a, b: _LESS(t, b, a),
     "ge": lambda t, a, b: _LESS_EQUAL(t, b, a), "greater_equal": lambda t, a, b: _LESS_EQUAL(t, b, a), "eq": _EQUAL, "ne": lambda t, a, b: _NOT(t, _EQUAL(t, a, b)),
     "logical_and": _AND, "logical_or": _OR, "logical_not": _NOT, "and": _boolean(_AND, "&"), "or": _boolean(_OR, "|"), "rand": _boolean(_AND, "&"), "ror": _boolean(_OR, "|"),
     "xor": _boolean(_exclusive, "^"), "rxor": _boolean(_exclusive, "^"), "bitwise_xor": _boolean(_exclusive, "^"), "logical_xor": _boolean(_exclusive, "logical_xor"),
-    "full_like": _full_like, "zeros_like": lambda t, a, **k: _full_like(t, a, 0, **k), "ones_like": lambda t, a, **k: _full_like(t, a, 1, **k), "silu": _silu,
+    "full_like": _full_like, "zeros_like": lambda t, a, **k: _full_like(t, a, 0, **k), "ones_like": lambda t, a, **k: _full_like(t, a, 1, **k),
     "invert": _boolean(_NOT, "~"), "bitwise_and": _boolean(_AND, "&"), "bitwise_or": _boolean(_OR, "|"), "bitwise_not": _boolean(_NOT, "~"), "where": _where, "masked_fill": _masked_fill,
     "to": _to, "type": _to, "type_as": _to, "float": lambda t, a: _to(t, a, torch.float32), "double": lambda t, a: _to(t, a, torch.float32), "int": lambda t, a: _to(t, a, torch.int32),
     "long": lambda t, a: _to(t, a, torch.int32), "bool": lambda t, a: _to(t, a, torch.bool), "contiguous": _same,

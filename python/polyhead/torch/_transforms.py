@@ -156,7 +156,7 @@ def _tangents_of_attention(ctx: Any, *tangents: Tensor | None) -> Any:
     q, k, v, *tensors, out, lse, p = ctx.saved_tensors
     options, moving = Options(*tensors, *ctx.options), _moving(_FORWARD, tangents)
     of_out, of_lse = attention_jvp(q, k, v, out, lse, *moving, *options)
-    of_p = _ops.map_tangent(p, q, k, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
+    of_p = _ops.map_tangent(p, q, k, lse, moving, options._replace(dropout=0.0, seed=None)) if options.attention_weights else None
     return of_out, None if options.empty_rows in ("uniform", "offset") else of_lse, of_p
 
 
@@ -166,7 +166,7 @@ def _attention_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tu
 
 def _tangents_of_map(ctx: Any, *tangents: Tensor | None) -> Any:
     q, k, *tensors, weights = ctx.saved_tensors
-    return _ops.map_tangent(weights, q, k, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
+    return _ops.map_tangent(weights, q, k, None, _moving(_MAP, tangents), Options(*tensors, *ctx.options))
 
 
 def _map_in_a_batch(info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> Any:

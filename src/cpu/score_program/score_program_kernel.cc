@@ -2,6 +2,7 @@
 // computing it. The registers of a range stay in the first-level cache.
 #include "cpu/elementary.h"
 #include "cpu/score_program/kernels.h"
+#include "cpu/special.h"
 #include "polyhead/score_op.h"
 
 namespace polyhead::cpu::POLYHEAD_ISA {
@@ -69,6 +70,19 @@ class Interpreter {
     T* const to = of(step.to);
     for (std::int64_t i = 0; i < end; i += kWidth) store_vector<T>(f(load_vector(a + i * of_a), load_vector(b + i * of_b)), to + i);
   }
+  // f is computed in float64.
+  template <class F>
+  POLYHEAD_INLINE void unary_float64(const ScoreStep& step, const F& f) {
+    typedef T Some __attribute__((vector_size(sizeof(T) * kLanes<double>), aligned(alignof(T)), may_alias));  // as many numbers as a vector has of float64
+    const T* const a = of(step.a);
+    T* const to = of(step.to);
+    const std::int64_t end = step.varies ? count_ : 1;
+    for (std::int64_t i = 0; i < end; i += kWidth) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kWidth; j += kLanes<double>)
+        *reinterpret_cast<Some*>(to + i + j) = __builtin_convertvector(f(__builtin_convertvector(*reinterpret_cast<const Some*>(a + i + j), Vector<double>)), Some);
+    }
+  }
   static POLYHEAD_INLINE Vector<T> truth(Vector<Bits<T>> mask) { return mask ? broadcast(T{1}) : Vector<T>{}; }
 
   void fill(const ScoreStep& step, T value) { store_vector<T>(broadcast(value), of(step.to)); }
@@ -118,9 +132,8 @@ class Interpreter {
       case ScoreOp::tanh: return unary(step, [](V a) { return cpu::POLYHEAD_ISA::tanh<T>(a); });
       case ScoreOp::sigmoid: return unary(step, [](V a) { return T{1} / (T{1} + power(-a)); });
       case ScoreOp::floor: return unary(step, [](V a) {
-        constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // from here on every number is an integer
-        const V magnitude = a < T{0} ? -a : a, nearest = (magnitude + kWhole) - kWhole, signed_nearest = a < T{0} ? -nearest : nearest;
-        return magnitude < kWhole ? (signed_nearest > a ? signed_nearest - T{1} : signed_nearest) : a;
+        const V nearest = to_nearest(a);
+        return nearest > a ? nearest - T{1} : nearest;
       });
       case ScoreOp::logical_not: return unary(step, [](V a) { return truth(a == T{0}); });
       case ScoreOp::select: {
@@ -130,10 +143,23 @@ class Interpreter {
           store_vector<T>(load_vector(a + i * of_a) != T{0} ? load_vector(b + i * of_b) : load_vector(c + i * of_c), of(step.to) + i);
         return;
       }
+      case ScoreOp::sine: return unary_float64(step, [](Vector<double> a) { return sine(a, 0); });
+      case ScoreOp::cosine: return unary_float64(step, [](Vector<double> a) { return sine(a, 1); });
+      case ScoreOp::arctangent: return unary_float64(step, [](Vector<double> a) { return arctangent(a); });
+      case ScoreOp::error_function: return unary_float64(step, [](Vector<double> a) { return error_function(a); });
+      case ScoreOp::complementary_error: return unary_float64(step, [](Vector<double> a) { return complementary_error(a); });
+      case ScoreOp::round: return unary(step, [](V a) { return to_nearest(a); });
     }
   }
 
-  // Returns exp(a) for any number a. It is computed as the square of exp(a / 2), because exp_of_negative() accepts a smaller range of numbers.
+  // The nearest integer, of two the even one.
+  static POLYHEAD_INLINE Vector<T> to_nearest(Vector<T> a) {
+    constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // from here on every number is an integer
+    const Vector<T> magnitude = a < T{0} ? -a : a, nearest = (magnitude + kWhole) - kWhole;
+    return magnitude < kWhole ? (a < T{0} ? -nearest : nearest) : a;
+  }
+
+  // exp of any number: the square of exp(a / 2), because exp_of_negative() covers a smaller range.
   static POLYHEAD_INLINE Vector<T> power(Vector<T> a) {
     constexpr T kMost = sizeof(T) == 8 ? T{720} : T{100};
     const Vector<T> half = (a > kMost ? broadcast(kMost) : a) * T{0.5};

@@ -78,7 +78,7 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
     if (run.document.keys.last - run.document.keys.first < p.keys) rows.row.assign(static_cast<std::size_t>(p.keys), masked_value(p));
     run_kernel(p, b, n, run, [&](MapsTask& task) {
       task.consumer = &rows;
-      task.consume = [](void* to, std::int64_t i, const double* values, KeyRange own, double entropy) {
+      task.consume = [](void* to, std::int64_t i, const double* values, KeyRange own, double entropy, double sink) {
         Consumer& it = *static_cast<Consumer*>(to);
         const KeyRange keys = it.run.document.keys;
         std::span<const double> row(values, static_cast<std::size_t>(keys.last - keys.first));
@@ -86,7 +86,7 @@ void map_rows(const MapsProblem& p, std::int64_t b, std::int64_t n, std::span<co
           std::copy(row.begin(), row.end(), it.row.begin() + keys.first);
           row = it.row;
         }
-        it.consumer({it.run.first + i, row, {keys.first + own.first, keys.first + own.last}, entropy});
+        it.consumer({it.run.first + i, row, {keys.first + own.first, keys.first + own.last}, entropy, sink});
       };
     });
   });

@@ -47,9 +47,9 @@ class Maps {
       multiply_rows(strip, rows, keys);
       if (task_.rule != nullptr && !keys.empty()) apply_score_rule<T>(task_, scale_.of_products, rows_, rows, 0, keys, StripBlocks(), s_.stride, s_.scores, nullptr);
       for (int i = 0; i < rows; ++i) {
-        double entropy = 0;
-        const double factor = !task_.probability ? finish_row(i) : task_.consume != nullptr ? exponentiate_row<true>(i, &entropy) : exponentiate_row<false>(i, nullptr);
-        give_row(i, strip + i, factor, entropy);
+        double entropy = 0, sink = 0;
+        const double factor = !task_.probability ? finish_row(i) : task_.consume != nullptr ? exponentiate_row<true>(i, &entropy, &sink) : exponentiate_row<false>(i, nullptr, nullptr);
+        give_row(i, strip + i, factor, entropy, sink);
       }
     }
   }
@@ -127,7 +127,7 @@ class Maps {
 
   // Replaces the row's products by attention weights that are not yet multiplied by a factor, and returns the factor. Sets the key range of an empty row to empty.
   template <bool kEntropy>
-  double exponentiate_row(int i, double* entropy) {
+  double exponentiate_row(int i, double* entropy, double* sink) {
     KeyRange& own = spans_[i];
     T* x = scores_of(i);
     const T pending_scale = static_cast<T>(finish_row(i));
@@ -137,16 +137,19 @@ class Maps {
     T moment = 0;
     const T reference = largest == -kInfinity<T> ? T{0} : largest,
             of_keys = exponentiate<kEntropy>(x, begin, end, reference, scale_.exp(pending_scale), &moment);
+    const T z = sink_of<T>(task_, rows_[i]);
     if (of_keys == 0) {
       own = {0, 0};
+      if constexpr (kEntropy) *sink = z == -kInfinity<T> ? 0 : 1;
       return 1;
     }
-    const SumWithSink<T> total(of_keys, reference, pending_scale, sink_of<T>(task_, rows_[i]), scale_);
+    const SumWithSink<T> total(of_keys, reference, pending_scale, z, scale_);
     const bool non_finite = !(total.sum * T{0} == 0);
     if (non_finite) spread_non_finite(task_, rows_[i], own, total.sum, x);
     const double factor = non_finite ? 1 : static_cast<double>(total.share) / static_cast<double>(total.sum);
     if (factor == 0) own = {0, 0};  // the sink has the whole attention weight of the row
     if constexpr (kEntropy) {
+      *sink = static_cast<double>(total.of_sink) / static_cast<double>(total.sum);
       const double exact = non_finite ? static_cast<double>(total.sum * T{0}) : entropy_of(factor, of_keys, static_cast<double>(moment) * static_cast<double>(pending_scale));
       *entropy = exact < 0 ? 0 : exact;  // rounding may make the entropy of a row with a single key negative
     }
@@ -161,8 +164,8 @@ class Maps {
     return factor == 0 ? 0 : 0 - factor * (moment + log<double>(broadcast(factor))[0] * static_cast<double>(sum));
   }
 
-  // Multiplies the row by `factor` and writes it to `out`, or passes it to `consume`. Keys outside of the row's range get the value of a masked key.
-  void give_row(int i, std::int64_t index, double factor, double entropy) {
+  // Multiplies the row by factor and writes it to `out`, or passes it to `consume`; keys outside of its range are masked.
+  void give_row(int i, std::int64_t index, double factor, double entropy, double sink) {
     T* x = scores_of(i);
     const KeyRange own = spans_[i].empty() ? KeyRange{0, 0} : spans_[i];
     const T nothing = task_.probability ? T{0} : -kInfinity<T>;
@@ -177,7 +180,7 @@ class Maps {
     for (std::int64_t s = larger(own.last, written_.first); s < written_.last; ++s) s_.row[s] = nothing;
     for (std::int64_t s = own.first; s < own.last; ++s) s_.row[s] = static_cast<double>(x[s]) * factor;
     written_ = own;
-    task_.consume(task_.consumer, index, s_.row, own, entropy);
+    task_.consume(task_.consumer, index, s_.row, own, entropy, sink);
   }
 
   const MapsTask& task_;

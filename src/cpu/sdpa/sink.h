@@ -29,6 +29,7 @@ template <class T>
 struct SumWithSink {
   T above = 0;  // m' - m
   T share = 1;  // exp(m - m')
+  T of_sink = 0;  // exp(z - m')
   T sum;
 
   // The row's maximum m is reference * factor.
@@ -36,10 +37,12 @@ struct SumWithSink {
     if (z == -kInfinity<T>) return;
     const T difference = sink_above(z, reference, factor);
     if (difference > 0) {
-      above = difference, share = exp_of(-difference, scale) + (z - z);  // z - z makes the share NaN if z is +infinity
+      above = difference, share = exp_of(-difference, scale) + (z - z);  // NaN for a sink of +infinity
+      of_sink = 1;
       sum = l * share + T{1};
     } else {
-      sum = l + exp_of(difference, scale);
+      of_sink = exp_of(difference, scale);
+      sum = l + of_sink;
     }
   }
 };

@@ -147,8 +147,8 @@ struct MapsTask : HeadGroup {
   const std::int64_t* chosen = nullptr;  // the chosen queries [count]
   std::int64_t count = 0;
   bool probability = true;  // true: attention weights; false: scores, -infinity where masked
-  // Called with the S values of row chosen[i]. Attention weights are 0 outside of `keys`; `entropy` is their entropy -sum p log p.
-  void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy) = nullptr;
+  // Receives the S values of row chosen[i]. Attention weights are 0 outside of `keys`; their entropy is -sum p log p. `sink`: attention weight of the sink.
+  void (*consume)(void* consumer, std::int64_t i, const double* values, KeyRange keys, double entropy, double sink) = nullptr;
   void* consumer = nullptr;
   MutablePlane out;              // row i belongs to chosen[i]
   DType out_dtype = DType::f32;  // float64 if the group's compute type is float64, else any other floating dtype

@@ -1,0 +1,48 @@
+// Windows of a sequence as block lists: the atoms of AlphaFold 3 (Abramson et al. 2024, supplementary algorithm 7), Boltz and Protenix, for which each window of
+// 32 queries attends to the 128 keys around its middle.
+#pragma once
+
+#include <numeric>
+#include <string>
+
+#include "polyhead/error.h"
+#include "polyhead/mask.h"
+#include "polyhead/tensor.h"
+
+#pragma GCC visibility push(default)
+namespace polyhead {
+
+struct LocalBlocks {
+  Tensor lists;  // int64 [W, keys / size.keys], W = ceil(length / queries)
+  BlockSize size;
+
+  operator BlockLists() const { return {.lists = lists, .size = size}; }  // views `lists`
+};
+
+// Window w has the queries [w queries, (w + 1) queries) and the keys [w queries - (keys - queries) / 2, ... + keys) that lie in [0, length). The blocks of keys are as
+// large as all windows allow: 16 keys for 32 and 128. Error unless keys - queries is even and not negative, and queries positive.
+//
+//   const LocalBlocks windows = local_blocks(atoms);
+//   sdpa_forward(tensors, {.mask = {.blocks = windows}});
+//
+// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. The bias of a pair of atoms has T x S numbers in sdpa;
+// one with a number for each pair of a window, [W,N,32,128], needs calls with a window as a sequence, as polyhead.torch.sequence_local_attention makes them.
+inline LocalBlocks local_blocks(std::int64_t length, std::int64_t queries = 32, std::int64_t keys = 128) {
+  if (length < 0 || queries < 1 || keys < queries || (keys - queries) % 2 != 0) {
+    throw Error(ErrorCode::invalid_argument, "local_blocks: length = " + std::to_string(length) + ", queries = " + std::to_string(queries) + " and keys = " + std::to_string(keys) +
+                "; keys - queries must be even and not negative, queries positive and length not negative");
+  }
+  const std::int64_t before = (keys - queries) / 2, block = std::gcd(queries, before), count = keys / block, windows = length / queries + (length % queries != 0 ? 1 : 0);
+  LocalBlocks result{.lists = Tensor(DType::i64, {windows, count}), .size = {.queries = queries, .keys = block}};
+  std::int64_t* at = result.lists.data<std::int64_t>();
+  for (std::int64_t w = 0; w < windows; ++w) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t first = w * queries - before + i * block;
+      *at++ = first >= 0 && first < length ? first / block : -1;
+    }
+  }
+  return result;
+}
+
+}  // namespace polyhead
+#pragma GCC visibility pop
