@@ -49,7 +49,7 @@ struct EncoderFamily {
 
 std::span<const EncoderFamily> encoder_family_rows();
 std::span<const ModelFamily> refused_encoder_families();
-// Returns the row of a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
+// Returns the row of the table for a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
 
 }  // namespace polyhead::models

@@ -68,7 +68,7 @@ const ImageTextFamily* find_image_text_family(std::string_view model_type);
 
 std::span<const VisionFamily> vision_family_rows();
 const VisionFamily& timm_family();
-// Returns the row of a family; nullptr if the family is not known.
+// Returns the row of the table for a family; nullptr if the family is not known.
 const VisionFamily* find_vision_family(std::string_view model_type);
 
 }  // namespace polyhead::models
