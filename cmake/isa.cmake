@@ -16,7 +16,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
   # NEON is part of AArch64. -fno-schedule-insns: if GCC schedules before it allocates registers, it loads all rows of a term first and spills the sums.
   set(POLYHEAD_ISA_ROWS "neon||$<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>|16|32")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^wasm(32|64)$")
-  # A module with vector instructions loads only in an engine that has them, so no instruction set is chosen at run time. Engines map local variables to the registers of the machine; x86-64 has 16.
+  # A module with vector instructions loads only in an engine that has them, so no instruction set is chosen at run time.
+  # The kernels are compiled for 16 vector registers: engines map local variables to the registers of the machine, and x86-64 has 16.
   set(POLYHEAD_ISA_ROWS "wasm_simd128||-msimd128|16|16")
 else()
   set(POLYHEAD_ISA_ROWS "portable|||16|16")  # what the compiler assumes of every machine of this architecture

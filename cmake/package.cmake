@@ -129,7 +129,7 @@ write_basic_package_version_file(polyheadConfigVersion.cmake COMPATIBILITY SameM
 install(TARGETS ${libraries} EXPORT polyhead)
 install(EXPORT polyhead NAMESPACE polyhead:: FILE polyheadTargets.cmake DESTINATION ${package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/polyheadConfig.cmake ${PROJECT_BINARY_DIR}/polyheadConfigVersion.cmake DESTINATION ${package_dir})
-set(without)  # headers of components that are not built
+set(without)  # arguments of install() that leave out the headers of components that are not built
 if(NOT TARGET polyhead_distributed)
   list(APPEND without REGEX "/polyhead/distributed(\\.h)?$" EXCLUDE)
 elseif(NOT TARGET polyhead_mpi)

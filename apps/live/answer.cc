@@ -51,7 +51,7 @@ std::string translate(const std::string& text) {
   return page_of("grammar", model, text, answer, told);
 }
 
-// A text with more attention weights, over all heads, is shown in blocks: 170 tokens of MiniLM's 72 heads.
+// If all heads together have more attention weights for a text, the page shows their maps in blocks. MiniLM's 72 heads exceed it from 171 tokens on.
 constexpr std::int64_t kMostWeights = std::int64_t{1} << 21;
 
 struct Encoder {

@@ -1,5 +1,6 @@
-// What a live page calls (viewer/script/live.js). A text goes into room(bytes); answer(task bytes, all bytes) reads there the task and the text, one behind the other, and
-// returns where the answer is. Files of a model (page_files.h) go the same way to open(), before its first text. A call that throws does not return: failure.cc.
+// The functions that a live page calls (viewer/script/live.js). The page writes the name of a task and a text, without a separator, into the memory that
+// room(bytes) returns. answer(bytes of the name) returns the address of the answer, and bytes() its length. The files of a model, packed as page_files.h writes
+// them, are passed to open() in the same memory. A call that throws does not return (failure.cc).
 #include <cstddef>
 #include <filesystem>
 #include <string>

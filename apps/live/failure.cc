@@ -1,6 +1,6 @@
 // Exceptions in a module that is compiled without them (-fignore-exceptions). A throw passes its message to the caller of the module and does not return, so
-// the caller may not use this instance of the module again. Everything that the library and its dependencies throw derives from std::exception and has this
-// base at its start.
+// the caller may not use this instance of the module again. The message is read through a pointer to std::exception: the library and its dependencies throw only
+// classes that have this base at their start.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -21,7 +21,7 @@ struct Parts {
   Code code;
   Code parts[4];  // 0: no further part
 };
-struct CompatibleParts {  // of characters whose decomposition by compatibility is not their canonical one
+struct CompatibleParts {  // for a character whose compatibility decomposition differs from its canonical one
   Code code;
   std::int32_t first, count;  // in kCompatibleParts
 };

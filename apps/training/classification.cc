@@ -156,7 +156,7 @@ class Classification final : public Task {
     if (!validation_.labels.empty()) return {result.accuracy, described(result)};
     std::string text = described(result);
     if (!halves_.empty()) text += cat(", both halves read in ", score_halves(whole, halves_).both, " of ", halves_.size());
-    return {result.correlation, text};  // the correlation varies less from validation to validation than the accuracy and the number of halves
+    return {result.correlation, text};  // the correlation varies less from validation to validation than the accuracy and the number of texts of which both halves are read
   }
 
   void save(const std::filesystem::path& folder) const override {

@@ -277,7 +277,7 @@ void verb_sentence(Draw& draw, Sentence& s, Text& end) {
   Form form = form_draw < 45 ? Form::present : form_draw < 60 ? Form::progressive : form_draw < 85 ? Form::past : Form::modal;
   if (form == Form::progressive && verb.ing.empty()) form = Form::present;
   Question q = question(draw);
-  // English "I arrived" does not determine the gender of the French participle.
+  // The French participle of a verb with être agrees with the subject. "I", "we" and "you" do not tell the subject's gender, so they are not drawn here.
   Subject who = subject(draw, verb.subjects, verb.with_etre && form == Form::past);
   if (q.asks && q.english.empty() && draw.chance(25) && shares_kind(verb.subjects, "p")) who = {.who = true};
   const std::size_t polarity_draw = draw.below(100);

@@ -13,7 +13,7 @@ inline constexpr std::int64_t kPositiveHead = 0, kNegativeHead = 1;
 struct TwoSidedText {
   std::string text;
   models::ByteSpan positive, negative;
-  double rating = 0;  // the mean of both
+  double rating = 0;  // mean of the ratings of A and B
 };
 
 inline bool inside(models::ByteSpan token, models::ByteSpan part) { return token.first >= part.first && token.last <= part.last; }

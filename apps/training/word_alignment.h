@@ -37,7 +37,7 @@ class IbmModel2 {
   std::vector<std::int64_t> ids(std::span<const std::string> tokens, bool target) const;
 
   AlignmentModelConfig config_;
-  std::map<std::string, std::int64_t> source_ids_, target_ids_;             // unknown words have -1
+  std::map<std::string, std::int64_t> source_ids_, target_ids_;             // the words of the training data; ids() returns -1 for others
   std::vector<std::map<std::int64_t, double>> translations_;                // p(target | source); the last row: no source
 };
 

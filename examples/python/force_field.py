@@ -18,7 +18,7 @@ except ImportError as error:
     sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
 CLUSTERS, KINDS, WIDTH, HEADS, BASIS, LAYERS = 16, 2, 32, 4, 12, 2
-CORNERS = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)  # of a cube: 8 atoms
+CORNERS = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)  # positions of 8 atoms: the corners of a cube
 
 
 # %% Distances enter through a bias [B,N,A,A] of each layer, so forces need the gradient of the bias, and the loss on forces needs second derivatives.
@@ -45,7 +45,7 @@ class ForceField(nn.Module):
 
 def distances(positions: Tensor) -> Tensor:
     apart = positions.unsqueeze(2) - positions.unsqueeze(1)
-    return (apart.square().sum(-1) + torch.eye(positions.size(1)).to(positions)).sqrt()  # 1 on the diagonal: the slope of a root is infinite at 0
+    return (apart.square().sum(-1) + torch.eye(positions.size(1)).to(positions)).sqrt()  # the added 1 on the diagonal keeps the root from 0, where its slope is infinite
 
 
 def potential(positions: Tensor, kinds: Tensor) -> Tensor:

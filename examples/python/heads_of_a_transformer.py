@@ -77,7 +77,7 @@ for layer, head in ((int(i), int(j)) for i, j in np.argwhere(entropy.numpy() <= 
     t, s = divmod(int(inner.argmax()), inner.size(1))
     print(f"{layer:5} {head:4}  {entropy[layer, head]:14.2f}  {tokens[1 + t]} -> {tokens[1 + s]} ({inner.max():.2f})")
 
-# %% The page shows itself in a notebook; here it is written.
+# %% The page of the heads. A notebook would display it; this script writes it to a file.
 if arguments.output is not None:
     page = polyhead.view(first.contiguous(), SENTENCES[0], tokens=tokens, title=arguments.model.name)
     page.save(arguments.output)

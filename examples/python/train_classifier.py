@@ -17,7 +17,7 @@ except ImportError as error:
     sys.exit(f"this example needs polyhead and torch (pip install torch): {error}")
 
 DIGITS, LENGTH, WIDTH, HEADS = 10, 12, 32, 4
-PADDING = DIGITS  # the last row of the embedding
+PADDING = DIGITS  # the token of padding; its embedding is the last row of the table
 
 
 # %% The data: half of the answers are yes.
@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 
 
 # %% Training. The seed decides the dropout as well, so a run can be repeated.
-torch.set_num_threads(1)  # tensors of this size gain nothing from more, and lose much where cores are busy
+torch.set_num_threads(1)  # more threads do not speed up tensors of this size, and slow them down much where cores are busy
 torch.manual_seed(0)
 generator = torch.Generator().manual_seed(1)
 model = Classifier()

@@ -52,7 +52,7 @@ class Statement {
   }
   static std::string text_of(Type type, std::int64_t value);
 
-  std::deque<std::string> names_;  // those of facts_ that are not literals
+  std::deque<std::string> names_;  // keeps names of facts_ that are not string literals alive
   std::vector<Fact> facts_;
   std::vector<std::int64_t> values_;
   std::string refusal_;

@@ -11,7 +11,7 @@ namespace polyhead::distributed {
 struct Communicator::History {
   std::string fault;
   int calls = 0;
-  double expected = 0;                         // Call::expected_ of the previous call
+  double expected = 0;                         // multiply-adds of the busiest rank in the previous call
   double multiply_adds = 0, nanoseconds = 0;  // work and compute time of this rank over all calls
   // Open receives for the abort message of each other rank. A rank posts them only after a long wait, so most programs never do.
   std::vector<Call::Incoming> listening;

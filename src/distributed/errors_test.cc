@@ -194,7 +194,7 @@ TEST(DistributedErrors, ASharedTensorIsTheSameOnAllRanks) {
     call.run(communicator);
   });
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("bias differs: rank 1 gives another value than rank 0"));
-  const auto sinks = run_ranks(2, [](Communicator& communicator) {  // [N] is shared, also where every rank has one query
+  const auto sinks = run_ranks(2, [](Communicator& communicator) {  // a sink of shape [N] is shared by the ranks, also where every rank has one query
     Tensor q(DType::f32, {2, 1, 4}), out(DType::f32, {2, 1, 4}), sink(DType::f32, {2});
     fill(sink, communicator.rank());
     distributed::sdpa_forward(communicator, {.q = q, .k = q, .v = q, .out = out}, {.sink = sink});

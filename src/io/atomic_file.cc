@@ -17,7 +17,7 @@
 namespace polyhead::io {
 namespace {
 
-constexpr int kMaxLinks = 40;  // the limit of Linux
+constexpr int kMaxLinks = 40;  // Linux follows at most this many symbolic links in a path
 
 // Returns the open descriptor that a path such as /dev/stdout names; nullopt for an ordinary path. Opening such a path again would lose the append
 // mode of `>> log`.

@@ -304,7 +304,8 @@ TEST(Layouts, TellWhatTheSourceCallsItsProjections) {
   EXPECT_EQ(found["bert"]["output"], "attention.output.dense");
 }
 
-// Element (row, column) of a loaded weight must be the element of the file that the code of the layout's source multiplies in its place.
+// Element (row, column) of a loaded weight must be the element of the file by which the library that wrote the file multiplies input feature `column` for output
+// feature `row`.
 TEST(Layouts, KernelsAreTransposedAndHeadsStayInOrder) {
   Tensor kernel(DType::f64, {2, 3, 4});  // (in,heads,width)
   for (int i = 0; i < 24; ++i) kernel.data<double>()[i] = i;

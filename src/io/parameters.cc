@@ -32,7 +32,7 @@ void dequantize(const Tensor& rows, const Tensor& scales, Tensor& memory, Tensor
   if (values.data<float>() != out.data()) copy(values, out);
 }
 
-// Error that begins with `place` unless the scales are those of the rows.
+// Error that begins with `place` unless the scales are finite float32 numbers, one for each row.
 void require_scales_fit(const std::string& place, const std::string& name, const Tensor& rows, const Tensor& scales) {
   const auto [of_scales, of_rows] = std::ranges::mismatch(scales.shape(), rows.shape());
   if (scales.dtype() != DType::f32 || of_scales != scales.shape().end() || of_rows == rows.shape().end())

@@ -88,7 +88,7 @@ Header parse_header(const FileBytes& file, std::string_view text) {
   if (json.as<Json::Object>() == nullptr) fail(ErrorCode::format, what, " is ", describe(json), "; it must be an object");
   Header header;
   for (const auto& [name, value] : *json.as<Json::Object>()) {
-    if (name == "__metadata__" && value.as<std::nullptr_t>() != nullptr) continue;  // the reference implementation accepts this, too
+    if (name == "__metadata__" && value.as<std::nullptr_t>() != nullptr) continue;  // the reference implementation accepts null, too
     const auto* object = value.as<Json::Object>();
     if (object == nullptr) fail(ErrorCode::format, what, " has ", describe(value), " under ", quote(name), "; it must be an object");
     if (name != "__metadata__") {

@@ -53,7 +53,7 @@ TEST(LoadBertEncoder, ComputesWhatTheSavedOneDid) {
   }
 }
 
-// Each matrix within half a scale of what it was, everything else as it was; what the encoder does not read is left out.
+// Elements of matrices change by at most half a scale, vectors keep their bits, and tensors that the encoder does not read are left out.
 TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
   const BertEncoder encoder = random_encoder();
   Folder folder;
@@ -77,7 +77,7 @@ TEST(QuantizeBert, RowsAreNearAndTheRestIsTheSame) {
       EXPECT_TRUE(test::same_bits(other, tensor)) << name;
       return;
     }
-    // Rows are narrower than 16 values here: the row is the last dimension all the same, because a tensor keeps one dimension of rows.
+    // A row is the last dimension, although it has less than the 16 values that share a scale elsewhere: these tensors have only one dimension before it.
     const std::int64_t width = tensor.extent(-1);
     for (std::int64_t row = 0; row < tensor.numel() / width; ++row) {
       const float* const x = tensor.data<float>() + row * width;

@@ -29,7 +29,7 @@ void append_escaped(std::string& text, std::string_view bytes) {
 class Lines {
  public:
   Lines(std::string_view text, std::string_view name) : text_(text), name_(name) {}
-  // \n and \r\n end a line; pieces have neither, because they are escaped.
+  // \n and \r\n end a line. Pieces contain neither character, because the file has both as escapes.
   bool next(std::string_view& line) {
     if (text_.empty()) return false;
     const std::size_t end = std::min(text_.find('\n'), text_.size());

@@ -42,8 +42,8 @@ class Checkpoint {
     take_dtype_of(*found);
   }
 
-  // Returns the prefix of the only tensor whose name ends with `ending`: "vit." or "". Error if there is none, or more than one. The first call also
-  // sets the dtype of all tensors.
+  // Returns what precedes `ending` in the name of the only tensor whose name ends with it: "vit." or "". Error if there is none, or more than one. The tensor's
+  // dtype becomes that of the model, if no earlier tensor has determined it.
   std::string prefix_of(std::string_view ending) {
     const io::NamedTensor* found = nullptr;
     for (const io::NamedTensor& tensor : file_.tensors) {

@@ -44,12 +44,12 @@ struct EncoderFamily {
   bool fixed_padding_token = false;      // pad_token_id is not read
   bool grouped_layers = false;           // layers share parameters, as num_hidden_groups and inner_group_num say (ALBERT)
   bool token_dropout = false;            // reads token_dropout and emb_layer_norm_before; embeddings of padding are zero (ESM)
-  bool modernbert = false;               // has gates, windows from local_attention, keys for biases, and no norm before layer 0
+  bool modernbert = false;               // has gates, windows from local_attention, biases as attention_bias, mlp_bias and norm_bias say, and no norm before layer 0
 };
 
 std::span<const EncoderFamily> encoder_family_rows();
 std::span<const ModelFamily> refused_encoder_families();
-// Returns the row of a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
+// Returns the row of the table for a family. If the family is not known, the Error lists the known ones, or gives the reason why this family is refused.
 const EncoderFamily& find_encoder_family(std::string_view file, std::string_view model_type);
 
 }  // namespace polyhead::models

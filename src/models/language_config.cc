@@ -166,7 +166,7 @@ std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::pa
 }
 
 std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder) {
-  // Each rule with the value that has no effect.
+  // Keys of generation_config.json, each with the value that has no effect.
   constexpr std::pair<std::string_view, double> kRules[] = {{"num_beams", 1},          {"num_beam_groups", 1},        {"min_length", 0},         {"min_new_tokens", 0},
                                                             {"repetition_penalty", 1}, {"no_repeat_ngram_size", 0},   {"penalty_alpha", 0},      {"encoder_repetition_penalty", 1},
                                                             {"guidance_scale", 1},     {"encoder_no_repeat_ngram_size", 0}};

@@ -17,8 +17,8 @@ namespace polyhead::models {
 std::vector<std::int64_t> token_ids(const JsonFile& file, std::string_view key);
 // Returns eos_token_id of generation_config.json in the folder, else of `file`.
 std::vector<std::int64_t> end_tokens(ConfigFile& file, const std::filesystem::path& folder);
-// Returns rules of generation_config.json in the folder, else of the file, by which transformers would choose other tokens and which generate() does not
-// follow, such as "num_beams = 4".
+// Returns the rules, such as "num_beams = 4", with which transformers would choose other tokens and which generate() does not follow. They are read from the
+// folder's generation_config.json or, if it is missing, from `file`.
 std::vector<std::string> rules_not_followed(const ConfigFile& file, const std::filesystem::path& folder);
 // The end of the message of ConfigFile::require_all_read().
 inline constexpr std::string_view kIgnoredKeysRemedy = ". LanguageLoadOptions::ignored_keys (in Python ignored_keys=) skips keys that do not";

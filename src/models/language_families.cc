@@ -119,8 +119,8 @@ constexpr std::array kLanguageFamilies{
            .windows = Windows::every_other},
 };
 
-// Keys of transformers for training, for its bookkeeping, for the choice of tokens in its generate(), and for model classes with another output layer, such as
-// classifiers.
+// Keys of config.json that change no result of polyhead, in any family. transformers has most of them, for training, for its bookkeeping, for the choice of
+// tokens in its generate(), and for model classes with another output layer, such as classifiers.
 constexpr std::string_view kWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash", "_name_or_path", "architectures", "attention_dropout",
     "attn_implementation", "attn_pdrop", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",

@@ -108,7 +108,7 @@ struct Family {
 };
 
 std::span<const Family> families();
-// Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
+// Returns the row of the table for a family. If the family is not known, the Error lists the known ones and names the nearest.
 const Family& find_family(std::string_view file, std::string_view model_type);
 
 // Returns whether a key of config.json changes no result of an evaluation, in any family.

@@ -85,7 +85,7 @@ class RopeReader {
     if (type.name == "longrope") {
       if (family_.longrope_original && !around.original) file_.fail_at("", "original_max_position_embeddings", "is missing; rope_type 'longrope' needs it");
       e.factors = factors("short_factor"), rule.long_factors = factors("long_factor");
-      if (e.factor < 1) e.factor = 1;  // then the attention factor is 1, as in the published code
+      if (e.factor < 1) e.factor = 1;  // with a factor of 1 the attention factor is 1, as in the published code for factors below 1
       // The attention factor divides by log(original).
       if (e.original_max_position_embeddings < 2)
         fail_at("original_max_position_embeddings", cat("is ", e.original_max_position_embeddings, "; rope_type 'longrope' needs at least 2"));

@@ -13,7 +13,7 @@ namespace {
 
 struct ConfigKey {
   std::string_view name;
-  std::vector<std::string_view> keys;  // the keys of the model families for this entry
+  std::vector<std::string_view> keys;  // the names that this entry has in the config.json of model families
   std::string_view same_as = "";       // the entry is left out if this key has another value: a single number would be wrong for the encoder or for the decoder
 };
 

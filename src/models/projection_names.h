@@ -9,7 +9,7 @@
 
 namespace polyhead::models {
 
-// Returns the names by projection. `tensors`: the names in a family's row. If one tensor holds q, k and v, their names are "attn.c_attn q" and so on.
+// Returns the names by projection. `tensors`: the names in the family's row of the table. If one tensor holds q, k and v, their names are "attn.c_attn q" and so on.
 template <class Tensors>
 std::map<std::string, std::string> projection_names(const Tensors& tensors) {
   const auto named = [&](std::string_view name, const char* part) { return tensors.k.empty() ? cat(tensors.q, " ", part) : std::string(name); };

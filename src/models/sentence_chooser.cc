@@ -21,8 +21,7 @@
 namespace polyhead::models {
 namespace {
 
-// For each count that describes a sentence: the number of rows in the table of places, and how many units of the count share a row. The last row
-// holds all larger counts.
+// Eight counts describe a sentence. The table of learned vectors `places` has `rows` rows for each of them, and a count c uses row min(c / unit, rows - 1).
 struct Rows {
   std::int64_t rows, unit = 1;
 };

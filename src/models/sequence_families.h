@@ -80,7 +80,7 @@ struct SequenceConfigRead {
 SequenceConfigRead read_sequence_config(const std::filesystem::path& path, const LanguageLoadOptions& options);
 
 std::span<const SequenceFamily> sequence_family_rows();
-// Returns the row of a family. If the family is not known, the Error lists the known ones and names the nearest.
+// Returns the row of the table for a family. If the family is not known, the Error lists the known ones and names the nearest.
 const SequenceFamily& find_sequence_family(std::string_view file, std::string_view model_type);
 std::span<const ModelFamily> refused_sequence_families();
 // Returns the reason why a family of models with encoder and decoder is not supported; empty if it is supported or unknown.

@@ -33,7 +33,7 @@ void check(const TextClassifierConfig& c) {
   require(c.dtype == DType::f32 || c.dtype == DType::f64, "TextClassifier: dtype is ", c.dtype, "; it must be float32 or float64");
 }
 
-// Calls f(text, term, share) for each term of a batch.
+// Calls f(text, term, share) for each known term of each text of a batch; share is the text's element of Batch::shares.
 template <class F>
 void for_each_term(const TextClassifier::Batch& batch, const F& f) {
   const std::int64_t width = batch.terms ? batch.terms.extent(1) : 0;
@@ -129,7 +129,7 @@ void TextClassifier::forward(const Batch& batch, TensorView answers, Saved& save
   saved.y = tensor(saved.x.shape());
   encoder.forward(saved.x, saved.y, {.mask = {.key_lengths = batch.lengths}, .mode = options.mode, .dropout_seed = nn::derive_seed(saved.seed, kLayers), .executor = options.executor, .workspace = options.workspace}, &saved.encoder);
 
-  // Segments are further columns of the values. In these columns the pooling's output is the attention weight that each segment gets.
+  // The segments of the tokens are appended to the values as columns, so the pooling's output also has the sum of attention weights on each segment.
   saved.keys = tensor({texts, length, heads, head_width});
   Tensor value = tensor(saved.x.shape());
   pooling.key.forward(saved.y, saved.keys.view().reshape(saved.x.shape()), run);

@@ -1,4 +1,4 @@
-// The result of an encoder as that of any model of text.
+// Converts the result of an encoder to TextRun, the result type of all models of text.
 #pragma once
 
 #include <utility>

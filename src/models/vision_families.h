@@ -20,8 +20,8 @@ struct VisionTensors {
   std::string_view pooler = "", pooling_head = "";                                             // names that follow the prefix
   // Names without the prefix. A model with a distillation_classifier has taught_classifier instead of classifier.
   std::string_view projection = "", classifier = "classifier", taught_classifier = "", distillation_classifier = "";
-  std::span<const std::string_view> ignored{};  // beginnings of names of tensors for training and of buffers, with or without the prefix before them; these tensors
-                                                // are not read
+  std::span<const std::string_view> ignored{};  // beginnings of names, with or without the prefix before them. Tensors with these names are for training or are
+                                                // buffers, and are not read
 };
 
 // Values of missing keys of config.json.
@@ -68,7 +68,7 @@ const ImageTextFamily* find_image_text_family(std::string_view model_type);
 
 std::span<const VisionFamily> vision_family_rows();
 const VisionFamily& timm_family();
-// Returns the row of a family; nullptr if the family is not known.
+// Returns the row of the table for a family; nullptr if the family is not known.
 const VisionFamily* find_vision_family(std::string_view model_type);
 
 }  // namespace polyhead::models

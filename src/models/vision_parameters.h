@@ -11,8 +11,8 @@ struct LayerNames {
 };
 nn::EncoderLayer load_layer(Checkpoint& file, const LayerNames& names, const nn::LayerConfig& config, const std::string& prefix);
 
-// Loads the tensors of an image encoder, with its classifier or projection. `*root` receives what comes before the names of the classifier, the projection and
-// the text encoder in the file.
+// Loads the tensors of an image encoder, with its classifier or projection. Sets *root to the part that the file puts before the names of the classifier, the
+// projection and the text encoder.
 VisionEncoder load_vision_side(Checkpoint& file, const VisionFamily& family, VisionConfig config, std::string* root);
 
 }  // namespace polyhead::models

@@ -67,7 +67,7 @@ TEST(MakeAttention, ABiasThatTheConfigurationDoesNotSayIsRefusedByName) {
                                    : std::string("output") + (output_bias ? ": a bias is missing; output_bias is true" : ": a bias is given; output_bias is false");
         EXPECT_EQ(made(bias, output_bias, wrong), "MultiHeadAttention." + expected);
       }
-      EXPECT_NE(made(!bias, output_bias, right), "");  // all of q, k and v differ from the configuration
+      EXPECT_NE(made(!bias, output_bias, right), "");  // each of q, k and v contradicts the configuration
     }
   }
 }
@@ -200,7 +200,7 @@ TEST(MultiHeadAttentionMessages, AKeyMaskThatFitsTwoWaysHasToBeNamed) {
             "MultiHeadAttention.forward: attend_keys is [2,3,5]; it must broadcast to [*,S] = [2,5,3], with axis 1 of the input moved last. It fits the layout of the input; "
             "set mask_like_input (--mask-like-input on)");
   EXPECT_EQ(error_message([&] { out_of(table, {.mask = {.attend_keys = mask}, .mask_like_input = true}); }),
-            "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], S at axis 1");
+            "MultiHeadAttention.forward: attend_keys is [2,3,3]; with mask_like_input it must broadcast to [2,3,5], which has the keys along axis 1");
 
   const auto move = [](const Tensor& x) { return ConstTensorView(x).move_axis(1, -1); };
   for (MultiHeadAttention::Saved saved; MultiHeadAttention::Saved* to : {static_cast<MultiHeadAttention::Saved*>(nullptr), &saved}) {

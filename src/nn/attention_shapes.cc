@@ -105,7 +105,7 @@ const AttentionOptions& with_keys_last(const char* operation, const AttentionSha
     if (!mask) return;
     const bool fits = broadcasts(mask.shape(), keys_last), fits_input = broadcasts(mask.shape(), shapes.key);
     if (like_input) {
-      require(fits_input, operation, ": ", name, " is ", mask.shape(), "; with mask_like_input it must broadcast to ", shapes.key, ", S at axis ", shapes.axis);
+      require(fits_input, operation, ": ", name, " is ", mask.shape(), "; with mask_like_input it must broadcast to ", shapes.key, ", which has the keys along axis ", shapes.axis);
       (*own).mask.*member = mask.expand(shapes.key).move_axis(shapes.axis, -1);
       return;
     }

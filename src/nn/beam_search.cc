@@ -69,8 +69,8 @@ class Search {
  private:
   double score(double log_probability, std::int64_t tokens) const { return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty); }
 
-  // Returns a bound on the score of all continuations of open hypotheses: the log-probability of a continuation is not larger, and the score is monotonic in
-  // the length.
+  // Returns an upper bound on the scores of all continuations of open hypotheses. A continuation's log-probability is at most that of its hypothesis, and the
+  // score is monotonic in the length, so the shortest or the longest continuation would have the largest score.
   double best_of_open() const {
     double best = -HUGE_VAL;
     for (const Hypothesis& hypothesis : open_) {

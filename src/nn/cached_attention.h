@@ -43,7 +43,7 @@ class LengthsRollback {
 
  private:
   std::span<KeyValueCache> caches_;
-  std::vector<std::int64_t> before_;  // for each cache: its lengths, then its previous lengths
+  std::vector<std::int64_t> before_;  // for each cache: lengths_, then previous_
 };
 
 }  // namespace polyhead::nn

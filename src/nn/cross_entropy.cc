@@ -47,7 +47,7 @@ void compute(ConstTensorView logits_view, const std::vector<std::int64_t>& targe
         for (std::int64_t c = 0; differentiates && c < classes; ++c) d_logits.at(row, c) = store<T>(A{0});
         continue;
       }
-      const A of_target = load(logits.at(row, target));  // read it before d_logits is written, which may be the same memory
+      const A of_target = load(logits.at(row, target));  // read before d_logits is written: it may share memory with logits
       A* const d = differentiates ? d_x.at(row) : nullptr;
       const cpu::SoftmaxRow<A> sums = kernel.exps(classes, x.load_row(row), d);
       // log_sum is -log p of the class with the largest logit. Without smoothing the smoothing term is left out, because it may be 0 x infinity.

@@ -165,7 +165,8 @@ TEST(EncoderLayer, NormsOfBothSidesAndParallelPartsComputeTheirFormulas) {
 }
 
 TEST(EncoderLayer, EachUseOfDropoutHasItsOwnBits) {
-  // With all parameters 0 except the last bias of the feed-forward part, a pre-norm layer gives x + 1 / (1 - p) or x.
+  // All parameters are 0, except that the output bias of the attention or of the feed-forward network is 1. Each element of y is then x + 1 / (1 - p) or, where
+  // dropout drops it, x.
   LayerConfig config{.width = 64, .norm_position = NormPosition::pre, .dropout = 0.5, .seed = 1};
   EncoderLayer layer(config);
   layer.visit([](const std::string&, Tensor& tensor) { fill(tensor, 0); });

@@ -36,7 +36,7 @@ void initialise_normal(const NamedParameters& list, const NormalInitialisation& 
     residual = residual || scaled;
   }
   require(residual || options.residual_layers == 0, kOperation, ": residual_layers is ", options.residual_layers,
-          ", but no matrix is added to a residual stream; adds_to_residual says which are");
+          ", but adds_to_residual is true for no matrix");
   Initialiser initialiser(options.seed);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& [name, tensor] = list[i];

@@ -61,7 +61,7 @@ TEST(InitialiseNormal, OnlyWhatIsAddedToTheResidualStreamIsScaled) {
 TEST(InitialiseNormal, TheCallerSaysWhatIsAddedToAResidualStream) {
   FeedForward layer({.width = 64, .hidden_width = 128, .seed = 1});
   EXPECT_EQ(error_message([&] { initialise_normal(layer, {.residual_layers = 2, .seed = 1}); }),
-            "initialise_normal: residual_layers is 2, but no matrix is added to a residual stream; adds_to_residual says which are");
+            "initialise_normal: residual_layers is 2, but adds_to_residual is true for no matrix");
   initialise_normal(layer, {.deviation = 0.5, .residual_layers = 2, .seed = 1, .adds_to_residual = [](const std::string& name, const Tensor&) {
                               return name == "output.weight";
                             }});

@@ -1,4 +1,4 @@
-// A layer with a score rule beside the same layer with a bias of the same numbers.
+// Compares a layer with a score rule with the same layer whose bias holds the numbers that the rule adds.
 #include <gmock/gmock.h>
 
 #include "polyhead/nn/multi_head_attention.h"
@@ -13,7 +13,7 @@ using test::near;
 using test::Random;
 using testing::HasSubstr;
 
-// score + factor[n] (s - t) + 0.25 b: `data` holds float64 factors of the heads, which have gradients.
+// The rule: score + (factor[n] + 0.25 b) (s - t) for head n of sequence b. `data` points to the float64 factors, which have gradients.
 template <class T>
 void add_distances(const ScoreTile& tile, const double* factors) {
   for (std::int64_t i = 0; i < tile.rows; ++i) {
@@ -90,7 +90,7 @@ TEST(LayerScoreRules, AreThoseOfABias) {
   EXPECT_TRUE(test::same_bits(in_evaluation, out));
 }
 
-// Evaluation computes many sequences a few at a time; a rule must still see the number of its sequence.
+// Evaluation computes a large batch a few sequences at a time. A score rule must still be called with each sequence's index in the whole batch.
 TEST(LayerScoreRules, SeeTheirSequenceInALargeBatch) {
   Random random(2);
   const MultiHeadAttention layer({.query_width = 64, .heads = 4, .seed = 3});

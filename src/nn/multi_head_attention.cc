@@ -39,13 +39,13 @@ std::vector<Operand> inputs_of(const AttentionInput& input, const Options& optio
   return inputs;
 }
 
-// A new option does not compile until it is named here. new_tokens is read with a cache alone.
+// The binding names every option, so this line must be edited for each new option. new_tokens is read only with a cache; forward() adds it to the list then.
 std::vector<Operand> inputs_of(const AttentionInput& input, const AttentionOptions& options) {
   const auto& [named, mask, mask_like_input, bias, relative_bias, sink, score_rule, mode, dropout_seed, dropout_keep, rotary, cache, new_tokens, attend_later_tokens, backend, executor, workspace] = options;
   return inputs_of(input, options, dropout_keep, rotary);
 }
 
-// A gradient of a pass and what it is the gradient of.
+// A gradient that backward computes, and the input that it belongs to.
 struct GradientOfInput {
   Operand gradient;
   ConstTensorView input;

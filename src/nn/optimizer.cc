@@ -15,7 +15,7 @@ namespace {
 // Number of elements that a thread takes at once. It is fixed, so that sums do not depend on the number of threads.
 constexpr std::int64_t kPiece = 1 << 14;
 
-// Text before a name in messages.
+// Messages put these words before a tensor's name.
 constexpr const char *kParameter = "the parameter ", *kGradient = "the gradient of ";
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }

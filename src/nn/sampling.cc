@@ -13,7 +13,7 @@
 namespace polyhead::nn {
 namespace {
 
-// Returns a number in [0,1).
+// Returns the random number in [0,1) for a seed, a position and a row.
 double uniform(std::uint64_t seed, std::uint64_t position, std::int64_t row) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   constexpr std::uint32_t kDomain = 0x746f6b65;  // "toke" in ASCII; makes the counters differ from those of other uses of the seed

@@ -11,7 +11,8 @@ SequenceChunks::SequenceChunks(const MultiHeadAttentionConfig& config, const Att
   constexpr std::int64_t kFewestQueries = 16;  // least queries of a chunk: with fewer, most time is spent reading keys
   const bool drops = options.mode == Mode::training && (config.dropout > 0 || options.dropout_keep);
   while (lead_ < rank_ && shapes.lead[lead_] == 1) ++lead_;
-  if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops || options.cache || options.score_rule) return;  // a rule sees the number of its sequence
+  // A score rule needs the sequence's index in the whole call, so such a call is not cut.
+  if (lead_ == rank_ || numel(shapes.lead) == 0 || shapes.queries < kFewestQueries || shapes.added_keys > 0 || drops || options.cache || options.score_rule) return;
   dimension_ = lead_ < shapes.axis ? lead_ : lead_ + 1;
   const bool gated = config.gate == Gate::sigmoid;
   const std::int64_t q = config.heads * config.head_width, merged = config.heads * config.value_head_width;

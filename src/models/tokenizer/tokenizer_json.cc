@@ -25,7 +25,7 @@ void read_added_tokens(const JsonNode& root, PipelineParts& parts) {
   std::int64_t next = parts.vocabulary.size();
   for (const JsonNode& node : root.list("added_tokens")) {
     AddedToken token = read_added_token(node);
-    if (token.content.empty()) continue;  // the package skips it, too
+    if (token.content.empty()) continue;  // `tokenizers` skips an empty token, too
     const auto known = parts.vocabulary.find(token.content);
     if (!known && token.id != next && parts.vocabulary.piece(token.id) == nullptr)
       node.fail_at("id", cat("is ", token.id, "; after ", parts.vocabulary.size(), " pieces and the added tokens before it, `tokenizers` gives ", io::quote(token.content), " the id ", next));
