@@ -1,4 +1,4 @@
-# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DSCRIPT=a.js,b.js -DLIVE=c.js,d.js -P embed.cmake
+# cmake -DOUT=assets.cc -DTEMPLATE=page.html -DSTYLE=page.css -DLIVE_STYLE=live.css -DSCRIPT=a.js,b.js -DLIVE=c.js,d.js -P embed.cmake
 # Writes the page's parts as C++ arrays of characters. They are not string literals, because a literal of more than 64 KiB may be too long for a compiler. Every byte
 # becomes '\xNN', so that nothing needs quoting. Comments, blank lines and leading blanks are left out, because every page contains the parts.
 string(REPLACE "," ";" SCRIPT "${SCRIPT}")
@@ -20,7 +20,7 @@ function(shorten text)
 endfunction()
 
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
-foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT" "kLiveScript=LIVE")
+foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kLiveStyle=LIVE_STYLE" "kScript=SCRIPT" "kLiveScript=LIVE")
   string(REGEX MATCH "^(.*)=(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})
   set(bytes "")
