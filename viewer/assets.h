@@ -7,6 +7,7 @@ namespace polyhead::viewer {
 
 extern const std::string_view kTemplate;  // has the placeholders {{title}}, {{style}}, {{data}} and {{script}}
 extern const std::string_view kStyle;
+extern const std::string_view kLiveStyle;  // comes after kStyle in live pages
 extern const std::string_view kScript;
 extern const std::string_view kLiveScript;  // comes before kScript in live pages
 

@@ -20,7 +20,7 @@ function(shorten text)
 endfunction()
 
 set(source "#include \"viewer/assets.h\"\n\nnamespace polyhead::viewer {\n\n")
-foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kScript=SCRIPT" "kLiveScript=LIVE")
+foreach(part "kTemplate=TEMPLATE" "kStyle=STYLE" "kLiveStyle=LIVE_STYLE" "kScript=SCRIPT" "kLiveScript=LIVE")
   string(REGEX MATCH "^(.*)=(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})
   set(bytes "")

@@ -175,9 +175,10 @@ struct LiveParts {
 std::string page_of(std::string_view plain_title, const json& data, const LiveParts& live) {
   const std::string title = html_text(std::string(plain_title));
   const std::string json_text = script_text(data);
-  const std::string script = cat(live.engine.empty() ? std::string_view() : kLiveScript, kScript);
+  const bool is_live = !live.engine.empty();
+  const std::string script = cat(is_live ? kLiveScript : std::string_view(), kScript), style = cat(kStyle, is_live ? kLiveStyle : std::string_view());
   const std::array<std::pair<std::string_view, std::string_view>, 7> parts{
-      {{"title", title}, {"style", kStyle}, {"script", script}, {"data", json_text}, {"engine", live.engine}, {"files", live.files}, {"policy", live.policy}}};
+      {{"title", title}, {"style", style}, {"script", script}, {"data", json_text}, {"engine", live.engine}, {"files", live.files}, {"policy", live.policy}}};
   return fill(kTemplate, parts);
 }
 

@@ -4,7 +4,7 @@
     links_test.py PAGE.html ARRAYS.safetensors [--seed N]
 """
 
-from session import pixels_of, reload, run
+from session import encoded, pixels_of, reload, run
 
 PIECES = ["[CLS]", "the", "qui", "##ck", "bro", "##w", "##n", "the", "la", "##zy", "[SEP]"]
 GROUPS = [[0], [1], [2, 3], [4, 5, 6], [7], [8, 9], [10]]
@@ -77,6 +77,22 @@ def check_whole(checks, session):
     checks.that(not session.page.locator("#merge").is_visible(), "without pieces there is nothing to merge")
 
 
+def check_many(checks, session):
+    """90 words that all look at each other: 8,100 links of 0.0111. Without the limit every word has lines."""
+    session.open(0, 0)
+    session.page.locator('[data-view="lines"]').click()
+    note = session.text(".lines > .quiet")
+    checks.that("Only the 2000 strongest links are drawn" in note, "the page says that it draws the strongest links alone", note)
+    inked = session.page.locator(".lines canvas").evaluate("""(canvas) => { const rows = new Set(), { width, height } = canvas, data = canvas.getContext("2d").getImageData(0, 0, 4, height).data;
+        for (let y = 0; y < height; y++) if ([0, 1, 2, 3].some((x) => data[4 * (4 * y + x) + 3])) rows.add(Math.floor(90 * y / height)); return rows.size; }""")
+    checks.that(20 <= inked <= 30, "2000 links come from 23 words", inked)
+
+
+def many(data):
+    names = [f"word{i}" for i in range(90)]
+    data["texts"] = [{"text": "", "layers": 1, "heads": 1, "queries": {"pieces": names, "special": []}, "weights": [[encoded([1 / 90] * 8100)]]}]
+
+
 def pieces(data):
     data["texts"][0]["queries"]["pieces"] = PIECES
 
@@ -87,6 +103,7 @@ def rounds(test):
         ("cover", check_cover, [choose], {}),
         ("merge", check_merge, [choose], test.made(pieces)),
         ("whole", check_whole, [], {}),
+        ("many", check_many, [], test.made(many)),
     ]
 
 

@@ -107,6 +107,7 @@ const CHINESE = {
   "Numbers of q and k": "q 和 k 的数值",
   "Only a block of the map is shown: from the words of one part of the text to those of another. Rows need not sum to 1; the attention weights are unchanged.": "只显示图的一个分块：从文本一部分的词到另一部分的词。各行之和不一定为 1；注意力权重没有改变。",
   "Only the strongest links are drawn.": "只画出最强的连接。",
+  "Only the {0} strongest links are drawn; point at a word to see all of its links.": "只画最强的 {0} 条连线；指向一个词可看到它的全部连线。",
   "Open another page…": "打开另一个页面…",
   "Or drop a page here": "也可以把页面拖放到这里",
   "Order": "排序",

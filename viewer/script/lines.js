@@ -3,6 +3,7 @@
 
 class Lines {
   static smallest = 0.01;  // attention weight of the faintest line that is drawn
+  static most = 2000;  // lines at once: more take seconds to draw and hide each other
   static rowHeight = 24;
   static mostHeads = 6;
 
@@ -34,12 +35,13 @@ class Lines {
     const add = make("select", { aria: { label: say("Add a head") } });
     fillSelect(add, [["", say("Add a head…")], ...heads.filter((name) => name !== open && !others.includes(name)).map((name) => [name, titleOf(...name.split(".").map(Number))])]);
     this.heads.replaceChildren(...items, ...(this.names.length < Lines.mostHeads ? [make("li", {}, add)] : []));
-    const left_out = look.part < 1 ? say("Only the strongest links are drawn.") : say("Attention weights below {0} are not drawn.", Lines.smallest);
+    this.spot = null;
+    this.links();
+    const left_out = this.cut ? say("Only the {0} strongest links are drawn; point at a word to see all of its links.", Lines.most) : look.part < 1 ? say("Only the strongest links are drawn.") : say("Attention weights below {0} are not drawn.", Lines.smallest);
     this.note.textContent = say("Attention from the words on the left to the words on the right. {0}", left_out);
     this.body.setAttribute("aria-label", say("{0}: attention from words on the left to words on the right. Arrow keys move between pairs.", title));
     this.leftLabels = fillLabels(this.left, text.queries, shown.rows);
     this.rightLabels = fillLabels(this.right, text.keys, shown.columns, text.blocked);
-    this.spot = null;
     this.framed = [];
   }
 
@@ -120,7 +122,8 @@ class Lines {
         });
       }
     }
-    return links;
+    this.cut = links.length > Lines.most;
+    return this.cut ? links.sort((a, b) => b.weight - a.weight).slice(0, Lines.most) : links;
   }
 
   // [line number, token index] of every shown token, or of the chosen token only.
