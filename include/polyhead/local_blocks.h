@@ -25,8 +25,8 @@ struct LocalBlocks {
 //   const LocalBlocks windows = local_blocks(atoms);
 //   sdpa_forward(tensors, {.mask = {.blocks = windows}});
 //
-// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. The bias of a pair of atoms has T x S numbers in sdpa;
-// one with a number for each pair of a window, [W,N,32,128], needs calls with a window as a sequence, as polyhead.torch.sequence_local_attention makes them.
+// No pair outside of the windows is computed; a block list is stored as T x S / (32 x 16) bytes. A bias of sdpa has T x S numbers for each head;
+// for a bias [W,N,32,128] of the windows' pairs alone, pass each window as a sequence of its own, as polyhead.torch.sequence_local_attention does.
 inline LocalBlocks local_blocks(std::int64_t length, std::int64_t queries = 32, std::int64_t keys = 128) {
   if (length < 0 || queries < 1 || keys < queries || (keys - queries) % 2 != 0) {
     throw Error(ErrorCode::invalid_argument, "local_blocks: length = " + std::to_string(length) + ", queries = " + std::to_string(queries) + " and keys = " + std::to_string(keys) +

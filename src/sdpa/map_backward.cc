@@ -208,7 +208,7 @@ class Backward {
       for (std::int64_t s = 0; s < keys; ++s) {
         const auto at = static_cast<std::size_t>(row + s);
         const double weight = dropped_ ? dropped[at] : p[at];
-        // A dropped pair has no gradient of its map either.
+        // The map of a dropped pair is the constant 0, so it has no gradient.
         d_score[static_cast<std::size_t>(s)] = weight == 0 || !d_map ? 0 : weight * d_map.data<double>()[row + s];
         delta += d_score[static_cast<std::size_t>(s)];
       }

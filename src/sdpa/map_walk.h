@@ -88,7 +88,7 @@ class MapWalk {
     Mutex mutex;
     std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; at most as many as there are threads
     std::int64_t next = 0;
-    std::vector<Sums> total;  // sums of the item to which `next` belongs
+    std::vector<Sums> total;  // sums of the item whose chunk `next` is
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
       Sums sums = fresh();
       add(sums, item / chunks, first, last);
@@ -138,7 +138,7 @@ class MapWalk {
     return queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
   }
 
-  ProblemMemory memory;  // `problem` points to it
+  ProblemMemory memory;  // `problem` points into this memory
   const MapsProblem problem;
   const Backend& backend;
 

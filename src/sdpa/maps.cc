@@ -42,7 +42,7 @@ class Largest {
   }
 
  private:
-  static constexpr std::size_t kFew = 64;  // most candidates that select_few() sorts by counting, for each candidate, the larger ones
+  static constexpr std::size_t kFew = 64;  // largest number of candidates that select_few() sorts; it counts for each candidate how many others are larger
 
   void select(const MapRow& row, KeyRange range) {
     if (!std::isnan(row.entropy) && count_ <= 48 && select_few(row.values.data(), range)) return;

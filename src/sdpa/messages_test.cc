@@ -346,19 +346,19 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::top_left()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
-      {"a window's diagonal without sides, and another of a relative bias",
+      {"a window with a diagonal and without bounds, and a relative bias with another diagonal",
        [](Problem& p) {
          p.options.mask.window.diagonal = Diagonal::top_left();
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
        {"the diagonal of relative_bias and that of the mask differ"}},
-      {"a relative bias on one diagonal and on one of each sequence",
+      {"diagonal_offsets and a relative bias that has a diagonal",
        [](Problem& p) {
          p.options.mask.diagonal_offsets = p.bias = Tensor(DType::i64, {2});
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::bottom_right()};
        },
        {"diagonal_offsets with a diagonal of relative_bias"}},
-      {"a relative bias too far off",
+      {"a relative bias whose diagonal offset is too large",
        [](Problem& p) {
          p.options.relative_bias = {.slopes = p.extra = Tensor(DType::f32, {4}), .diagonal = Diagonal::offset(std::numeric_limits<std::int64_t>::min())};
        },

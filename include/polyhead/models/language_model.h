@@ -27,12 +27,12 @@
 #pragma GCC visibility push(default)
 namespace polyhead::models {
 
-// Rotary positions of a model. With "dynamic" and "longrope" all tokens of a text of more than `limit` tokens have other angles.
+// Rotary positions of a model. With "dynamic" and "longrope", a text of more than `limit` tokens has other angles than shorter texts, at all of its tokens.
 struct RotaryRule {
   nn::RotaryEmbeddingConfig embedding;  // frequencies for texts of at most `limit` tokens
   std::int64_t limit = 0;               // 0: no limit
-  double dynamic_factor = 0;            // above the limit: RotaryScaling::ntk with a factor that grows with the length; 0: use long_factors
-  std::vector<double> long_factors{};   // above the limit: longrope's factors
+  double dynamic_factor = 0;            // longer texts have RotaryScaling::ntk, with the factor dynamic_factor length / limit - (dynamic_factor - 1); 0: they have long_factors
+  std::vector<double> long_factors{};   // the factors of longrope for texts of more than `limit` tokens
 
   nn::RotaryEmbeddingConfig at(std::int64_t length) const;  // frequencies for a text of `length` tokens
   bool same_angles(std::int64_t length, std::int64_t longer) const;
@@ -72,7 +72,7 @@ struct LanguageModelConfig {
                                                      // "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
-  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture, if it has one
+  std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture of experts; absent if the layer has none
 };
 
 struct LanguageLoadOptions {

@@ -140,7 +140,7 @@ struct ClassifiedText {
   std::int64_t known_terms = 0;       // terms of the text that have scores
   Tensor attentions;                  // [L,N,T,T], of the encoder
   Tensor pooling;                     // [N,T], the attention weights of the pooling heads
-  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's maps. pooling_vectors: of the pooling heads' maps, [1,N,1,H] [1,N,T,H] [1,N,T,H]
+  HeadVectors vectors, pooling_vectors;  // vectors: of the encoder's heads. pooling_vectors: q [1,N,1,H], k and v [1,N,T,H] of the pooling heads
 };
 
 // Error if the text has no token or more than the model's longest.

@@ -11,7 +11,7 @@
 namespace polyhead::nn {
 
 enum class LossReduction : std::uint8_t {
-  mean,  // over the positions whose target is not ignore_index; Error if there is none
+  mean,  // the mean over the positions whose target is not ignore_index; Error if there is no such position
   sum,
 };
 

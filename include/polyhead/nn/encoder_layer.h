@@ -33,7 +33,7 @@ struct EncoderLayer : Module<EncoderLayer> {
   MultiHeadAttention attention;
   Norm attention_norm;  // may be absent with NormPosition::pre: the attention then reads x itself, as in ModernBERT's first layer
   FeedForward feed_forward;
-  MixtureOfExperts mixture;  // if present, replaces feed_forward, which is then absent; backward() is an Error
+  MixtureOfExperts mixture;  // if present, replaces feed_forward, which is then absent; backward() then throws an Error
   Norm feed_forward_norm;
   Norm attention_output_norm, feed_forward_output_norm;  // absent without NormPosition::both
   NormPosition norm_position = NormPosition::post;

@@ -106,7 +106,7 @@ class KeyValueCache {
   };
   Parts parts() const;
   void copy_tokens(std::int64_t from, std::int64_t to) noexcept;  // copies the length, too
-  void set_lengths(std::span<const std::int64_t> after) noexcept;  // the old lengths become the previous lengths
+  void set_lengths(std::span<const std::int64_t> after) noexcept;  // stores the old lengths in previous_
 
   KeyValueCacheConfig config_;
   Tensor own_[4];                                 // memory of the four views below; absent if the caller owns the memory

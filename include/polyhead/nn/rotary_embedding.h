@@ -32,7 +32,7 @@ struct RotaryEmbeddingConfig {
   RotaryOrder order = RotaryOrder::halves;
   RotaryScaling scaling = RotaryScaling::none;
   double factor = 1;                            // new length / original length, at least 1; not used by `none`
-  double original_max_position_embeddings = 0;  // length of the texts in training; llama3 and yarn need it, longrope without attention_factor
+  double original_max_position_embeddings = 0;  // length of the texts in training; required with llama3 and yarn, and with longrope if attention_factor is absent
   double low_freq_factor = 1,
          high_freq_factor = 4;               // llama3: f / factor if the wavelength is above original length / low; f if it is below original length / high
   double beta_fast = 32, beta_slow = 1;      // yarn: f with at least beta_fast turns in the original length; f / factor with fewer than beta_slow turns

@@ -74,7 +74,7 @@ class DecoderCache {
   Mask memory_mask() const { return {.key_lengths = key_lengths_, .attend_keys = attend_keys_, .block_keys = block_keys_}; }
 
   EncoderCache tokens_;
-  std::vector<Memory> memory_;  // one for each layer
+  std::vector<Memory> memory_;  // the keys and values of the memory in each layer
   std::int64_t beams_ = 1;
   Tensor key_lengths_, attend_keys_, block_keys_;  // the memory's mask
 };

@@ -81,7 +81,7 @@ struct Columns {
     const std::int64_t pieces = std::max<std::int64_t>(1, divide_up(terms_here, kPackTerms));
     parallel_for(count * pieces, grain(kPackWork * width * std::min(terms_here, kPackTerms)), executor, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first, next; i < last; i = next) {
-        next = std::min(last, (i / count + 1) * count);  // up to the last panel with the same terms
+        next = std::min(last, (i / count + 1) * count);  // one call packs neighbouring panels of the same terms
         const std::int64_t panel = some.first + i % count, term = to.terms.first + i / count * kPackTerms;
         kernels.pack(task, to, {panel, panel + next - i}, {term, std::min(term + kPackTerms, to.terms.last)});
       }

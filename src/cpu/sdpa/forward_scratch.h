@@ -25,7 +25,7 @@ int strip_rows(const ForwardTask& task) {
   return kHasAmx || task.v_width <= kTileVectors / 2 * kLanes<T> ? kMostStripRows : kTileRows;
 }
 
-// Returns the number of which the allocated number of rows is a multiple.
+// Returns the number by which the allocated number of rows is divisible.
 template <class T>
 int row_multiple(const ForwardTask& task) {
   return kHasAmx && !few_rows<T>(task) ? kMostStripRows : kRowBlock;

@@ -138,7 +138,7 @@ struct GradientTask {
   void* const* sums = nullptr;  // [splits]: address of the first row; the first array is overwritten
   std::int64_t splits = 0, rows = 0, width = 0;  // rows of sums are gradient_stride(width) apart
   double factor = 1;
-  MutablePlane to;  // receives row i in row i of its first head
+  MutablePlane to;  // row i of the result is row i of this tensor's first head
 };
 
 // Some rows of the attention map of one head of a group. Each finished row is passed to `consume` or, if `consume` is nullptr, written to `out`.
