@@ -180,7 +180,7 @@ class Backward {
     }
   }
 
-  // [rows,S]. sinks: receives the rows' attention weights of the sink.
+  // Returns the rows of the map of head n for the queries, [rows,S]. `sinks`, if given, receives the rows' attention weights of the sink.
   std::vector<double> map_of(const MapWalk& walk, std::int64_t b, std::int64_t n, std::span<const std::int64_t> queries, double* sinks = nullptr) const {
     std::vector<double> values(queries.size() * static_cast<std::size_t>(problem_.keys));
     walk.backend.map_rows(walk.problem, b, n, queries, [&](const MapRow& row) {

@@ -54,7 +54,7 @@ class Largest {
   // Returns false if some values are equal or too many keys reach the bound. A group consists of every eighth key of a block, so that a vector of maxima needs
   // no reduction to one number.
   bool select_few(const double* p, KeyRange range) {
-    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: values in a group
+    const std::int64_t size = range.last - range.first, length = std::clamp<std::int64_t>(size / (4 * count_), 1, 32);  // length: number of values in a group
     maxima_.resize(static_cast<std::size_t>((size + 8 * length - 1) / (8 * length) * 8));
     double* maxima = maxima_.data();
     for (std::int64_t s = range.first; s < range.last; s += 8 * length, maxima += 8) maxima_of_eighths(p, s, std::min(s + 8 * length, range.last), maxima);
@@ -87,7 +87,7 @@ class Largest {
     keys_.assign(found, -1);
     for (std::size_t i = 0; i < found; ++i) {
       std::int64_t& key = keys_[static_cast<std::size_t>(count_of(values.data(), padded, std::bit_cast<double>(std::bit_cast<std::int64_t>(values[i]) + 1)))];
-      if (key >= 0) return false;  // two values are equal
+      if (key >= 0) return false;  // two candidates in the same place of the order have equal values
       key = candidates[i];
     }
     keys_.resize(static_cast<std::size_t>(count_));

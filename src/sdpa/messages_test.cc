@@ -267,8 +267,8 @@ TEST(Messages, OfForwardAndBackwardAlike) {
          p.options.mask.key_offsets = p.d_bias = Tensor::of<std::int32_t>({2}, {0, 5});
        },
        {"diagonal_offsets with documents"}},
-      {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window's left side is -2", "negative"}},
-      {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window's right side is -3", "negative"}},
+      {"window", [](Problem& p) { p.options.mask.window.left = -2; }, {"window.left is -2", "negative"}},
+      {"window's right", [](Problem& p) { p.options.mask.window.right = -3; }, {"window.right is -3", "negative"}},
       {"two diagonals",
        [](Problem& p) {
          p.options.mask.causal = Causal::top_left();

@@ -288,8 +288,8 @@ class Builder {
   void bands() const {
     const Mask& mask = options_.mask;
     const Window& window = mask.window;
-    require(!window.left || *window.left >= 0, op_, ": the window's left side is ", window.left.value_or(0), "; it must not be negative");
-    require(!window.right || *window.right >= 0, op_, ": the window's right side is ", window.right.value_or(0), "; it must not be negative");
+    require(!window.left || *window.left >= 0, op_, ": window.left is ", window.left.value_or(0), "; it must not be negative");
+    require(!window.right || *window.right >= 0, op_, ": window.right is ", window.right.value_or(0), "; it must not be negative");
     require(!mask.causal || !window.diagonal || *mask.causal == *window.diagonal, op_,
             ": the causal and the window's diagonal differ; a window is measured from the causal diagonal");
     const std::optional<Diagonal>& of_bias = options_.relative_bias.diagonal;
@@ -408,7 +408,7 @@ class Builder {
             shape(p, {p.queries}));
     const auto documents = static_cast<std::int64_t>(rules_.documents.size());
     require(documents < 2 || view.shape() != Shape{documents}, op_, ": key_lengths is ", view.shape(), " for ", documents,
-            " documents and as many sequences; lengths belong to sequences, and to give each document its own they must be [*,T]");
+            " documents and as many sequences, and could belong to either; give a length for each query, [*,T]");
     for_each_integer(view, [&](auto length) {
       require(std::cmp_greater_equal(length, 0) && std::cmp_less_equal(length, p.keys), op_, ": a key length is ", length,
               "; it must lie in [0,S] = [0,", p.keys, "]");

@@ -94,8 +94,8 @@ struct LanguageInput {
 // Each output is optional and may have any floating dtype. Requesting one does not change the values of the others.
 struct LanguageOutput {
   TensorView logits = {};       // [*,T,C]: logits of the token that follows each token
-  TensorView next_logits = {};  // [*,C]: after the last token of each sequence. Error with attend_keys.
-  TensorView hidden = {};       // [*,T,E]: after the final norm
+  TensorView next_logits = {};  // [*,C]: logits after the last token of each sequence. Error with attend_keys.
+  TensorView hidden = {};       // [*,T,E]: hidden states after the final norm
   TensorView all_hidden = {};   // [L+1,*,T,E]: the embeddings, then each layer's output; the last one after the final norm, as in transformers
   TensorView attentions = {};   // [L,*,N,T,T]: the attention weights of each layer. Error with a cache, as for pooled, q, k and v
   TensorView pooled = {};       // [L,*,N,h,w]: the attention weights reduced to blocks, as attention_pooled_map() does. Error with a cache

@@ -67,7 +67,7 @@ struct TextClassifier : nn::Module<TextClassifier> {
     ConstTensorView lengths;        // [B] int64, in [1,T]
     ConstTensorView segments = {};  // [B,T,K] of the parameters' dtype: share of each token that belongs to each of K parts of the text; see Saved::masses
     ConstTensorView terms = {};     // [B,S] int64: for each text the terms whose scores are added, then -1; absent: none
-    ConstTensorView shares = {};    // [B] float64: factor of the scores of each text
+    ConstTensorView shares = {};    // [B] float64: for each text the factor of its terms' scores
   };
   // What backward and maps need from a forward pass. Saved only views the batch.
   struct Saved {
@@ -113,7 +113,7 @@ TextTerms terms_of(std::string_view text);
 struct TextModel {
   BytePairTokenizer tokenizer;
   TextClassifier classifier;
-  std::vector<std::string> terms{};  // sorted; only terms that have scores
+  std::vector<std::string> terms{};  // the terms that have scores, sorted
 };
 
 // The input of the classifier for one text, and for several texts.

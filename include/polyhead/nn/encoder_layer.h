@@ -22,7 +22,7 @@ struct EncoderGradients {
   M* parameters = nullptr;
   Write parameters_write = Write::replace;                           // replace or add, as in nn::Gradients
   std::span<const AttentionWeightsGradient> attention_weights = {};  // input: gradients d_p of a loss on attention weights
-  TensorView relative_bias = {};  // exactly the shape and dtype of options.relative_bias.slopes or .table. Error for a stack
+  TensorView relative_bias = {};  // gradient of options.relative_bias.slopes or .table, in exactly its shape and dtype. Error for a stack
 };
 
 // post:  h = norm(x + attention(x)),        y = norm(h + feed_forward(h))

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kTermBytes = 8192;
 constexpr std::int64_t kMostElements = 1 << 20;  // largest number of packed elements of b, and of sums in memory, at a time
 constexpr std::int64_t kPackWork = 16;           // packing an element of b takes as long as 16 multiplications
-constexpr std::int64_t kPackTerms = 128;         // terms of a panel that one thread packs at a time
+constexpr std::int64_t kPackTerms = 128;         // number of terms of a panel that one thread packs at a time
 // Smallest number of multiply-adds that are worth another thread, divided by the number of columns of a panel. AVX-512 has panels of 32 columns; sets with
 // narrower vectors have fewer columns and take longer for each multiply-add.
 constexpr auto kGrainPerColumn = static_cast<std::int64_t>(kLeastPiece * kMultiplyAddsPerNanosecond / 32);

@@ -152,9 +152,9 @@ class Interpreter {
     }
   }
 
-  // The nearest integer, of two the even one.
+  // Rounds to the nearest integer, or to the even one of two equally near integers.
   static POLYHEAD_INLINE Vector<T> to_nearest(Vector<T> a) {
-    constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // from here on every number is an integer
+    constexpr T kWhole = sizeof(T) == 8 ? static_cast<T>(0x1p52) : static_cast<T>(0x1p23);  // every number of this size or above is an integer
     const Vector<T> magnitude = a < T{0} ? -a : a, nearest = (magnitude + kWhole) - kWhole;
     return magnitude < kWhole ? (a < T{0} ? -nearest : nearest) : a;
   }

@@ -73,7 +73,7 @@ struct Scratch {
   // `sums` first holds the row's largest score in each lane.
   T *reference, *limit, *sums;
   T *m, *l;             // per row: reference and sum of the exponentials over all key blocks so far
-  T* share;             // per row, with sinks: see add_sinks
+  T* share;             // per row, with sinks: the factor `share` of add_sinks()
   T* block_references;  // [pass_rows, key blocks]: reference of the exponentials stored for each key block
   Row* rows;
   KeyRange* spans;
@@ -83,7 +83,7 @@ struct Scratch {
   std::int64_t v_padded, keys, stride, attention_weights_stride;
   std::int64_t depth;  // number of terms of <q, k>: the head width or, if task.native, the number of bfloat16 pairs
   std::int64_t pass_rows;  // number of rows in one pass over the keys
-  bool keeps_keys;         // packed key blocks are kept for the next pass
+  bool keeps_keys;         // true: packed key blocks are kept for the next pass over the keys
 
   static std::int64_t layout(const ForwardTask& task, void* memory, Scratch& s) {
     constexpr std::int64_t kWidth = kLanes<T>;

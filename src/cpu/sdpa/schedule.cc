@@ -13,12 +13,12 @@ namespace {
 std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 
 // Costs of the work besides matrix products, in multiply-adds. docs/experiments.md says how they were measured.
-constexpr double kPackElement = 26;  // packing an element of k or v in the backward pass
-constexpr double kLoadElement = 12;  // for each key block: loading an element of q, out or d_out, or adding to an element of d_q
-constexpr double kReadElement = 12;  // reading and packing an element of k or v in the forward pass
-constexpr double kRowElement = 4;    // loading an element of q or storing an element of out
-constexpr double kPair = 16;         // computing exp, p and d_score of a pair (query, key)
-constexpr double kRegion = 1e6;      // waking threads and waiting until they have finished
+constexpr double kPackElement = 26;  // cost of packing an element of k or v in the backward pass
+constexpr double kLoadElement = 12;  // for each key block: cost of loading an element of q, out or d_out, or of adding to an element of d_q
+constexpr double kReadElement = 12;  // cost of reading and packing an element of k or v in the forward pass
+constexpr double kRowElement = 4;    // cost of loading an element of q or of storing an element of out
+constexpr double kPair = 16;         // cost of exp, p and d_score for a pair (query, key)
+constexpr double kRegion = 1e6;      // cost of waking the threads and of waiting until they have finished
 constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
 
 // A number of consecutive items of equal cost.

@@ -89,8 +89,8 @@ struct BackwardTask : HeadGroup {
   bool write_d_bias = false;
   bool part_of_keys = false;    // true: lse and out were computed from more keys than those of the problem, so they are used unchanged (BackwardProblem::part_of_keys)
   bool stream_d_bias = false;  // write d_bias with non-temporal stores
-  std::int64_t first_row = 0, rows = 0;       // the rows of the task: whole splits
-  std::int64_t first_key = 0, last_key = 0;   // the keys of the task: whole splits
+  std::int64_t first_row = 0, rows = 0;       // the rows of the task, which are whole splits
+  std::int64_t first_key = 0, last_key = 0;   // the keys of the task, which are whole splits
   std::int64_t rows_per_split = 0, keys_per_split = 0;  // keys_per_split is a multiple of the keys of a key block
 
   // The memory for sums in the compute type, which are not yet multiplied by the scale.
