@@ -19,8 +19,9 @@ struct LocalBlocks {
   operator BlockLists() const { return {.lists = lists, .size = size}; }  // views `lists`
 };
 
-// Window w has the queries [w queries, (w + 1) queries) and the keys [w queries - (keys - queries) / 2, ... + keys) that lie in [0, length). The blocks of keys are as
-// large as all windows allow: 16 keys for 32 and 128. Error unless keys - queries is even and not negative, and queries positive.
+// Returns the block lists of all windows. With Q = `queries` and K = `keys`, window w has the queries [Q w, Q w + Q), and those of the keys
+// [Q w - (K - Q) / 2, Q w + (K + Q) / 2) that lie in [0, length). Blocks of keys are as large as all windows allow: 16 keys for Q = 32, K = 128. Error unless K - Q
+// is even and not negative, and Q positive.
 //
 //   const LocalBlocks windows = local_blocks(atoms);
 //   sdpa_forward(tensors, {.mask = {.blocks = windows}});

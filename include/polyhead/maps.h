@@ -80,8 +80,9 @@ enum class Pooling : std::uint8_t { mean, sum, largest };
 // keys [j S/w, (j+1) S/w).
 void attention_pooled_map(const MapsInput& input, TensorView out, const SdpaOptions& options = {}, Pooling pooling = Pooling::mean);
 
-// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of a query's rows in the two heads, from 0 (equal rows) to log 2
-// nats (no key in common), averaged over the queries whose rows are not empty in either head; 0 if there is no such query. A sink counts as one more key.
+// How differently two heads attend: out [*,N,N], the Jensen-Shannon divergence (Lin 1991) of a query's rows in the two heads, averaged over the queries whose
+// rows are not empty in either head; 0 if there is no such query. The divergence lies between 0 (equal rows) and log 2 nats (no key in common). A sink counts as
+// one more key.
 void attention_divergence(const MapsInput& input, TensorView out, const SdpaOptions& options = {});
 
 // Attention rollout (Abnar and Zuidema 2020): how much each input position contributes to a position after several layers of

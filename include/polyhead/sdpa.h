@@ -33,8 +33,9 @@ struct SdpaForward {
   ConstTensorView v;     // [*,K,S,V]  dtype of k
   TensorView out;        // [*,N,T,V]  may not overlap an input
   TensorView lse = {};   // [*,N,T]    optional; float64 for float64 inputs, else float32
-  TensorView attention_weights = {};  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`.
-                                      // polyhead/maps.h writes chosen rows, top keys and pooled maps in less memory.
+  // [*,N,T,S] optional: p before dropout, in the dtype of q. Requesting it does not change `out`. polyhead/maps.h writes chosen rows, top keys and pooled maps in
+  // less memory.
+  TensorView attention_weights = {};
   // float32 [*,K,S], given if and only if k and v are int8: the value of an element is its scale times its int8 number, rounded once to float32.
   // quantize_rows() of polyhead/quantize.h computes int8 elements and their scales.
   ConstTensorView k_scale = {}, v_scale = {};

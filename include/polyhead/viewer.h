@@ -134,8 +134,8 @@ std::string render(const Page& page);
 struct LiveModel {
   std::string name;
   std::span<const std::uint8_t> files;  // the model's files, in the format of apps/polyhead/page_files.h
-  // How far int8 rows moved the results, over `texts` texts: differences of attention weights, and the least cosine of a text's embedding before and after.
-  // texts == 0: the page says nothing about rounding.
+  // How much the rounding of the parameters to int8 changed the results, over `texts` texts: the largest and the mean difference of attention weights, and the
+  // least cosine between a text's embeddings with and without the rounding. texts == 0: the page says nothing about rounding.
   struct Rounding {
     std::int64_t texts = 0;
     double largest = 0, mean = 0, least_cosine = 1;

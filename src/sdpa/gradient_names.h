@@ -57,8 +57,8 @@ extern const SdpaBackwardBackward any_backward_backward;
 
 constexpr GradientNames kGradientNames = names_by_table(any_inputs, any_options);
 constexpr std::size_t kInputGradients = names_by_table(any_inputs).size();  // number of the inputs with a gradient: q, k and v, which come before the options
-static_assert(names_of_gradients(any_tangents) == kGradientNames, "SdpaTangents must have a member for each argument with a gradient in attention_arguments.h");
-static_assert(names_of_gradients(any_backward) == kGradientNames, "SdpaBackward must have a member for each argument with a gradient in attention_arguments.h");
-static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "SdpaBackwardBackward must have a member for each argument with a gradient in attention_arguments.h");
+static_assert(names_of_gradients(any_tangents) == kGradientNames, "SdpaTangents must have a member for each argument with a gradient in attention_arguments.h, in the same order");
+static_assert(names_of_gradients(any_backward) == kGradientNames, "SdpaBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");
+static_assert(names_of_gradients(any_backward_backward) == kGradientNames, "SdpaBackwardBackward must have a member for each argument with a gradient in attention_arguments.h, in the same order");
 
 }  // namespace polyhead::inline internal

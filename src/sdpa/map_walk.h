@@ -143,7 +143,7 @@ class MapWalk {
   const Backend& backend;
 
  private:
-  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, little beside 512.
+  // Rows of a chunk. The kernel packs all keys once for each chunk; this takes as long as computing about 10 rows, which is little compared with 512 rows.
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 

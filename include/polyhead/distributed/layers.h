@@ -1,5 +1,6 @@
-// Layers over several ranks. Tensor-parallel (Shoeybi et al. 2019, section 3): each rank holds some heads of an attention layer, or some hidden units of
-// a feed-forward layer; the parts' outputs are added up. By rows: each rank holds some rows of a pair tensor.
+// Layers that run on several ranks. In a tensor-parallel layer (Shoeybi et al. 2019, section 3) each rank holds some heads of an attention layer, or some
+// hidden units of a feed-forward layer, and the outputs of all ranks are added up. In a layer that is divided by rows each rank holds some rows of a pair
+// tensor.
 #pragma once
 
 #include "polyhead/distributed/collectives.h"

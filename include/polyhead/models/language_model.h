@@ -68,8 +68,7 @@ struct LanguageModelConfig {
   std::optional<RotaryRule> rotary{}, local_rotary{};  // absent `rotary`: learned positions. local_rotary: for layers with a window, if their positions differ
   bool tied_output = false;                          // tie_word_embeddings: the output projection is the embedding
   std::vector<std::int64_t> end_tokens{};            // eos_token_id of generation_config.json, else of config.json
-  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as
-                                                     // "num_beams = 4"
+  std::vector<std::string> rules_not_followed{};     // rules by which transformers would choose other tokens and which generate() does not follow, such as "num_beams = 4"
 
   nn::MultiHeadAttentionConfig attention(std::int64_t layer) const;  // settings of the attention of this layer
   std::optional<nn::MixtureOfExpertsConfig> mixture(std::int64_t layer) const;  // settings of a layer's mixture of experts; absent if the layer has none

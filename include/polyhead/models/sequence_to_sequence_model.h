@@ -1,4 +1,4 @@
-// Models with two sides: an encoder that reads a source, and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
+// Models with an encoder that reads a source and a decoder that writes a target: T5, mT5, BART, mBART, Marian, Pegasus, Blenderbot and Whisper, read from a
 // folder as the `transformers` package writes it. src/models/sequence_families.cc has a row for each family. Evaluation only.
 //
 //   const SequenceToSequenceModel model = load_sequence_to_sequence_model("flan-t5-small");

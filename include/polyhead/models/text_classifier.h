@@ -104,8 +104,9 @@ struct TextClassifier : nn::Module<TextClassifier> {
 // longer words ("look*"); pairs of neighbouring words ("looks very"); pairs with one word between them ("looks _ good").
 struct TextTerms {
   std::vector<std::string> terms;
-  double share = 0;  // factor of the scores: 10 / sqrt(number of words). One step of the optimizer changes a score by about the learning rate; the 10 makes this
-                     // change large enough to matter
+  // Factor of the scores: 10 / sqrt(number of words). One step of the optimizer changes a score by about the learning rate; the 10 makes this change large enough
+  // to matter.
+  double share = 0;
 };
 inline constexpr std::string_view kTermGap = " _ ";
 TextTerms terms_of(std::string_view text);

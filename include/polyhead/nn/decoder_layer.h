@@ -10,8 +10,9 @@ namespace polyhead::nn {
 class DecoderCache;
 
 struct DecoderOptions {
-  AttentionOptions attention{};  // options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. `mode`, dropout_seed,
-                                 // executor, workspace and backend hold for the whole layer
+  // Options of the self-attention. It is causal (top_left) unless `attention.mask` sets another diagonal. The options mode, dropout_seed, executor,
+  // workspace and backend hold for the whole layer.
+  AttentionOptions attention{};
   Mask memory_mask{};            // masks keys of the memory, for example by key_lengths
 };
 

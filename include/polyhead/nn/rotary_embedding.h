@@ -20,8 +20,7 @@ enum class RotaryScaling : std::uint8_t {
   linear,  // f / factor: position interpolation (Chen et al. 2023, eq. 4)
   ntk,     // base grows to base factor^(R/(R-2)), so that the lowest frequency is that of `linear` ("NTK-aware", Peng et al. 2023, eq. 16)
   llama3,  // long wavelengths: f / factor; short ones: f; between them a blend of both (Llama 3.1, 2024)
-  yarn,    // a blend of f and f / factor, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023,
-           // YaRN, eq. 17-22)
+  yarn,    // a blend of f and f / factor, chosen by the number of turns in the original length; cos and sin are multiplied by an attention factor (Peng et al. 2023, YaRN, eq. 17-22)
   longrope,      // f[i] / factors[i]; cos and sin are multiplied by an attention factor (Ding et al. 2024, LongRoPE; Phi-3)
   proportional,  // f / factor for the first `proportion` of the pairs; 0 for the others, which are not rotated (Gemma 4)
 };

@@ -48,8 +48,7 @@ struct DecoderCacheConfig {
   std::int64_t beams = 1;        // number of sequences that read each memory
   std::int64_t capacity = 0;     // maximum number of tokens of a sequence
   Mask memory_mask{};            // key_lengths [B], attend_keys or block_keys, which are copied; Error with any other member of Mask
-  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Keys and values of the memory always have the layers'
-                                 // dtype
+  std::optional<DType> dtype{};  // dtype of the stored keys and values of tokens; absent: that of the layers. Keys and values of the memory always have the layers' dtype
 };
 
 // Sequence r reads memory r / beams. The decoder's parameters may not change while a cache of it is in use.
