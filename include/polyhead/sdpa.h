@@ -46,7 +46,7 @@ struct SdpaBackward {
   ConstTensorView out, lse;   // as the forward pass wrote them
   ConstTensorView d_out;      // [*,N,T,V]
   TensorView d_q, d_k, d_v;   // shaped as q, k, v; a gradient without a view is not computed
-  TensorView d_bias = {};     // the shape of options.bias. Where elements share memory (zero or overlapping strides), their gradients are summed; so also for d_relative_bias and d_sink
+  TensorView d_bias = {};     // the shape of options.bias. Gradients of elements that share memory (zero or overlapping strides) are summed, also in d_relative_bias and d_sink
   TensorView d_relative_bias = {};  // the shape and dtype of options.relative_bias.slopes or .table
   TensorView d_sink = {};     // the shape and dtype of options.sink
   TensorView d_score_rule = {};  // float64 [N, options.score_rule.gradient_count]: the gradients of the numbers that the rule reads, summed over all sequences

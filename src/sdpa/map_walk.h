@@ -62,8 +62,8 @@ class MapWalk {
     });
   }
 
-  // Sums over the rows of each head. fresh() returns an object with the members add(t, row) and merge(sums of later rows), whose sums are 0. done(b, n, sums)
-  // is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
+  // Sums over the rows of each head. fresh() returns an object whose sums are 0 and that has the members add(t, row) and merge(sums of later rows). done(b, n,
+  // sums) is called once for each head. Chunks of rows are merged in their order, so the bits do not depend on the number of threads.
   template <class New, class Done>
   void sum_rows(const New& fresh, const Done& done) const {
     const std::vector<std::int64_t> queries = all_queries();

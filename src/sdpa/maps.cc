@@ -25,7 +25,7 @@ void write_rows(const MapWalk& walk, std::span<const std::int64_t> queries, Tens
   });
 }
 
-// Selects the k keys of a row with the largest attention weights, largest first. Of keys with equal weights the smaller key comes first.
+// Selects the k keys of a row with the largest attention weights, largest first. Of keys with equal attention weights the key with the smaller index comes first.
 class Largest {
  public:
   explicit Largest(std::int64_t count) : count_(count) {}
@@ -118,7 +118,7 @@ class Largest {
       }
     };
     collect([&](double x, bool) { return !(x <= bound); });
-    // If values equal to the bound must be selected too, the smaller keys are taken.
+    // Of keys whose value equals the bound, those with the smallest indices are taken.
     if (std::ssize(keys_) < count_) collect([&](double x, bool of_block) { return std::ssize(keys_) < count_ && (of_block ? x >= bound : x == bound); });
     const auto before = [&](std::int64_t x, std::int64_t y) {
       const double a = p[static_cast<std::size_t>(x)], b = p[static_cast<std::size_t>(y)];

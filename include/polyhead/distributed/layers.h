@@ -79,7 +79,7 @@ class PairAttention {
   void backward(const Saved& saved, ConstTensorView d_out, const Gradients& gradients, const nn::RunOptions& options = {}) const;
 
  private:
-  Tensor as_rows(ConstTensorView z) const;                  // a copy of z, or this rank's columns as rows
+  Tensor as_rows(ConstTensorView z) const;                  // a copy of z or, if attention runs along columns, this rank's columns of z as rows
   void as_given(ConstTensorView rows, TensorView to) const;  // the inverse of as_rows()
   Communicator& communicator_;
   const nn::MultiHeadAttention& attention_;

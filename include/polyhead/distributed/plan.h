@@ -20,7 +20,7 @@ struct Plan {
 struct Links {
   [[no_unique_address]] NamedMembers named_members = NamedMembers();
   int ranks_per_machine = 1;               // ranks 0 to ranks_per_machine - 1 share one machine, the next ranks_per_machine ranks the next machine
-  double near_bytes_per_second = 5e9;      // between two ranks of one machine
+  double near_bytes_per_second = 5e9;      // speed between two ranks of one machine
   double far_bytes_per_second = 1.25e9;    // speed from one machine to all others; the ranks of the machine share it
   double seconds_per_message = 50e-6;
   double multiply_adds_per_second = 2e11;  // speed of one rank in attention
@@ -48,7 +48,7 @@ PlanChoice choose_plan(const PlanInput& input);
 // Returns the bytes that one rank receives.
 double received_bytes(const PlanInput& input, Plan plan);
 
-// Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during it.
+// Predicts the seconds of a call without a mask (docs/scaling.md): heads are exchanged before and after the computation, and keys travel during the computation.
 double predicted_seconds(const PlanInput& input, Plan plan);
 
 }  // namespace polyhead::distributed

@@ -111,7 +111,7 @@ struct LanguageOptions {
 
 struct GenerateOptions {
   std::int64_t max_tokens = 0;              // maximum number of tokens of the answer; at least 1
-  std::optional<double> temperature{};      // absent: greedy; given: as in nn::SamplingOptions, with top_k, top_p and seed
+  std::optional<double> temperature{};      // absent: the likeliest token is chosen; given: tokens are drawn as by nn::SamplingOptions, with top_k, top_p and seed
   std::int64_t top_k = 0;
   double top_p = 1;
   std::optional<std::uint64_t> seed{};      // required with a temperature

@@ -21,7 +21,7 @@ constexpr double kPair = 16;         // cost of exp, p and d_score for a pair (q
 constexpr double kRegion = 1e6;      // cost of waking the threads and of waiting until they have finished
 constexpr double kLeastCost = kLeastPiece * kMultiplyAddsPerNanosecond;
 
-// A number of consecutive items of equal cost.
+// Consecutive items of equal cost.
 struct Items {
   double cost;
   std::int64_t count;
