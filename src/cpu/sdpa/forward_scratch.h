@@ -44,8 +44,8 @@ std::int64_t score_stride(std::int64_t keys) {
   return keys + 64 / static_cast<std::int64_t>(sizeof(T));
 }
 
-// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least 12 rows) stay
-// in the second-level cache until they are divided by the rows' sums.
+// Returns the number of rows in one pass over the keys if attention weights are computed. The exponentials of these rows (384 KiB, but at least one strip of
+// kMostStripRows rows) stay in the second-level cache until they are divided by the rows' sums.
 template <class T>
 std::int64_t rows_of_attention_weights(const ForwardTask& task) {
   const std::int64_t fitting = 384 * 1024 / (larger(task.keys, 1) * static_cast<std::int64_t>(sizeof(T)));

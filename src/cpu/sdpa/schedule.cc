@@ -92,7 +92,7 @@ AttentionSizes::AttentionSizes(const Problem& p)
       upper(p.documents.front().band.upper) {}
 
 // A split of keys is a single key block if this gives at most 16 splits; the split's sums of d_q then need no separate memory. A split of rows has about 1,000
-// rows, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
+// rows, or more if there would otherwise be more than 8 splits, so that adding the sums of the splits takes less than 0.5 % of the time of the products.
 BackwardSplits::BackwardSplits(const AttentionSizes& sizes) {
   constexpr std::int64_t kLeastBlocks = 4, kMostRows = 1056, kRowStep = 64, kMostRowSplits = 8;
   const std::int64_t block_keys = backward_block_keys(sizes.element_bytes),
@@ -322,7 +322,7 @@ void ForwardSchedule::share(const AttentionSizes& sizes, int threads) {
   }
   load.longest = cut_pieces(items, threads, pieces);
   if (pieces.size() > 2) load.longest += kRegion;
-  // The cost of merging key splits: the thread that ends last merges the splits of one block, and all threads share the merging of the other blocks.
+  // The cost of merging key splits: the threads share the blocks, so one thread merges the splits of at most count() / threads blocks, rounded up.
   if (key_splits > 1) load.longest += merged * static_cast<double>(divide_up(count(), threads));
 }
 

@@ -49,8 +49,8 @@ struct HeadGroup : KeySet {
 constexpr int kRowMultiple = 12;
 
 // Number of keys of a forward key block. 512 keys of 64 + 64 float32 are 256 KiB, a quarter of a second-level cache of 1 MiB, which also holds 384 KiB of 768
-// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths alone, because it affects bits: the results of a
-// row's key blocks are joined one after the other. element_bytes is the size of the compute type.
+// queries and their sums. Key blocks begin at multiples of the number. The number depends on the head widths and the compute type alone, because it affects
+// bits: the results of a row's key blocks are joined one after the other. element_bytes is the size of the compute type.
 constexpr std::int64_t forward_key_block(std::int64_t qk_width, std::int64_t v_width, std::int64_t element_bytes) {
   return (qk_width > v_width ? qk_width : v_width) * element_bytes <= 512 ? 2048 / element_bytes : 256;
 }
