@@ -86,7 +86,7 @@ class MapWalk {
     }
     const std::int64_t chunks = chunks_of(problem.queries);
     Mutex mutex;
-    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; at most as many as there are threads
+    std::map<std::int64_t, Sums> waiting;  // sums of chunks that wait for an earlier chunk; seldom more than there are threads
     std::int64_t next = 0;
     std::vector<Sums> total;  // sums of the item whose chunk `next` is
     run(count, problem.queries, [&](std::int64_t item, std::int64_t first, std::int64_t last) {
