@@ -147,7 +147,8 @@ class MapWalk {
   static constexpr std::int64_t kChunkRows = 512;
   static std::int64_t chunks_of(std::int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-  // Splits the `rows` rows of each of `count` items into chunks, calls f(item, first, last) for each chunk, and reports the progress.
+  // Splits the `rows` rows of each of `count` items into chunks, numbers the chunks of all items, calls f(number, first, last) for each chunk, and reports the
+  // progress.
   template <class F>
   void run(std::int64_t count, std::int64_t rows, const F& f) const {
     const std::int64_t chunks = chunks_of(rows);
